@@ -166,7 +166,13 @@ fn columns_that_are_no_features_beside_those_that_are_give_a_warning() {
     };
     let told = warnings("vector", "");
     assert_eq!(told.len(), 1);
-    assert_says(&told[0], &["columns of numbers are: `vector` (source.columns.features"]);
+    assert_says(
+        &told[0],
+        &["columns of numbers are: `", "`name`", "`vector`", "source.sql.features"],
+    );
+    assert!(!told[0].contains("`label`") && !told[0].contains("`instance_id`"), "{told:?}");
+    let query = "source.sql.features = 'SELECT instance_id, age, name FROM features'";
+    assert_eq!(warnings("vector", query).len(), 0);
     let told = warnings("features", "");
     assert_eq!(told.len(), 1);
     assert_says(&told[0], &["the column `features` is: `age` (source.columns.features"]);

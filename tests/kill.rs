@@ -1,5 +1,6 @@
 //! Whenever a writer dies, readers see the last run or the new one, complete, and the next run cleans up.
 
+use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -7,9 +8,10 @@ use std::time::Duration;
 use labelmill::run::Run;
 use rand::Rng;
 
+use crate::job::{Job, assert_says, vote};
 use crate::s3_server::{Fault, Server};
 use crate::site::{INSTANCES, Site};
-use crate::support::send_signal;
+use crate::support::{read_table, send_signal, text};
 
 /// Kills this many rounds at seeded random moments, spread over the time that an undisturbed round takes.
 fn survives_kills(site: &Site, rounds: usize) {
@@ -131,4 +133,31 @@ fn a_signal_between_two_uploads_to_s3_leaves_nothing() {
         assert_eq!(site.published(), before);
         site.assert_clean();
     }
+}
+
+// keys: engine.checkpoints
+#[test]
+fn checkpoints_that_a_kill_after_the_commit_left_go_with_the_next_run() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\ni,b,x\n");
+    let pipeline = vote("in.csv", "engine.checkpoints = '{dir}checkpoints'");
+    let id = text(&read_table(&job.run(&pipeline), "run")[0], "run_id");
+    let own = ["0.checkpoint", "12.checkpoint", "0.checkpoint.x7.unfinished"];
+    for name in own {
+        job.write(&format!("checkpoints/{id}-{name}"), "state");
+    }
+    let foreign = [
+        "0000000000000000-0.checkpoint".to_owned(),
+        format!("{id}-01.checkpoint"),
+        format!("{id}-0.checkpoint.bak"),
+        format!("{id}.checkpoint"),
+    ];
+    for name in &foreign {
+        job.write(&format!("checkpoints/{name}"), "state");
+    }
+    assert_says(&job.ends(&pipeline, &[], 0), &["nothing to do"]);
+    let left = std::fs::read_dir(job.path("checkpoints")).unwrap();
+    let left: BTreeSet<String> =
+        left.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(left, BTreeSet::from(foreign));
 }

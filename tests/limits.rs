@@ -15,6 +15,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 
 use crate::job::{Job, assert_says, fit, rows_read, vote};
+use crate::networks::{list, write_features};
 use crate::support::{forget_sizes, labelmill, stderr, write_numbers, write_parquet};
 
 #[test]
@@ -100,6 +101,7 @@ fn what_does_not_fit_into_the_memory_limit_is_refused_and_says_what_it_takes() {
         &[
             "does not fit into the memory",
             "the ids and numbers of the first",
+            ", and the batches of rows in flight (",
             "24 MiB may be taken",
         ],
     );
@@ -119,6 +121,21 @@ fn what_does_not_fit_into_the_memory_limit_is_refused_and_says_what_it_takes() {
         rows_read(&job.run(&vote("in.parquet", "engine.memory_limit = '256MiB'"))),
         "300000 300000"
     );
+}
+
+// keys: engine.memory_limit
+#[test]
+fn the_error_of_features_that_do_not_fit_tells_them_from_the_batches_in_flight() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\n0,a,x\n0,b,x\n1,a,y\n1,b,y\n");
+    let values: Vec<f32> = (0..3000 * 400).map(|n| (n % 7) as f32).collect();
+    write_features(&job.path("features.parquet"), list(&values, 400));
+    // Two threads read more than the first thousand rows of 1600 bytes at once.
+    let features = "source.features = '{dir}features.parquet'
+                    engine = { memory_limit = '6MiB', threads = 2 }\n";
+    let error = job.fails(&fit("gem", "in.csv", features), 2);
+    let parts = ["the features of ", " ids (", ") and the batches of rows in flight (", ") take "];
+    assert_says(&error, &parts);
 }
 
 // keys: engine.memory_limit

@@ -219,6 +219,16 @@ fn bad_features_are_named() {
     let columns = vec![("instance_id", twice), ("features", list(&[1.0; 15], WIDTH))];
     write_parquet(&job.path("features.parquet"), columns);
     assert_says(&job.fails(&pipeline("kind = 'dl'"), 3), &["several rows of features", "`3`"]);
+    for (own, found) in [
+        ([None, Some(4), Some(5)], "null before the row of `4`"),
+        ([Some(3), None, None], "null after the row of `3`"),
+        ([None; 3], "null in each of 3 rows"),
+    ] {
+        let nulls: ArrayRef = Arc::new(UInt32Array::from(own.to_vec()));
+        let columns = vec![("instance_id", nulls), ("features", list(&[1.0; 15], WIDTH))];
+        write_parquet(&job.path("features.parquet"), columns);
+        assert_says(&job.fails(&pipeline("kind = 'dl'"), 3), &["has no id", found]);
+    }
     let text: ArrayRef = Arc::new(arrow::array::StringArray::from(vec!["x"]));
     write_parquet(&job.path("features.parquet"), vec![("instance_id", ids(1)), ("features", text)]);
     assert_says(&job.fails(&pipeline("kind = 'dl'"), 3), &["does not hold numbers", "Utf8"]);

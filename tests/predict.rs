@@ -31,8 +31,13 @@ fn refuses(job: &Job, model: &str, features: &str, more: &[&str], code: i32) -> 
     run_fails(&all.iter().map(String::as_str).collect::<Vec<_>>(), code)
 }
 
-/// Writes the features as columns of these names: `a` is the first number, `b` the second, ..., `f` the first again.
+/// Writes the features as columns of these names.
 fn write_columns(job: &Job, file: &str, names: &[&str]) {
+    write_parquet(&job.path(file), columns(names));
+}
+
+/// The features as columns of these names: `a` is the first number, `b` the second, ..., `f` the first again.
+fn columns<'a>(names: &[&'a str]) -> Vec<(&'a str, ArrayRef)> {
     let values = features();
     let column = |name: &str| {
         let k = name.bytes().next().map_or(0, |b| usize::from(b - b'a'));
@@ -41,7 +46,7 @@ fn write_columns(job: &Job, file: &str, names: &[&str]) {
     };
     let mut columns = vec![("instance_id", ids(200))];
     columns.extend(names.iter().map(|name| (*name, column(name))));
-    write_parquet(&job.path(file), columns);
+    columns
 }
 
 #[test]
@@ -57,6 +62,61 @@ fn columns_are_found_by_their_names() {
     write_columns(&job, "fewer.parquet", &["d", "b", "a", "e", "f"]);
     let stderr = refuses(&job, &model, "fewer.parquet", &[], 3);
     assert_says(&stderr, &["columns that the model learned from are missing", "--features", "c"]);
+}
+
+#[test]
+fn columns_that_the_model_learned_from_come_before_a_list() {
+    let job = job();
+    let names = ["a", "b", "c", "d", "e"];
+    write_columns(&job, "features.parquet", &names);
+    let run = job.run(&pipeline("kind = 'crowd_layer'"));
+    let (model, expected) = (run.display().to_string(), read_table(&run, "predictions"));
+    let mut backwards = features();
+    backwards.reverse();
+    let mut both = columns(&names);
+    both.push(("features", list(&backwards, WIDTH)));
+    write_parquet(&job.path("both.parquet"), both);
+    let stderr = predicts(&job, &model, "both.parquet", &[]);
+    assert!(!stderr.contains("warning"), "{stderr}");
+    assert_eq!(read_table(&job.path("predicted/latest"), "predictions"), expected);
+    // An option goes before the names.
+    let stderr = predicts(&job, &model, "both.parquet", &["--features-column", "features"]);
+    assert_says(&stderr, &["learned from columns", "not checked", "in the order of `a`, `b`"]);
+    assert_ne!(read_table(&job.path("predicted/latest"), "predictions"), expected);
+}
+
+#[test]
+fn lists_and_columns_that_cannot_be_compared_by_name_give_a_warning() {
+    let job = job();
+    let run = job.run(&pipeline("kind = 'crowd_layer'"));
+    let (model, expected) = (run.display().to_string(), read_table(&run, "predictions"));
+    write_columns(&job, "columns.parquet", &["a", "b", "c", "d", "e"]);
+    let stderr = predicts(&job, &model, "columns.parquet", &[]);
+    assert_says(&stderr, &["warning: the model learned from lists", "not checked", "`a`, `b`"]);
+    assert_eq!(read_table(&job.path("predicted/latest"), "predictions"), expected);
+    let stderr = predicts(&job, &model, "features.parquet", &[]);
+    assert!(!stderr.contains("warning"), "{stderr}");
+}
+
+#[test]
+fn errors_name_options_and_no_keys_of_a_pipeline() {
+    let job = job();
+    let run = job.run(&pipeline("kind = 'crowd_layer'").replace("epochs = 20", "epochs = 1"));
+    let model = run.display().to_string();
+    let words = || Arc::new(StringArray::from(vec!["x"; 200])) as ArrayRef;
+    write_parquet(&job.path("words.parquet"), vec![("instance_id", ids(200)), ("a", words())]);
+    let no_id = vec![("item", ids(200)), ("features", list(&features(), WIDTH))];
+    write_parquet(&job.path("no_id.parquet"), no_id);
+    for (file, parts) in [
+        ("words.parquet", ["no column holds features", "in `predict`, --features-column"]),
+        ("no_id.parquet", ["`instance_id` is missing", "in `predict`, --instance-column"]),
+        ("absent.parquet", ["absent.parquet", "where: --features "]),
+    ] {
+        let stderr = refuses(&job, &model, file, &[], 3);
+        assert_says(&stderr, &parts);
+        assert_says(&stderr, &["where: --features"]);
+        assert!(!stderr.contains("where: source."), "{stderr}");
+    }
 }
 
 #[test]

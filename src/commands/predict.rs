@@ -1,10 +1,8 @@
 //! `labelmill predict`: predicts the classes of new features with a saved classifier.
 
-use datafusion::common::Column;
-use datafusion::logical_expr::Expr;
-use datafusion::prelude::DataFrame;
 use serde_json::{Value, json};
 
+use super::at_options;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result, offenders};
 use crate::frame::{Features, Ids, Scratch, number_columns, read_features};
@@ -39,11 +37,26 @@ pub struct Prediction<'a> {
     pub force: bool,
 }
 
+/// The options in place of the keys of a pipeline file.
+const OPTIONS: [(&str, &str); 3] = [
+    ("source.features", "--features"),
+    ("engine.memory_limit", "--memory-limit"),
+    ("engine.scratch", "--scratch"),
+];
+
 /// Predicts new features with a saved model, and publishes the table `predictions`.
 ///
 /// # Errors
 /// When the model or the features cannot be read, or do not match each other.
 pub async fn predict(
+    what: &Prediction<'_>,
+    stores: &StoreSpec,
+    run: &mut Run,
+) -> Result<Published<RunRecord>> {
+    published(what, stores, run).await.map_err(|e| at_options(e, &OPTIONS))
+}
+
+async fn published(
     what: &Prediction<'_>,
     stores: &StoreSpec,
     run: &mut Run,
@@ -76,11 +89,12 @@ pub async fn predict(
     };
     let began = run.clock.seconds();
     source.open(&ctx, InferenceScope::Whole).await?;
+    let learned = learned_columns(&description)?;
     let query = source
-        .features(&ctx, run)
+        .features_for(&ctx, &learned, run)
         .await?
         .ok_or_else(|| Error::bug("no features were registered"))?;
-    let query = as_learned(query, &description)?;
+    check_columns(&number_columns(query.schema().inner()), &learned, run)?;
     let features = read_features(query, Scratch::of(&what.engine), "--features", run).await;
     source.check_unchanged().await?;
     let features = features?;
@@ -119,10 +133,8 @@ pub async fn predict(
     Ok(sink.published(manifest, Some(record)).await)
 }
 
-/// Selects the features in the order of the columns that the model learned from, and drops other columns. Features in
-/// lists stay as they are.
-fn as_learned(query: DataFrame, description: &Value) -> Result<DataFrame> {
-    // A model that learned from lists has no column names.
+/// The names of the columns that the model learned from; none where it learned from lists.
+fn learned_columns(description: &Value) -> Result<Vec<String>> {
     let learned: Option<Vec<String>> = serde_json::from_value(description["columns"].clone())
         .map_err(|_| {
             Error::data("the names of the columns that the model learned from cannot be read")
@@ -130,21 +142,36 @@ fn as_learned(query: DataFrame, description: &Value) -> Result<DataFrame> {
                 .found(description["columns"].to_string().chars().take(80).collect::<String>())
                 .help("the file is damaged: take it from the run that wrote it")
         })?;
-    let learned = learned.unwrap_or_default();
-    let given = number_columns(query.schema().inner());
-    if learned.is_empty() || given.is_empty() {
-        return Ok(query);
+    Ok(learned.unwrap_or_default())
+}
+
+/// Checks that the given columns of numbers, none where lists are given, are those that the model learned from. Where
+/// either are lists, there are no names to compare, and `run` is warned.
+fn check_columns(given: &[String], learned: &[String], run: &mut Run) -> Result<()> {
+    match (given, learned) {
+        ([], []) => {}
+        ([], learned) => run.warn(format!(
+            "the model learned from columns, and the features are lists: it is not checked that the numbers of a list \
+             are in the order of {}",
+            offenders(learned)
+        )),
+        (given, []) => run.warn(format!(
+            "the model learned from lists, and the features are columns: it is not checked that the numbers of its lists \
+             were in the order of {}",
+            offenders(given)
+        )),
+        (given, learned) => {
+            let missing: Vec<&String> =
+                learned.iter().filter(|name| !given.contains(name)).collect();
+            if !missing.is_empty() {
+                return Err(Error::data("columns that the model learned from are missing")
+                    .at("--features")
+                    .found(offenders(missing))
+                    .help("give every column under the name that it had for training"));
+            }
+        }
     }
-    let missing: Vec<&String> = learned.iter().filter(|name| !given.contains(name)).collect();
-    if !missing.is_empty() {
-        return Err(Error::data("columns that the model learned from are missing")
-            .at("--features")
-            .found(offenders(missing))
-            .help("give every column under the name that it had for training"));
-    }
-    let column = |name: &str| Expr::Column(Column::new_unqualified(name));
-    let columns = std::iter::once("instance_id").chain(learned.iter().map(String::as_str));
-    Ok(query.select(columns.map(column).collect::<Vec<_>>())?)
+    Ok(())
 }
 
 fn through(

@@ -78,6 +78,8 @@ const STORE_HELP: &str =
 const DAMAGED_HELP: &str =
     "the file is damaged, cut short, or not what its name says: write it again";
 
+const TRY_CAST: &str = "in a query, write try_cast for cast, which makes such a value null, or leave such rows out with `where`";
+
 /// An error of a store, whether a query met it or a reader of files passed it on.
 fn store_error(error: &object_store::Error) -> Error {
     use object_store::Error as StoreError;
@@ -106,6 +108,10 @@ fn query_error(root: &DataFusionError) -> Error {
         DataFusionError::ArrowError(error, _) => {
             value_error(error).unwrap_or_else(|| Error::data(text))
         }
+        // A time that the finer unit of another file, or of a query, cannot hold.
+        DataFusionError::Execution(text) if text.starts_with("Cannot cast ") => {
+            not_cast(text).help(format!("write times with one unit in every file; {TRY_CAST}"))
+        }
         _ => Error::data(text),
     }
 }
@@ -123,14 +129,14 @@ fn value_error(error: &ArrowError) -> Option<Error> {
                 "in a query, cast to a wider type before computing, such as cast(x as double)",
             )
         }
-        ArrowError::CastError(text) => {
-            let what = text.strip_prefix("Cannot cast ").unwrap_or(text);
-            Error::data(first_line(&format!("a value cannot be cast: {what}"))).help(
-                "in a query, write try_cast for cast, which makes such a value null, or leave such rows out with `where`",
-            )
-        }
+        ArrowError::CastError(text) => not_cast(text).help(TRY_CAST),
         _ => return None,
     })
+}
+
+fn not_cast(text: &str) -> Error {
+    let what = text.strip_prefix("Cannot cast ").unwrap_or(text);
+    Error::data(first_line(&format!("a value cannot be cast: {what}")))
 }
 
 fn not_sql(error: &ParserError) -> String {
@@ -150,7 +156,8 @@ mod tests {
     use arrow::array::{Int8Array, StringArray};
     use arrow::compute::kernels::numeric::mul;
     use arrow::compute::{CastOptions, cast_with_options};
-    use arrow::datatypes::DataType;
+    use arrow::datatypes::{DataType, TimeUnit};
+    use datafusion::scalar::ScalarValue;
     use parquet::errors::ParquetError;
 
     use super::*;
@@ -188,6 +195,11 @@ mod tests {
         let strict = CastOptions { safe: false, ..CastOptions::default() };
         let text = StringArray::from(vec!["x"]);
         let cast = cast_with_options(&text, &DataType::Int8, &strict).unwrap_err();
+        let far = ScalarValue::TimestampSecond(Some(10_i64.pow(15)), None);
+        let time = far.cast_to(&DataType::Timestamp(TimeUnit::Nanosecond, None)).unwrap_err();
+        let (code, text) = code_and_text(time);
+        assert!(code == 3 && text.contains("a value cannot be cast: Timestamp(s) value"), "{text}");
+        assert!(text.contains("write times with one unit in every file"), "{text}");
         for (error, what, help) in [
             (ArrowError::DivideByZero, "divides by zero", "nullif(divisor, 0)"),
             (overflow, "too large for its type: 100 * 100", "cast(x as double)"),

@@ -22,6 +22,7 @@ use super::gold::{Gold, GoldRows};
 use super::ids::{IdIndex, Ids};
 use super::questions::Questions;
 use super::{Duplicates, Frame, FrameSpec};
+use crate::engine::bytes_in_words;
 use crate::error::{Error, Result, offenders};
 use crate::run::Run;
 use crate::source::{BATCHES_IN_FLIGHT, batches_at_once};
@@ -89,7 +90,13 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> R
         largest = together.iter().map(bytes_of_rows).fold(largest, usize::max);
         let in_flight = bytes_in_flight(largest, batches.at_once, &together);
         let bytes = questions.bytes(rows).saturating_add(in_flight);
-        budget.hold(bytes, || format!("the ids and numbers of the first {read} annotations"))?;
+        let what = || {
+            let in_flight = bytes_in_words(in_flight as u64);
+            format!(
+                "the ids and numbers of the first {read} annotations, and the batches of rows in flight ({in_flight}),"
+            )
+        };
+        budget.hold(bytes, what)?;
         tokio::task::block_in_place(|| pool.install(|| questions.push(&together, &budget)))?;
         run.progress.at(read, "");
     }
@@ -183,9 +190,15 @@ async fn read_within(
         let batch = batch.map_err(|e| e.or_at(place))?;
         largest = bytes_of_rows(&batch).max(largest);
         let in_flight = bytes_in_flight(largest, batches.at_once, std::slice::from_ref(&batch));
-        let bytes = reader.bytes(&batch).saturating_add(in_flight);
-        budget
-            .hold(bytes, || format!("the features of {} ids", reader.len() + batch.num_rows()))?;
+        let own = reader.bytes(&batch);
+        let what = || {
+            let ids = reader.len() + batch.num_rows();
+            let [own, in_flight] = [own, in_flight].map(|bytes| bytes_in_words(bytes as u64));
+            format!(
+                "the features of {ids} ids ({own}) and the batches of rows in flight ({in_flight})"
+            )
+        };
+        budget.hold(own.saturating_add(in_flight), what)?;
         tokio::task::block_in_place(|| reader.push(&batch)).map_err(|e| e.or_at(place))?;
         run.progress.at(reader.len() as u64, "");
     }

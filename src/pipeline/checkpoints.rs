@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::PipelineSpec;
-use crate::run::checkpoint::remove_unfinished;
+use crate::run::checkpoint;
 
 /// The checkpoint files of one job: for each question one, and one more for its calibration. They are removed when the
 /// job is committed.
@@ -12,42 +12,43 @@ pub struct Checkpoints {
     folder: Option<PathBuf>,
     /// The prefix of every file's name.
     job: String,
-    files: Vec<PathBuf>,
+    /// The number of files that were named so far.
+    n_named: usize,
 }
 
 impl Checkpoints {
     /// The files of the job with this digest. Removes unfinished files that a killed process left.
     pub(super) fn of(spec: &PipelineSpec, digest: &str) -> Self {
         let folder = spec.engine.checkpoints.as_ref().map(PathBuf::from);
-        let all = Self { folder, job: digest[..16].to_owned(), files: Vec::new() };
-        all.remove_unfinished();
+        let all = Self { folder, job: digest[..16].to_owned(), n_named: 0 };
+        if let Some(folder) = &all.folder {
+            checkpoint::remove_unfinished(folder, |name| all.is_own(name));
+        }
         all
     }
 
     /// The next file; `None` where no folder is set.
     pub(super) fn next(&mut self) -> Option<PathBuf> {
-        let name = format!("{}-{}.checkpoint", self.job, self.files.len());
-        let file = self.folder.as_ref()?.join(name);
-        self.files.push(file.clone());
+        let file = self.folder.as_ref()?.join(self.name(self.n_named));
+        self.n_named += 1;
         Some(file)
     }
 
-    /// Removes the files of a committed job. A file that cannot be removed does no harm.
+    /// Removes the files of a committed job, those of earlier processes too. A file that cannot be removed does no harm.
     pub(super) fn remove(&self) {
-        for file in &self.files {
-            let _ = std::fs::remove_file(file);
+        if let Some(folder) = &self.folder {
+            checkpoint::remove(folder, |name| self.is_own(name));
         }
-        self.remove_unfinished();
     }
 
-    fn remove_unfinished(&self) {
-        let is_own = |name: &str| {
-            let number =
-                || name.strip_prefix(&self.job)?.strip_prefix('-')?.strip_suffix(".checkpoint");
-            number().is_some_and(|number| number.parse::<usize>().is_ok())
-        };
-        if let Some(folder) = self.folder.as_ref().filter(|_| !self.job.is_empty()) {
-            remove_unfinished(folder, is_own);
-        }
+    fn name(&self, n: usize) -> String {
+        format!("{}-{n}.checkpoint", self.job)
+    }
+
+    fn is_own(&self, name: &str) -> bool {
+        let below = name.strip_prefix(&self.job).and_then(|rest| rest.strip_prefix('-'));
+        let number = below.and_then(|rest| rest.strip_suffix(".checkpoint")?.parse().ok());
+        // A number in another form, such as `+1` or `01`, is in no name of ours.
+        number.is_some_and(|n| self.name(n) == name)
     }
 }

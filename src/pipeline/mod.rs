@@ -51,6 +51,8 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
     let sink = ParquetSink::open(&spec.sink, &spec.store)?;
     let run_id = match sink.begin(&job, force).await? {
         BeginOutcome::Done(manifest) => {
+            // A process that was killed after its commit left them.
+            Checkpoints::of(spec, &job.digest).remove();
             // The gate is not a part of the job's digest: changed bounds apply to the committed run too.
             spec.gate.check_committed(&manifest.run_id, &manifest.measures)?;
             return sink.done_before(*manifest).await;

@@ -67,16 +67,29 @@ fn try_save(file: &Path, bytes: &[u8]) -> io::Result<()> {
     unfinished.persist(file).map(drop).map_err(|e| e.error)
 }
 
+/// Removes the checkpoints whose names satisfy `is_own`, with their temporary files. A file that cannot be removed does
+/// no harm.
+pub(crate) fn remove(folder: &Path, is_own: impl Fn(&str) -> bool) {
+    remove_files(folder, |name| is_own(name) || is_unfinished(name, &is_own));
+}
+
 /// Removes the temporary files that killed processes left, of checkpoints whose names satisfy `is_own`. A file that
 /// cannot be removed does no harm.
 pub(crate) fn remove_unfinished(folder: &Path, is_own: impl Fn(&str) -> bool) {
+    remove_files(folder, |name| is_unfinished(name, &is_own));
+}
+
+fn remove_files(folder: &Path, is_chosen: impl Fn(&str) -> bool) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let found = entry.file_name();
-        let name = found.to_str().and_then(|name| name.strip_suffix(UNFINISHED)?.rsplit_once('.'));
-        if name.is_some_and(|(name, random)| !random.is_empty() && is_own(name)) {
+        if entry.file_name().to_str().is_some_and(&is_chosen) {
             let _ = fs::remove_file(entry.path());
         }
     }
+}
+
+fn is_unfinished(name: &str, is_own: impl Fn(&str) -> bool) -> bool {
+    let checkpoint = name.strip_suffix(UNFINISHED).and_then(|name| name.rsplit_once('.'));
+    checkpoint.is_some_and(|(name, random)| !random.is_empty() && is_own(name))
 }
 
 fn folder_and_name(file: &Path) -> (&Path, String) {

@@ -252,12 +252,27 @@ impl Source {
     /// # Errors
     /// As [`Source::annotations`]; and when no column holds numbers.
     pub async fn features(&self, ctx: &SessionContext, run: &mut Run) -> Result<Option<DataFrame>> {
+        self.features_for(ctx, &[], run).await
+    }
+
+    /// As [`Source::features`], for a model that has `learned` from columns of these names: where all of them are there,
+    /// and no column of lists is named in the spec, they alone are read, in this order.
+    ///
+    /// # Errors
+    /// As [`Source::features`].
+    pub async fn features_for(
+        &self,
+        ctx: &SessionContext,
+        learned: &[String],
+        run: &mut Run,
+    ) -> Result<Option<DataFrame>> {
         let sql = self.sql("features");
         if !self.spec.has_features() {
             return Ok(None);
         }
         let id = ("instance_id", self.spec.columns.instance.as_deref());
-        features::query(ctx, "features", sql, id, &self.spec.columns, run).await.map(Some)
+        let columns = (&self.spec.columns, learned);
+        features::query(ctx, "features", sql, id, columns, run).await.map(Some)
     }
 
     /// The relation of annotators' features, where there is one: `annotator_id`, then columns as in
@@ -275,7 +290,8 @@ impl Source {
             return Ok(None);
         }
         let id = ("annotator_id", self.spec.columns.annotator.as_deref());
-        features::query(ctx, "annotator_features", sql, id, &self.spec.columns, run).await.map(Some)
+        let columns = (&self.spec.columns, &[][..]);
+        features::query(ctx, "annotator_features", sql, id, columns, run).await.map(Some)
     }
 }
 

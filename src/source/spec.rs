@@ -128,6 +128,11 @@ impl ColumnsSpec {
         self.keys().into_iter().find(|(own, _)| *own == key).and_then(|(_, name)| name)
     }
 
+    /// Whether a column has a name of the contract, or one that is mapped to it.
+    pub(super) fn has(&self, column: &str) -> bool {
+        self.keys().iter().any(|(key, name)| *key == column || *name == Some(column))
+    }
+
     /// The keys of this section, each with the user's name where one is given.
     pub(super) fn keys(&self) -> [(&'static str, Option<&str>); 9] {
         [

@@ -32,6 +32,7 @@ mod tests;
 
 use serde_json::{Value, json};
 
+use super::at_options;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
 use crate::frame::{MAX_LABELS, Role};
@@ -310,19 +311,12 @@ fn leave_to_the_truth(parameters: &mut Value, settings: &[String]) -> Result<()>
 
 /// Replaces the table's key in an error's place by the option of the command line.
 fn named(error: Error) -> Error {
-    let place = error.problems.last().and_then(|p| p.place.clone()).unwrap_or_default();
-    let keys = [
+    let options = [
         ("source.tables.truth", "--truth"),
         ("source.features", "--features"),
         ("source.annotations", "--annotations"),
     ];
-    match keys.into_iter().find(|(key, _)| place.starts_with(key)) {
-        Some((_, option)) => {
-            let url = place.split_once(": ").map_or("", |(_, url)| url);
-            error.at(format!("{option} {url}"))
-        }
-        None => error,
-    }
+    at_options(error, &options)
 }
 
 /// The rows of the table `recipe`.

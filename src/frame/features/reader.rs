@@ -11,6 +11,7 @@ use super::matrix::{MatrixWriter, NumberType, Scratch};
 use super::{Features, number_columns};
 use crate::error::{Error, Result, offenders};
 use crate::frame::ids::{Interner, NULL};
+use crate::frame::rejects::ShownColumn;
 
 /// Collects features batch by batch.
 pub(in crate::frame) struct FeatureReader {
@@ -63,9 +64,7 @@ impl FeatureReader {
         self.ids.intern(ids, &mut numbers)?;
         let name = |row: usize| array_value_to_string(ids, row).unwrap_or_default();
         if let Some(row) = numbers.iter().position(|n| *n == NULL) {
-            return Err(Error::data("a row of features has no id")
-                .found(format!("null, in the batch that begins with `{}`", name(0)))
-                .help(format!("{HELP_FOR_BAD_ROWS}; it is row {row} of the batch")));
+            return Err(without_id(ids, &numbers, row)?);
         }
         let is_new = |(row, n): &(usize, &u32)| **n as usize == before + row;
         let again: Vec<String> =
@@ -133,6 +132,20 @@ impl FeatureReader {
         rank.iter().zip(0..).for_each(|(n, arrival)| places[*n as usize] = arrival);
         Ok(Features { ids, columns: self.columns, matrix: Arc::new(writer.finish(places)?) })
     }
+}
+
+/// The error of the first row of a batch that has no id. Of partitions that are read in parallel no row has a number:
+/// the nearest id shows where the row is.
+fn without_id(ids: &ArrayRef, numbers: &[u32], row: usize) -> Result<Error> {
+    let shown = ShownColumn::new(ids)?;
+    let place = match (row.checked_sub(1), numbers.iter().position(|n| *n != NULL)) {
+        (Some(before), _) => format!("after the row of `{}`", shown.value(before)),
+        (None, Some(next)) => format!("before the row of `{}`", shown.value(next)),
+        (None, None) => format!("in each of {} rows that were read together", numbers.len()),
+    };
+    Ok(Error::data("a row of features has no id")
+        .found(format!("{} {place}", shown.value(row)))
+        .help(HELP_FOR_BAD_ROWS))
 }
 
 /// The `k`-th number of a row as it stands in the file, before it becomes 32 bits.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::fits::{agreeing, fit};
 use super::*;
 use crate::frame::{Matrix, QuestionFeatures};
-use crate::testing::described;
+use crate::testing::{described, weighted};
 
 /// Row 0 of every output is NaN, and row 1 is unchanged.
 fn expect_nan<N: CrowdNet>(mut case: Case<'_, N>) {
@@ -105,5 +105,24 @@ fn a_last_step_that_diverges_says_so_and_names_the_learning_rate() {
         let error = error_after_one_step(optimiser, described);
         assert!(error.contains("learning_rate"), "{error}");
         assert!(error.contains(found), "{error}");
+    }
+}
+
+#[test]
+fn weights_that_32_bits_do_not_hold_are_named_as_the_cause() {
+    let (even, rows) = (agreeing(), (0..80).map(|n| (n / 2, n % 2, n / 2 % 3)));
+    let rows: Vec<(u32, u32, u32)> = rows.collect();
+    let described = described(&even);
+    let of = |weight: f64| weighted(even.dims(), &rows, vec![weight; rows.len()]);
+    let large = fit(&Neural::<TraceRegularised>::default(), &of(1e100), &described).unwrap_err();
+    let small = fit(&Neural::<DoctorNet>::default(), &of(5e-324), &described).unwrap_err();
+    for (error, weight) in [(large, "1e100"), (small, "5e-324")] {
+        assert_eq!(error.exit_code(), 4, "{error}");
+        let error = error.to_string();
+        let found = format!("with weights from {weight} to {weight}\n");
+        for part in ["where: source.columns.weight\n", &found, "32 bits"] {
+            assert!(error.contains(part), "{error}");
+        }
+        assert!(!error.contains("learning_rate"), "{error}");
     }
 }

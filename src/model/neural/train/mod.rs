@@ -16,7 +16,7 @@ pub(crate) mod state;
 pub(crate) mod step;
 
 use crate::error::{Error, Result};
-use crate::frame::Dims;
+use crate::frame::{Annotations, Dims};
 use crate::model::checkpoint::{self, Fingerprint};
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::inputs::Inputs;
@@ -250,10 +250,21 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         let LoopPosition { label: phase, epoch, .. } = &self.position;
         let has_tables = !self.annotator_params.tables.is_empty();
         let or_another = if has_tables { " or annotator_learning_rate" } else { "" };
-        Error::fit("the training diverged")
-            .at("model.train.optimiser.learning_rate")
-            .found(format!("{found} in epoch {epoch} of phase `{phase}`"))
-            .help(format!("lower learning_rate{or_another}, or set clip_norm"))
+        let found = format!("{found} in epoch {epoch} of phase `{phase}`");
+        let error = Error::fit("the training diverged");
+        match extreme_weights(self.data.annotations) {
+            Some((least, largest)) => error
+                .at("source.columns.weight")
+                .found(format!("{found}, with weights from {least:e} to {largest:e}"))
+                .help(
+                    "networks compute in 32 bits, which do not hold the squares of such weights: scale the weights, so \
+                     that all are nearer to 1",
+                ),
+            None => error
+                .at("model.train.optimiser.learning_rate")
+                .found(found)
+                .help(format!("lower learning_rate{or_another}, or set clip_norm")),
+        }
     }
 
     /// The digest of the model with the training's settings, the seed, the annotations, the gold that selects the epoch,
@@ -303,4 +314,15 @@ pub(crate) fn not_finite(row: usize, p: f64, epoch: usize) -> Error {
             "the features of the row may be too large: scale them; or the training has diverged: lower \
              optimiser.learning_rate, or set optimiser.clip_norm",
         )
+}
+
+/// The least and the largest weight of the annotations, where the square of one of them does not fit into 32 bits: an
+/// optimiser squares gradients, which are proportional to weights.
+fn extreme_weights(a: &Annotations) -> Option<(f64, f64)> {
+    let all = (0..a.dims().instances).flat_map(|i| a.annotations_of(i));
+    let both = |(least, largest): (f64, f64), (_, weight)| (least.min(weight), largest.max(weight));
+    let (least, largest) = all.fold((f64::INFINITY, 0.0), both);
+    let fits = f64::from(f32::MIN_POSITIVE).sqrt()..=f64::from(f32::MAX).sqrt();
+    let is_extreme = !a.is_empty() && [least, largest].iter().any(|weight| !fits.contains(weight));
+    is_extreme.then_some((least, largest))
 }
