@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use rand::Rng as _;
+use rayon::prelude::*;
 
 use super::{CalibrationSpec, Calibrator, Points};
 use crate::error::{Error, Result};
@@ -152,28 +153,31 @@ fn fit_through(
     let mut calibrated = points.probabilities.clone();
     let mut map = None;
     for _ in 0..MAX_ROUNDS {
-        let cells = calibrated.chunks_exact(n).zip(likelihoods.chunks_exact(n));
-        for ((prior, likelihood), target) in cells.zip(points.targets.chunks_exact_mut(n)) {
-            let product = prior.iter().zip(likelihood).map(|(p, l)| p * l);
-            target.iter_mut().zip(product).for_each(|(t, p)| *t = p);
-            let sum: f64 = target.iter().sum();
-            if sum > 0.0 {
-                target.iter_mut().for_each(|t| *t /= sum);
-            } else {
-                target.copy_from_slice(prior);
-            }
-        }
+        let cells = calibrated.par_chunks_exact(n).zip(likelihoods.par_chunks_exact(n));
+        cells.zip(points.targets.par_chunks_exact_mut(n)).for_each(
+            |((prior, likelihood), target)| {
+                let product = prior.iter().zip(likelihood).map(|(p, l)| p * l);
+                target.iter_mut().zip(product).for_each(|(t, p)| *t = p);
+                let sum: f64 = target.iter().sum();
+                if sum > 0.0 {
+                    target.iter_mut().for_each(|t| *t /= sum);
+                } else {
+                    target.copy_from_slice(prior);
+                }
+            },
+        );
         let next = Calibrator::fit(spec.method, spec.smoothing, &points)?;
-        let mut moved = 0.0_f64;
-        let rows = points.probabilities.chunks_exact(n).zip(calibrated.chunks_exact_mut(n));
-        for (p, calibrated) in rows {
-            let mut row = p.to_vec();
-            next.apply(&mut row);
-            for (old, new) in calibrated.iter_mut().zip(row) {
-                moved = moved.max((new - *old).abs());
-                *old = new;
-            }
-        }
+        let rows = points.probabilities.par_chunks_exact(n).zip(calibrated.par_chunks_exact_mut(n));
+        let apply = |row: &mut Vec<f64>, (p, calibrated): (&[f64], &mut [f64])| {
+            row.clear();
+            row.extend_from_slice(p);
+            next.apply(row);
+            let changes = row.iter().zip(&*calibrated).map(|(new, old)| (new - old).abs());
+            let moved = changes.fold(0.0, f64::max);
+            calibrated.copy_from_slice(row);
+            moved
+        };
+        let moved = rows.map_init(Vec::new, apply).reduce(|| 0.0, f64::max);
         map = Some(next);
         if moved <= TOLERANCE {
             break;

@@ -87,10 +87,10 @@ impl ScoredRows<'_> {
     /// The log-likelihood of the targets, and its gradient.
     fn log_likelihood(&self, x: &[f64], gradient: &mut [f64]) -> f64 {
         let of_block = |block: usize| {
-            let mut gradient = vec![0.0; x.len()];
+            let (mut gradient, mut row) = (vec![0.0; x.len()], vec![0.0; x.len() - 1]);
             let rows =
                 block * ITEMS_PER_BLOCK..((block + 1) * ITEMS_PER_BLOCK).min(self.points.len());
-            let value: f64 = rows.map(|i| self.of_row(i, x, &mut gradient)).sum();
+            let value: f64 = rows.map(|i| self.of_row(i, x, &mut row, &mut gradient)).sum();
             (value, gradient)
         };
         let blocks: Vec<(f64, Vec<f64>)> = (0..self.points.len().div_ceil(ITEMS_PER_BLOCK))
@@ -104,19 +104,22 @@ impl ScoredRows<'_> {
         blocks.iter().map(|(value, _)| value).sum()
     }
 
-    fn of_row(&self, i: usize, x: &[f64], gradient: &mut [f64]) -> f64 {
+    /// The log-likelihood of a point's target; `row` is a buffer for the calibrated row.
+    fn of_row(&self, i: usize, x: &[f64], row: &mut [f64], gradient: &mut [f64]) -> f64 {
         let n = self.points.n_classes;
         let (logs, targets) =
             (&self.logs[i * n..(i + 1) * n], &self.points.targets[i * n..(i + 1) * n]);
         let score = |k: usize| x[0] * logs[k] + x[k + 1];
         let most = (0..n).map(score).fold(f64::NEG_INFINITY, f64::max);
-        let sum: f64 = (0..n).map(|k| (score(k) - most).exp()).sum();
+        row.iter_mut().enumerate().for_each(|(k, p)| *p = (score(k) - most).exp());
+        let sum: f64 = row.iter().sum();
+        let log_sum = sum.ln();
         let weight = self.points.weights[i];
         let mut value = 0.0;
         for k in 0..n {
             let target = targets[k] * (1.0 - self.uniform) + self.uniform / n as f64;
-            let missing = weight * (target - (score(k) - most).exp() / sum);
-            value += target * (score(k) - most - sum.ln());
+            let missing = weight * (target - row[k] / sum);
+            value += target * (score(k) - most - log_sum);
             gradient[0] += missing * logs[k];
             gradient[k + 1] += missing;
         }

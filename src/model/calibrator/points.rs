@@ -55,9 +55,40 @@ impl Points {
     }
 }
 
+/// A function that keeps its last value: a row of many classes has long runs of equal cells, most of them 0.
+pub(super) fn remembering(f: impl Fn(f64) -> f64) -> impl FnMut(f64) -> f64 {
+    let mut last = None;
+    move |x| match last {
+        Some((bits, y)) if bits == x.to_bits() => y,
+        _ => {
+            let y = f(x);
+            last = Some((x.to_bits(), y));
+            y
+        }
+    }
+}
+
 /// Fitted numbers are rounded to multiples of one over this, so that a saved model's text parses to the same bits.
 const PRECISION: f64 = 1e12;
 
 pub(super) fn rounded(value: f64) -> f64 {
     (value * PRECISION).round() / PRECISION
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn equal_cells_in_a_row_are_evaluated_once() {
+        let evaluations = Cell::new(0);
+        let mut half = remembering(|x| {
+            evaluations.set(evaluations.get() + 1);
+            x / 2.0
+        });
+        assert_eq!([0.0, 0.0, 3.0, 0.0, 0.0].map(&mut half), [0.0, 0.0, 1.5, 0.0, 0.0]);
+        assert_eq!(evaluations.get(), 3);
+    }
 }

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::points::{Points, rounded};
+use super::points::{Points, remembering, rounded};
 use crate::frame::ITEMS_PER_BLOCK;
 use crate::model::posterior::{TIE, least_tied};
 
@@ -15,8 +15,11 @@ pub(super) const MAX_TEMPERATURE: f64 = 1000.0;
 /// The lower bound of probabilities under a logarithm: smaller ones are rounding errors in the softmax of a network.
 const MIN_LOGIT_PROBABILITY: f64 = 1e-30;
 
-/// The number of bisection steps of the search for the temperature.
-const HALVINGS: usize = 60;
+/// The largest number of steps of the search for the temperature.
+const MAX_STEPS: usize = 100;
+
+/// A Newton step of ln b up to this ends the search: the error that it leaves is of the order of its square.
+const LAST_STEP: f64 = 1e-9;
 
 /// A mean slope up to this counts as zero.
 const FLAT: f64 = 1e-12;
@@ -31,35 +34,20 @@ pub(super) fn log(p: f64) -> f64 {
 /// sum over points of weight * (sum_k calibrated(b)[k] * ln p[k] - sum_k target[k] * ln p[k])
 /// ```
 ///
-/// whose zero is found by bisection over ln b. The temperature is 1 where the log-loss does not depend on it.
+/// whose zero is found by Newton's method over ln b, within an interval that becomes smaller with each step. The
+/// temperature is 1 where the log-loss does not depend on it.
 pub(super) fn fit(points: &Points, smoothing: f64) -> f64 {
-    let logs: Vec<f64> = points.probabilities.iter().map(|p| log(*p)).collect();
-    let (n, total) = (points.n_classes, points.weight());
-    let uniform = smoothing / (total + smoothing);
-    let target = |t: f64| t * (1.0 - uniform) + uniform / n as f64;
-    let slope = |inverse: f64| -> f64 {
-        let of_block = |block: usize| -> f64 {
-            let rows = block * ITEMS_PER_BLOCK..((block + 1) * ITEMS_PER_BLOCK).min(points.len());
-            let of_row = |i: usize| {
-                let logs = &logs[i * n..(i + 1) * n];
-                let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let (mut sum, mut expected, mut wanted) = (0.0, 0.0, 0.0);
-                for (log, t) in logs.iter().zip(&points.targets[i * n..]) {
-                    let p = (inverse * (log - most)).exp();
-                    sum += p;
-                    expected += p * log;
-                    wanted += target(*t) * log;
-                }
-                points.weights[i] * (expected / sum - wanted)
-            };
-            rows.map(of_row).sum()
-        };
-        let blocks: Vec<f64> =
-            (0..points.len().div_ceil(ITEMS_PER_BLOCK)).into_par_iter().map(of_block).collect();
-        blocks.iter().sum::<f64>() / total
-    };
+    let n = points.n_classes;
+    let mut logs = vec![0.0; points.probabilities.len()];
+    let rows = points.probabilities.par_chunks(ITEMS_PER_BLOCK * n);
+    logs.par_chunks_mut(ITEMS_PER_BLOCK * n).zip(rows).for_each(|(logs, rows)| {
+        let mut log = remembering(log);
+        logs.iter_mut().zip(rows).for_each(|(l, p)| *l = log(*p));
+    });
+    let total = points.weight();
+    let log_loss = LogLoss { points, logs, total, uniform: smoothing / (total + smoothing) };
     let (mut low, mut high) = (-MAX_TEMPERATURE.ln(), -MIN_TEMPERATURE.ln());
-    let (at_low, at_high) = (slope(low.exp()), slope(high.exp()));
+    let (at_low, at_high) = (log_loss.derivatives(low).0, log_loss.derivatives(high).0);
     if at_low >= -FLAT && at_high <= FLAT {
         return 1.0;
     } else if at_low >= -FLAT {
@@ -67,11 +55,67 @@ pub(super) fn fit(points: &Points, smoothing: f64) -> f64 {
     } else if at_high <= FLAT {
         return MIN_TEMPERATURE;
     }
-    for _ in 0..HALVINGS {
-        let middle = f64::midpoint(low, high);
-        *(if slope(middle.exp()) < 0.0 { &mut low } else { &mut high }) = middle;
+    let mut at = 0.0_f64;
+    for _ in 0..MAX_STEPS {
+        let (slope, curvature) = log_loss.derivatives(at);
+        *(if slope < 0.0 { &mut low } else { &mut high }) = at;
+        let newton = at - slope / curvature;
+        let is_inside = newton > low && newton < high;
+        let next = if is_inside { newton } else { f64::midpoint(low, high) };
+        let is_last = (next - at).abs() <= if is_inside { LAST_STEP } else { f64::EPSILON };
+        at = next;
+        if is_last {
+            break;
+        }
     }
-    rounded((-f64::midpoint(low, high)).exp())
+    rounded((-at).exp())
+}
+
+/// The mean log-loss of calibrated points.
+struct LogLoss<'a> {
+    points: &'a Points,
+    /// Log-probabilities `[point, class]`.
+    logs: Vec<f64>,
+    /// The weight of all points.
+    total: f64,
+    /// The share of each target that is uniform over the classes.
+    uniform: f64,
+}
+
+impl LogLoss<'_> {
+    /// The slope over b, and its derivative over ln b.
+    fn derivatives(&self, ln_b: f64) -> (f64, f64) {
+        let (n_points, inverse) = (self.points.len(), ln_b.exp());
+        let of_block = |block: usize| {
+            let rows = block * ITEMS_PER_BLOCK..((block + 1) * ITEMS_PER_BLOCK).min(n_points);
+            let of_rows = rows.map(|i| self.of_row(i, inverse));
+            of_rows.fold((0.0, 0.0), |(a, b), (slope, variance)| (a + slope, b + variance))
+        };
+        let blocks: Vec<(f64, f64)> =
+            (0..n_points.div_ceil(ITEMS_PER_BLOCK)).into_par_iter().map(of_block).collect();
+        let slope: f64 = blocks.iter().map(|(slope, _)| slope).sum();
+        let variance: f64 = blocks.iter().map(|(_, variance)| variance).sum();
+        (slope / self.total, inverse * variance / self.total)
+    }
+
+    /// The slope of a point's log-loss over b, and its derivative over b: the variance of the log-probability.
+    fn of_row(&self, i: usize, inverse: f64) -> (f64, f64) {
+        let n = self.points.n_classes;
+        let logs = &self.logs[i * n..(i + 1) * n];
+        let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let mut power = remembering(|log| (inverse * (log - most)).exp());
+        let (mut sum, mut first, mut second, mut wanted) = (0.0, 0.0, 0.0, 0.0);
+        for (log, t) in logs.iter().zip(&self.points.targets[i * n..]) {
+            let (p, below) = (power(*log), log - most);
+            sum += p;
+            first += p * below;
+            second += p * below * below;
+            wanted += (t * (1.0 - self.uniform) + self.uniform / n as f64) * below;
+        }
+        let mean = first / sum;
+        let weight = self.points.weights[i];
+        (weight * (mean - wanted), weight * (second / sum - mean * mean).max(0.0))
+    }
 }
 
 /// Calibrates a row. Classes tied with the best stay tied, and rounding makes no new ties.
@@ -79,10 +123,11 @@ pub(super) fn apply(temperature: f64, row: &mut [f64]) {
     let most = row.iter().copied().fold(0.0, f64::max);
     let log_most = log(most);
     let least = least_tied(row);
-    row.iter_mut().for_each(|p| {
-        let below = (log(*p) - log_most) / temperature;
-        *p = if *p >= least { 1.0 } else { below.min(-2.0 * TIE).exp() };
+    let mut power = remembering(|p| {
+        let below = (log(p) - log_most) / temperature;
+        if p >= least { 1.0 } else { below.min(-2.0 * TIE).exp() }
     });
+    row.iter_mut().for_each(|p| *p = power(*p));
     let sum: f64 = row.iter().sum();
     row.iter_mut().for_each(|p| *p /= sum);
 }
@@ -144,6 +189,27 @@ mod tests {
         // One of five points is a pseudo-observation with a uniform target: 3.5 of 5 are right.
         let want = 4.0_f64.ln() / (3.5_f64 / 1.5).ln();
         assert!((fit(&points, 1.0) - want).abs() < 1e-11);
+    }
+
+    /// With a wrong derivative Newton's method still converges, but as slowly as bisection.
+    #[test]
+    fn the_derivatives_of_the_log_loss_are_those_of_differences() {
+        let points = points();
+        let total = points.weight();
+        let (smoothing, step) = (0.5, 1e-4);
+        let logs = points.probabilities.iter().map(|p| log(*p)).collect();
+        let uniform = smoothing / (total + smoothing);
+        let mean = LogLoss { points: &points, logs, total, uniform };
+        let loss = |b: f64| log_loss(&points, smoothing, 1.0 / b) / total;
+        for ln_b in [-2.0_f64, 0.0, 1.0] {
+            let b = ln_b.exp();
+            let (slope, curvature) = mean.derivatives(ln_b);
+            let first = (loss(b + step) - loss(b - step)) / (2.0 * step);
+            assert!((slope - first).abs() < 1e-6, "{slope} is not {first}");
+            let [low, high] = [ln_b - step, ln_b + step].map(|ln_b| mean.derivatives(ln_b).0);
+            let second = (high - low) / (2.0 * step);
+            assert!((curvature - second).abs() < 1e-6, "{curvature} is not {second}");
+        }
     }
 
     #[test]
