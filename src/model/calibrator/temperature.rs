@@ -200,11 +200,11 @@ mod tests {
         let logs = points.probabilities.iter().map(|p| log(*p)).collect();
         let uniform = smoothing / (total + smoothing);
         let mean = LogLoss { points: &points, logs, total, uniform };
-        let loss = |b: f64| log_loss(&points, smoothing, 1.0 / b) / total;
+        let value = |b: f64| log_loss(&points, smoothing, 1.0 / b) / total;
         for ln_b in [-2.0_f64, 0.0, 1.0] {
             let b = ln_b.exp();
             let (slope, curvature) = mean.derivatives(ln_b);
-            let first = (loss(b + step) - loss(b - step)) / (2.0 * step);
+            let first = (value(b + step) - value(b - step)) / (2.0 * step);
             assert!((slope - first).abs() < 1e-6, "{slope} is not {first}");
             let [low, high] = [ln_b - step, ln_b + step].map(|ln_b| mean.derivatives(ln_b).0);
             let second = (high - low) / (2.0 * step);
