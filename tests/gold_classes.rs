@@ -28,7 +28,8 @@ fn gold_that_only_scores_adds_no_class_and_counts_as_wrong() {
 #[test]
 fn gold_of_every_role_but_holdout_adds_its_class_to_the_classes() {
     for role in ["train", "valid", "calibrate"] {
-        let run = Job::new().run(&with_gold(&format!("[['i', 'perhaps', '{role}']]")));
+        let job = Job::new();
+        let run = job.run(&with_gold(&format!("[['i', 'perhaps', '{role}']]")));
         let classes = cells(&read_table(&run, "classes"), &["class"]);
         assert_eq!(classes, ["no", "perhaps", "yes"], "{role}");
     }
