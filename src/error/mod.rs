@@ -316,6 +316,15 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, c)| c)
 }
 
+/// The help for a word that is none of the candidates: the nearest of them, or `otherwise` if none is near.
+pub fn did_you_mean<'a>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+    otherwise: impl FnOnce() -> String,
+) -> String {
+    nearest(word, candidates).map_or_else(otherwise, |near| format!("did you mean `{near}`?"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,7 +13,7 @@ use super::budget::Budget;
 use super::classes::LabelAxis;
 use super::ids::{IdIndex, Ids, Interner, NULL, finite};
 use super::read_all::read_all_within;
-use crate::error::{Error, Result, nearest, offenders};
+use crate::error::{Error, Result, did_you_mean, offenders};
 use crate::run::Run;
 
 /// The permitted use of a trusted class.
@@ -66,10 +66,9 @@ impl FromStr for Role {
             Error::data("gold has an unknown role")
                 .at("source.gold")
                 .found(format!("`{word}`"))
-                .help(match nearest(word, words) {
-                    Some(near) => format!("did you mean `{near}`?"),
-                    None => format!("a role is one of {}", words.join(", ")),
-                })
+                .help(did_you_mean(word, words, || {
+                    format!("a role is one of {}", words.join(", "))
+                }))
         })
     }
 }

@@ -43,7 +43,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::error::{Error, Problem, Result, nearest};
+use crate::error::{Error, Problem, Result, did_you_mean};
 use crate::frame::{Evidence, Matrix, ResultBytes, dense_result_bytes};
 use crate::run::Run;
 use crate::spec::Problems;
@@ -272,10 +272,8 @@ pub static MODELS: LazyLock<Vec<&'static ModelKind>> = LazyLock::new(|| {
 /// When there is none; the error suggests the nearest name.
 pub fn model_kind(name: &str) -> Result<&'static ModelKind> {
     MODELS.iter().find(|m| m.kind == name).copied().ok_or_else(|| {
-        let help = match nearest(name, MODELS.iter().map(|m| m.kind)) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => "`labelmill models` lists them".to_owned(),
-        };
+        let names = MODELS.iter().map(|m| m.kind);
+        let help = did_you_mean(name, names, || "`labelmill models` lists them".to_owned());
         Error::spec_problems(vec![
             Problem::new(format!("there is no model `{name}`")).at("model.kind").help(help),
         ])

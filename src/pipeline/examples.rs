@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Problem, nearest};
+use crate::error::{Problem, did_you_mean};
 use crate::model::ModelKind;
 use crate::source::{InlineRows, Scalar};
 use crate::spec::Problems;
@@ -74,10 +74,8 @@ fn check_rows(
             problems.push(expects_nothing("a row without cells", place.clone()));
         }
         for name in row.keys().filter(|name| !columns.clone().any(|column| column == *name)) {
-            let help = match nearest(name, columns.clone()) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => format!("one of {}", columns.clone().collect::<Vec<_>>().join(", ")),
-            };
+            let one_of = || format!("one of {}", columns.clone().collect::<Vec<_>>().join(", "));
+            let help = did_you_mean(name, columns.clone(), one_of);
             let what = format!("the table `{}` has no column `{name}`", table.name());
             problems.push(Problem::new(what).at(place.as_str()).help(help));
         }

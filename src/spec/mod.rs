@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::error::{Error, Problem, Result, nearest, offenders};
+use crate::error::{Error, Problem, Result, did_you_mean, offenders};
 use crate::redact::redacted_location;
 
 /// The problems of a spec, collected and reported together.
@@ -210,10 +210,8 @@ fn is_of_a_name(c: char) -> bool {
 }
 
 fn unknown_variable(name: &str, vars: &BTreeMap<String, String>) -> Problem {
-    let help = match nearest(name, vars.keys().map(String::as_str)) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("pass --var {name}=..."),
-    };
+    let names = vars.keys().map(String::as_str);
+    let help = did_you_mean(name, names, || format!("pass --var {name}=..."));
     let given = if vars.is_empty() { "no variables".to_owned() } else { offenders(vars.keys()) };
     Problem::new(format!("no value for the variable `{name}`")).found(given).help(help)
 }

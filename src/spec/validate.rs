@@ -15,7 +15,7 @@
 use serde_json::Value;
 
 use super::{Problems, join};
-use crate::error::{Problem, nearest, offenders};
+use crate::error::{Problem, did_you_mean, offenders};
 
 /// The largest amount: a larger one, such as a smoothing of 1e308, only overflows the sums that it is added to.
 const MAX_AMOUNT: f64 = 1e100;
@@ -95,13 +95,10 @@ impl Validator<'_> {
     }
 
     fn unknown_word(&mut self, word: &str, words: &[&str], path: &str) {
-        let help = match nearest(word, words.iter().copied()) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!(
-                "one of {}",
-                words.iter().map(|w| format!("`{w}`")).collect::<Vec<_>>().join(", ")
-            ),
-        };
+        let help = did_you_mean(word, words.iter().copied(), || {
+            let all = words.iter().map(|w| format!("`{w}`"));
+            format!("one of {}", all.collect::<Vec<_>>().join(", "))
+        });
         self.report(path, Problem::new(format!("`{word}` is not known here")).help(help));
     }
 
@@ -166,10 +163,9 @@ impl Validator<'_> {
     }
 
     fn unknown_key(&mut self, key: &str, known: &serde_json::Map<String, Value>, path: &str) {
-        let help = match nearest(key, known.keys().map(String::as_str)) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("known here: {}", known.keys().cloned().collect::<Vec<_>>().join(", ")),
-        };
+        let help = did_you_mean(key, known.keys().map(String::as_str), || {
+            format!("known here: {}", known.keys().cloned().collect::<Vec<_>>().join(", "))
+        });
         self.report(&join(path, key), Problem::new(format!("unknown key `{key}`")).help(help));
     }
 

@@ -24,7 +24,7 @@ use arrow::array::{Array, ArrayRef, RecordBatch, new_empty_array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use crate::decide::{DecideSpec, Tally};
-use crate::error::{Problem, Result, nearest};
+use crate::error::{Problem, Result, did_you_mean};
 use crate::frame::{Frame, Ids};
 use crate::model::fitted::Fitted;
 pub use computed::ComputedTable;
@@ -185,10 +185,9 @@ pub static TABLES: &[&dyn OutcomeTable] = &[
 pub fn find_table(name: &str) -> std::result::Result<&'static dyn OutcomeTable, Problem> {
     let names = TABLES.iter().map(|table| table.name());
     TABLES.iter().copied().find(|table| table.name() == name).ok_or_else(|| {
-        let help = match nearest(name, names.clone()) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("one of {}", names.collect::<Vec<_>>().join(", ")),
-        };
+        let all = names.clone();
+        let one_of = || format!("one of {}", all.collect::<Vec<_>>().join(", "));
+        let help = did_you_mean(name, names, one_of);
         Problem::new(format!("there is no table `{name}`")).help(help)
     })
 }

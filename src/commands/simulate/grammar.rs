@@ -7,7 +7,7 @@
 //! ```
 
 use super::annotators::{AnnotatorType, ClassShift, Dependence, Link};
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, Result, did_you_mean};
 
 /// Every type: its syntax, and its behaviour.
 pub const TYPES: &[(&str, &str)] = &[
@@ -121,12 +121,8 @@ pub fn links(text: &str) -> Result<Vec<Link>> {
 
 fn unknown(text: &str, name: &str) -> Error {
     let names = TYPES.iter().map(|(usage, _)| usage.split('(').next().unwrap_or_default());
-    Error::spec(format!("there is no annotator type `{name}`")).at(format!("`{text}`")).help(
-        match nearest(name, names) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => "`labelmill simulate --list` shows them".to_owned(),
-        },
-    )
+    let help = did_you_mean(name, names, || "`labelmill simulate --list` shows them".to_owned());
+    Error::spec(format!("there is no annotator type `{name}`")).at(format!("`{text}`")).help(help)
 }
 
 fn number(word: &str) -> Option<usize> {

@@ -12,7 +12,7 @@ use super::designs::{
     ConfusionMixture, Design, FixedBudget, FourAnnotatorTypes, Groups, OnBlobs, OneType,
     Predictors, RealCrowd, SeniorityDesign,
 };
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, Result, did_you_mean};
 use crate::spec::assigned;
 
 /// The inputs that a recipe needs from the user.
@@ -194,10 +194,9 @@ pub static RECIPES: &[Recipe] = &[
 /// When there is none; the nearest is suggested.
 pub fn recipe(name: &str) -> Result<&'static Recipe> {
     RECIPES.iter().find(|r| r.name == name).ok_or_else(|| {
-        let help = match nearest(name, RECIPES.iter().map(|r| r.name)) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => "`labelmill simulate --list` shows them".to_owned(),
-        };
+        let names = RECIPES.iter().map(|r| r.name);
+        let help =
+            did_you_mean(name, names, || "`labelmill simulate --list` shows them".to_owned());
         Error::spec(format!("there is no recipe `{name}`")).at("--recipe").help(help)
     })
 }
