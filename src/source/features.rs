@@ -1,5 +1,7 @@
 //! Features as a DataFusion query: the id under the contract's name, then the numbers.
 
+use std::collections::HashSet;
+
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::Column;
 use datafusion::logical_expr::Expr;
@@ -25,85 +27,130 @@ pub(super) async fn query(
 ) -> Result<DataFrame> {
     let frame = table_or_sql(ctx, table, sql).await?;
     let fields: Vec<Field> = frame.schema().fields().iter().map(|f| f.as_ref().clone()).collect();
-    let find = |name: &str| fields.iter().find(|f| f.name() == name);
-    let wanted_id = mapped_id.filter(|name| find(name).is_some()).unwrap_or(id);
-    let ids = columns.ids();
-    let is_own = |field: &&Field| field.name() != wanted_id && !ids.contains(field.name());
-    let list = columns.features.as_deref();
-    let is_number = |name: &String| {
-        fields.iter().filter(is_own).any(|f| f.name() == name && f.data_type().is_numeric())
+    let is_there = |name: &str| fields.iter().any(|f| f.name() == name);
+    let wanted_id = mapped_id.filter(|name| is_there(name)).unwrap_or(id);
+    let relation = FeatureTable {
+        table,
+        sql,
+        fields: &fields,
+        id: wanted_id,
+        columns,
+        reserved: columns.ids(),
     };
-    let has_learned = list.is_none() && !learned.is_empty() && learned.iter().all(is_number);
-    let list_by_default = find("features").filter(|_| !has_learned).map(|_| "features");
-    let numbers: Vec<&str> = if let Some(name) = list.or(list_by_default) {
-        let chosen = find(name).ok_or_else(|| missing((table, sql), "features", name, &fields))?;
-        if list.is_none() {
-            let others = fields.iter().filter(is_own).filter(|f| f.name() != name);
-            let others = others.filter(|f| holds_numbers(f.data_type()));
-            warn_of_ignored(table, others, "the column `features` is", run);
-        }
-        vec![chosen.name()]
-    } else {
-        let numbers = fields.iter().filter(|f| f.data_type().is_numeric());
-        let numbers = numbers.map(|f| f.name().as_str()).filter(|name| *name != wanted_id);
-        let (kept, left): (Vec<&str>, Vec<&str>) =
-            numbers.partition(|name| !ids.iter().any(|id| id == name));
-        // Labels and classes as features would leak the target to the model.
-        if !left.is_empty() {
-            run.warn(format!(
-                "columns of `{table}` that have the names of ids and labels are not features (under other names they are): {}",
-                offenders(left)
-            ));
-        }
-        if has_learned {
-            learned.iter().map(String::as_str).collect()
-        } else {
-            let others = fields.iter().filter(is_own).filter(|f| !f.data_type().is_numeric());
-            refuse_mixed(table, others.clone())?;
-            if !kept.is_empty() {
-                // A query may select other columns for a reason; of a file nobody may have seen that one holds no numbers.
-                let could_be = |field: &&Field| {
-                    holds_numbers(field.data_type())
-                        || (sql.is_none() && !columns.has(field.name()))
-                };
-                warn_of_ignored(table, others.filter(could_be), "columns of numbers are", run);
-            }
-            kept
-        }
-    };
-    if find(wanted_id).is_none() {
+    let numbers = relation.numbers(learned, run)?;
+    if !is_there(wanted_id) {
         return Err(missing((table, sql), id, wanted_id, &fields));
     }
-    if numbers.is_empty() {
-        return Err(Error::data("no column holds features")
-            .at(format!("source.{table}"))
-            .found(offenders(fields.iter().map(|f| format!("{}: {}", f.name(), f.data_type()))))
-            .help(
-                "name the column of lists in source.columns.features (in `predict`, --features-column), or give columns of \
-                 numbers",
-            ));
-    }
-    if let [only] = numbers[..]
-        && let Some(field) = find(only).filter(|f| !holds_numbers(f.data_type()))
-    {
-        return Err(Error::data(format!("the column `{only}` does not hold numbers"))
-            .at(format!("source.{table}"))
-            .found(field.data_type().to_string())
-            .help("features are lists of numbers: write them as such; in a pipeline, source.sql can cast them"));
-    }
-    if let [only] = numbers[..]
-        && let Some(DataType::FixedSizeList(_, ..=0)) = find(only).map(Field::data_type)
-    {
-        return Err(Error::data(format!(
-            "the lists of the column `{only}` have no room for a number"
-        ))
-        .at(format!("source.{table}"))
-        .found("lists of the fixed length 0")
-        .help("write lists of at least one number"));
-    }
+    relation.check(&numbers)?;
     let plain = |name: &str| Expr::Column(Column::new_unqualified(name));
     let chosen = std::iter::once(plain(wanted_id).alias(id)).chain(numbers.into_iter().map(plain));
     Ok(frame.select(chosen.collect::<Vec<_>>())?)
+}
+
+/// A table, or a query in its place, of which columns are chosen as features.
+struct FeatureTable<'a> {
+    table: &'a str,
+    sql: Option<&'a Query>,
+    fields: &'a [Field],
+    /// The column of ids.
+    id: &'a str,
+    columns: &'a ColumnsSpec,
+    /// The names of ids and labels, which are no features.
+    reserved: Vec<&'a str>,
+}
+
+impl<'a> FeatureTable<'a> {
+    /// The columns of features: one of lists, or any number of columns of numbers.
+    fn numbers(&self, learned: &'a [String], run: &mut Run) -> Result<Vec<&'a str>> {
+        if let Some(name) = self.columns.features.as_deref() {
+            return match self.field(name) {
+                Some(list) => Ok(vec![list.name()]),
+                None => Err(missing((self.table, self.sql), "features", name, self.fields)),
+            };
+        }
+        let numbers = self.own().filter(|f| f.data_type().is_numeric()).map(|f| f.name().as_str());
+        let numbers: HashSet<&str> = numbers.collect();
+        let has_learned =
+            !learned.is_empty() && learned.iter().all(|name| numbers.contains(name.as_str()));
+        if !has_learned && let Some(list) = self.field("features") {
+            let others = self.own().filter(|f| f.name() != list.name());
+            let others = others.filter(|f| holds_numbers(f.data_type()));
+            warn_of_ignored(self.table, others, "the column `features` is", run);
+            return Ok(vec![list.name()]);
+        }
+        let all = self.all_numbers(run);
+        if has_learned {
+            return Ok(learned.iter().map(String::as_str).collect());
+        }
+        let others = self.own().filter(|f| !f.data_type().is_numeric());
+        refuse_mixed(self.table, others.clone())?;
+        if !all.is_empty() {
+            // A query may select other columns for a reason; of a file nobody may have seen that one holds no numbers.
+            let could_be = |f: &&Field| {
+                holds_numbers(f.data_type()) || (self.sql.is_none() && !self.columns.has(f.name()))
+            };
+            warn_of_ignored(self.table, others.filter(could_be), "columns of numbers are", run);
+        }
+        Ok(all)
+    }
+
+    /// All columns of numbers without ids and labels. Labels and classes as features would leak the target to the model.
+    fn all_numbers(&self, run: &mut Run) -> Vec<&'a str> {
+        let numbers = self.fields.iter().filter(|f| f.data_type().is_numeric());
+        let numbers = numbers.map(|f| f.name().as_str()).filter(|name| *name != self.id);
+        let (kept, left): (Vec<&str>, Vec<&str>) =
+            numbers.partition(|name| !self.is_reserved(name));
+        if !left.is_empty() {
+            run.warn(format!(
+                "columns of `{}` that have the names of ids and labels are not features (under other names they are): {}",
+                self.table,
+                offenders(left)
+            ));
+        }
+        kept
+    }
+
+    /// Checks that there are columns of features, and that they hold numbers or lists of them.
+    fn check(&self, numbers: &[&str]) -> Result<()> {
+        let error = |what: String, found: String, help: &str| {
+            Err(Error::data(what).at(format!("source.{}", self.table)).found(found).help(help))
+        };
+        let Some(first) = numbers.first() else {
+            let all = self.fields.iter().map(|f| format!("{}: {}", f.name(), f.data_type()));
+            return error(
+                "no column holds features".to_owned(),
+                offenders(all),
+                "name the column of lists in source.columns.features (in `predict`, --features-column), or give columns of \
+                 numbers",
+            );
+        };
+        match self.field(first).map(Field::data_type) {
+            Some(other) if !holds_numbers(other) => error(
+                format!("the column `{first}` does not hold numbers"),
+                other.to_string(),
+                "features are lists of numbers: write them as such; in a pipeline, source.sql can cast them",
+            ),
+            Some(DataType::FixedSizeList(_, ..=0)) => error(
+                format!("the lists of the column `{first}` have no room for a number"),
+                "lists of the fixed length 0".to_owned(),
+                "write lists of at least one number",
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    fn field(&self, name: &str) -> Option<&'a Field> {
+        self.fields.iter().find(|f| f.name() == name)
+    }
+
+    /// The columns without ids and labels.
+    fn own(&self) -> impl Iterator<Item = &'a Field> + Clone {
+        self.fields.iter().filter(|f| *f.name() != self.id && !self.is_reserved(f.name()))
+    }
+
+    fn is_reserved(&self, name: &str) -> bool {
+        self.reserved.contains(&name)
+    }
 }
 
 /// Refuses columns of text in which some values are numbers.

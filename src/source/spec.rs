@@ -115,11 +115,10 @@ pub struct SqlSpec {
 
 impl ColumnsSpec {
     /// Every name that a column of ids, labels or questions may have.
-    pub(super) fn ids(&self) -> Vec<String> {
+    pub(super) fn ids(&self) -> Vec<&str> {
         let mapped = [&self.instance, &self.annotator, &self.label, &self.class, &self.question];
         let own = ["instance_id", "annotator_id", "label", "class", "question"];
-        let mapped = mapped.into_iter().flatten().cloned();
-        own.into_iter().map(str::to_owned).chain(mapped).collect()
+        own.into_iter().chain(mapped.into_iter().flatten().map(String::as_str)).collect()
     }
 
     /// The user's name for a column of the contract, where one is given.
@@ -228,7 +227,7 @@ impl SourceSpec {
     pub(super) fn known_columns(&self, table: &str) -> KnownColumns {
         let names = ColumnsSpec::names;
         let columns = &self.columns;
-        let ids = columns.ids();
+        let ids = columns.ids().into_iter().map(str::to_owned).collect();
         let has_sql = [
             &self.sql.annotations,
             &self.sql.gold,
