@@ -39,9 +39,12 @@ impl TempFileFactory for SpillFolder {
 /// # Errors
 /// When it cannot.
 pub(super) fn check(folder: &Path) -> io::Result<()> {
-    let parent = || folder.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let there = if folder.exists() { folder } else { parent().unwrap_or(Path::new(".")) };
-    tempfile::tempfile_in(there).map(drop)
+    if folder.exists() {
+        return tempfile::tempfile_in(folder).map(drop);
+    }
+    // The parent of a single name is empty.
+    let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
+    tempfile::tempfile_in(parent.unwrap_or(Path::new("."))).map(drop)
 }
 
 /// A file without a name in the folder, which is created where it does not exist.

@@ -15,7 +15,8 @@ use super::gold::{Gold, GoldNumber, GoldRows, Role, UnknownGold};
 use super::id_columns::id_columns;
 use super::ids::{Interner, NULL};
 use super::optional_columns::OptionalColumns;
-use super::rejects::{Reason, Rejects, ShownColumn};
+use super::rejects::{Reason, Rejects};
+use super::shown_column::ShownColumn;
 use super::{Frame, FrameSpec};
 use crate::error::{Error, Result, offenders};
 

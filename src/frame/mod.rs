@@ -19,6 +19,7 @@ mod questions;
 mod read_all;
 mod rejects;
 mod relations;
+mod shown_column;
 mod truth;
 
 use schemars::JsonSchema;

@@ -11,7 +11,7 @@ use super::matrix::{MatrixWriter, NumberType, Scratch};
 use super::{Features, number_columns};
 use crate::error::{Error, Result, offenders};
 use crate::frame::ids::{Interner, NULL};
-use crate::frame::rejects::ShownColumn;
+use crate::frame::shown_column::ShownColumn;
 
 /// Collects features batch by batch.
 pub(in crate::frame) struct FeatureReader {

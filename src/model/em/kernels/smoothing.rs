@@ -112,7 +112,8 @@ impl Estimator for Smoothing {
 }
 
 impl Smoothing {
-    /// Whether the smoothed shares are the mode of a prior that is not flat. Less than the floor of counts is none.
+    /// Whether the smoothed shares are the mode of a prior that is not flat. Pseudo-counts below the floor of counts are
+    /// ignored.
     #[inline(always)]
     fn has_prior(self) -> bool {
         self.everywhere >= MIN_PROBABILITY || self.diagonal >= MIN_PROBABILITY

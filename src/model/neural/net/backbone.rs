@@ -111,8 +111,9 @@ impl BackboneSpec {
             );
         }
         let between_hidden = || self.hidden.windows(2).map(|pair| pair[0].saturating_mul(pair[1]));
-        let least = self.hidden.iter().copied().chain(between_hidden());
-        if self.kind == Architecture::Mlp && least.fold(0, usize::saturating_add) > MAX_NUMBERS {
+        // Biases and weights of the hidden layers, whatever the features.
+        let numbers = self.hidden.iter().copied().chain(between_hidden());
+        if self.kind == Architecture::Mlp && numbers.fold(0, usize::saturating_add) > MAX_NUMBERS {
             problems.push(
                 Problem::new("the network is larger than it can be")
                     .at(format!("{place}.backbone.hidden"))
