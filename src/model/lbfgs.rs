@@ -59,6 +59,10 @@ pub fn try_maximise<E>(
         let mut length = if memory.is_empty() { 1.0 / longest.max(1.0) } else { 1.0 };
         let mut is_sufficient = false;
         for _ in 0..MAX_HALVINGS {
+            if length * slope <= f64::EPSILON * value.abs() {
+                // Rounding hides so small an increase.
+                break;
+            }
             next.iter_mut().zip(&*x).zip(&direction).for_each(|((n, x), d)| *n = x + length * d);
             let next_value = f(&next, &mut next_gradient)?;
             if next_value >= value + SUFFICIENT * length * slope {
@@ -151,6 +155,19 @@ mod tests {
         let mut x = vec![3.0];
         assert_eq!(maximise(&mut x, f, 0.0, 50), 3.0);
         assert_eq!((x, evaluations), (vec![3.0], 1));
+    }
+
+    #[test]
+    fn an_increase_that_rounding_hides_is_not_searched() {
+        let mut evaluations = 0;
+        let f = |x: &[f64], gradient: &mut [f64]| {
+            evaluations += 1;
+            gradient[0] = -2.0 * x[0];
+            1e6 - x[0] * x[0]
+        };
+        let mut x = vec![1e-6];
+        assert_eq!(maximise(&mut x, f, 0.0, 50), 1e6);
+        assert_eq!((x, evaluations), (vec![1e-6], 1));
     }
 
     #[test]

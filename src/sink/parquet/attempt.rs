@@ -88,9 +88,7 @@ impl ParquetSink {
                 lease,
             });
         }
-        Err(Error::store("the lease of this run was removed again and again")
-            .at(self.text(&self.leases()))
-            .help(command.help_if_swept()))
+        Err(self.swept_again_and_again().help(command.help_if_swept()))
     }
 
     /// Creates a file in the same way as a commit and removes it, so that a place that cannot hold a commit, or that is
@@ -115,19 +113,31 @@ impl ParquetSink {
     }
 
     async fn try_to_create(&self, run_id: &str) -> Result<()> {
-        let mut lease = self.new_lease(run_id, 1, Vec::new());
-        self.create_lease(&mut lease).await.map_err(|e| e.or_at("sink.url"))?;
-        let folder = self.attempt_path(run_id, &lease.attempt);
-        // The lease names this folder, and `remove_files_of` removes files with this name from it.
-        let probe = folder.clone().join(format!("{STAGED}probe"));
-        let created = self.create(&probe, &lease, &folder).await;
-        self.remove_trial(&lease).await;
-        match created {
-            Ok(Created::Yes) => Ok(()),
-            Ok(Created::Refused(e)) => Err(e),
-            Ok(Created::Exists) => Err(Error::bug("two attempts have one name")),
-            Err(e) => Err(Error::from(e).or_at("sink.url")),
+        for _ in 0..NAME_TRIES {
+            let mut lease = self.new_lease(run_id, 1, Vec::new());
+            self.create_lease(&mut lease).await.map_err(|e| e.or_at("sink.url"))?;
+            let folder = self.attempt_path(run_id, &lease.attempt);
+            // The lease names this folder, and `remove_files_of` removes files with this name from it.
+            let probe = folder.clone().join(format!("{STAGED}probe"));
+            let created = self.create(&probe, &lease, &folder).await;
+            self.remove_trial(&lease).await;
+            match created {
+                Ok(Created::Yes) => return Ok(()),
+                Ok(Created::Refused(e)) => return Err(e),
+                Ok(Created::Exists) => return Err(Error::bug("two attempts have one name")),
+                // This process was suspended here, and another one swept its lease and its temporary file.
+                Err(object_store::Error::NotFound { .. }) => {}
+                Err(e) => return Err(Error::from(e).or_at("sink.url")),
+            }
         }
+        Err(self
+            .swept_again_and_again()
+            .help("run the job again, on a machine that does not suspend it"))
+    }
+
+    fn swept_again_and_again(&self) -> Error {
+        Error::store("the lease of this run was removed again and again")
+            .at(self.text(&self.leases()))
     }
 
     /// Removes the lease and the file of a trial commit.
@@ -188,6 +198,10 @@ impl ParquetSink {
                     return Ok(version);
                 }
                 Err(object_store::Error::NotImplemented { .. }) => return Err(no_create_only()),
+                // This process was suspended here, and another one swept its lease and the empty folder of leases.
+                Err(e @ object_store::Error::NotFound { .. }) if self.place.local().is_some() => {
+                    failed = e.into();
+                }
                 // On local disk no answer is lost: the lease was not created.
                 Err(e @ object_store::Error::Generic { .. }) if self.place.local().is_some() => {
                     return Err(e.into());

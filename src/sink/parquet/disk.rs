@@ -173,16 +173,20 @@ pub(super) mod tests {
     pub(in crate::sink::parquet) static SYNCED: std::sync::Mutex<Vec<std::path::PathBuf>> =
         std::sync::Mutex::new(Vec::new());
 
-    /// The folders in which tests of this process make creating a file fail, and the error number.
+    /// The folders in which tests of this process make creating a file fail, and the error number. A temporary file is
+    /// missing (`ENOENT`) only once.
     pub(in crate::sink::parquet) static REFUSALS: std::sync::Mutex<Vec<(std::path::PathBuf, i32)>> =
         std::sync::Mutex::new(Vec::new());
 
     pub(super) fn fail_as_asked(target: &FilePath) -> io::Result<()> {
-        let refusals = REFUSALS.lock().map_err(|_| io::ErrorKind::Other)?;
-        match refusals.iter().rfind(|(folder, _)| target.starts_with(folder)) {
-            Some((_, number)) => Err(io::Error::from_raw_os_error(*number)),
-            None => Ok(()),
+        let mut refusals = REFUSALS.lock().map_err(|_| io::ErrorKind::Other)?;
+        let asked = refusals.iter().rposition(|(folder, _)| target.starts_with(folder));
+        let Some(at) = asked else { return Ok(()) };
+        let e = io::Error::from_raw_os_error(refusals[at].1);
+        if e.kind() == io::ErrorKind::NotFound {
+            refusals.remove(at);
         }
+        Err(e)
     }
 
     #[cfg(unix)]
@@ -215,6 +219,22 @@ pub(super) mod tests {
         }
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "litter");
     }
+
+    #[cfg(unix)]
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_writer_that_is_swept_while_it_tries_the_sink_tries_again() {
+        use crate::sink::{ParquetSink, Sink, SinkSpec};
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let spec = SinkSpec { url: root.display().to_string(), ..SinkSpec::default() };
+        let sink = ParquetSink::open(&spec, &crate::store::StoreSpec::default()).unwrap();
+        let number = rustix::io::Errno::NOENT.raw_os_error();
+        REFUSALS.lock().unwrap().push((root.clone(), number));
+        sink.expect_commits("r").await.unwrap();
+        assert!(REFUSALS.lock().unwrap().iter().all(|(folder, _)| *folder != root));
+        assert_eq!(fs::read_dir(&root).unwrap().count(), 0, "litter");
+    }
+
     #[cfg(unix)]
     #[tokio::test(flavor = "multi_thread")]
     async fn a_disk_without_links_is_an_error_before_the_work_and_nothing_stays() {

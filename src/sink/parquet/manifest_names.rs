@@ -130,9 +130,12 @@ impl ParquetSink {
         tombstone.revoked.clone_from(&files);
         match self.replace(&path, &tombstone, staging, &committed.meta).await {
             Ok(()) => {}
-            Err(object_store::Error::Precondition { .. }) => {
+            // On local disk, the temporary file is missing: another process has removed the files of this commit.
+            Err(
+                object_store::Error::Precondition { .. } | object_store::Error::NotFound { .. },
+            ) => {
                 let state = self.manifest_state(&self.run_path(run_id), committed.number).await?;
-                // The store refused although no process replaced the commit: it stays valid and keeps its files.
+                // It was refused although no process replaced the commit: the commit stays valid and keeps its files.
                 if let ManifestState::Committed(_) = state {
                     return Ok(());
                 }
