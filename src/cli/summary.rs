@@ -58,7 +58,7 @@ impl Summary for Published<Outcome> {
                 counts.decided, counts.tied, counts.gold, counts.abstained
             ),
         );
-        for answer in outcome.answers.iter().take(SHOWN_QUESTIONS) {
+        for (n, answer) in outcome.answers.iter().enumerate().take(SHOWN_QUESTIONS) {
             if let Some(question) = &answer.frame.question {
                 line("question", short(question.text(0)));
             }
@@ -67,16 +67,12 @@ impl Summary for Published<Outcome> {
             let (best, worst) = annotators(answer);
             line("best", best);
             line("worst", worst);
+            for (name, accuracy) in accuracies(outcome, n) {
+                line(name, accuracy);
+            }
         }
         if let Some(more) = outcome.answers.len().checked_sub(SHOWN_QUESTIONS).filter(|n| *n > 0) {
             line("questions", format!("{more} more: see the tables"));
-        }
-        for (name, of) in [("accuracy", "accuracy"), ("classifier", "prediction_accuracy")] {
-            for (_, metric) in outcome.metrics.iter().filter(|(_, m)| m.name == of) {
-                if let Some(value) = metric.value {
-                    line(name, format!("{value:.4} on {} gold", metric.split));
-                }
-            }
         }
         line("tables", self.folder.clone());
         if self.latest.as_ref() != Some(&self.manifest.run_id) {
@@ -189,6 +185,20 @@ fn fit(stop: Stop) -> String {
         }
         None => "one pass".to_owned(),
     }
+}
+
+/// The accuracies of a question's labels and of its classifier on gold, each with the name of its line.
+fn accuracies(outcome: &Outcome, question: usize) -> Vec<(&'static str, String)> {
+    let mut lines = Vec::new();
+    for (name, measure) in [("accuracy", "accuracy"), ("classifier", "prediction_accuracy")] {
+        let of_question = outcome.metrics.iter().filter(|(q, _)| *q == question);
+        for (_, metric) in of_question.filter(|(_, metric)| metric.name == measure) {
+            if let Some(value) = metric.value {
+                lines.push((name, format!("{value:.4} on {} gold", metric.split)));
+            }
+        }
+    }
+    lines
 }
 
 /// The best and the worst annotators, among those with at least a tenth of the median number of annotations.
