@@ -131,7 +131,9 @@ fn every_pipeline_file_of_ours_passes_its_own_tests() {
     let mut tested = 0;
     for file in files.filter(|f| f.extension().is_some_and(|e| e == "toml")) {
         let output = run_ok(&["test", file.to_str().unwrap(), "--var", "data=nowhere"]);
-        assert_says(&stderr(&output), &["passed, 0 failed"]);
+        let told = stderr(&output);
+        let last = told.lines().last().unwrap_or_default();
+        assert!(last.ends_with(" passed, 0 failed") && !last.starts_with("0 "), "{told}");
         tested += 1;
     }
     assert!(tested > 0);
