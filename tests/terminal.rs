@@ -1,4 +1,7 @@
-//! Data cannot send control sequences to a terminal; output for programs keeps every value.
+//! Data cannot send control sequences to a terminal; output for programs keeps every value, and output that cannot be
+//! written is an error.
+
+use std::process::Stdio;
 
 use crate::job::{Job, assert_says};
 use crate::support::{labelmill, run_fails, run_ok, stderr, stdout};
@@ -44,6 +47,47 @@ fn names_of_any_length_leave_the_summary_readable() {
     );
     assert_says(&printed, &[&format!("classes     {}... 1", "é".repeat(40)), "é... 1.00 (1)"]);
     assert!(printed.len() < 2_000, "{} bytes", printed.len());
+}
+
+/// The write of any byte to the file `/dev/full` fails, as on a full disk.
+#[test]
+#[cfg(target_os = "linux")]
+fn output_that_cannot_be_written_is_an_error_of_the_store() {
+    let job = Job::new();
+    let rows = "source.annotations = [['i', 'a', 'x'], ['j', 'a', 'y']]\n";
+    job.run(&format!("{rows}model.kind = 'majority_vote'"));
+    let (file, out) = (job.url("pipeline.toml"), job.url("out"));
+    let sink = format!("sink.url={out}");
+    let truth = job.write("truth.csv", "instance_id,class\ni,x\n");
+    for args in [
+        vec!["run", &file, "--set", &sink, "--json"],
+        vec!["run", &file, "--set", &sink, "--json", "--force"],
+        vec!["evaluate", "--run", &out, "--truth", &truth],
+        vec!["evaluate", "--run", &out, "--truth", &truth, "--json"],
+        vec!["explain", &file],
+        vec!["schema"],
+        vec!["models"],
+        vec!["models", "dawid_skene"],
+        vec!["models", "--json"],
+        vec!["simulate", "--list"],
+        vec!["simulate", "--list", "--json"],
+        vec!["sql", "-c", "select 1"],
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = labelmill().args(&args).stdout(full).output().unwrap();
+        let error = stderr(&output);
+        assert_eq!(output.status.code(), Some(5), "{args:?}\n{error}");
+        assert_says(&error, &["error: the output cannot be written", "where: stdout", "help: "]);
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    for args in [["schema", "-q"], ["models", "--json"], ["simulate", "--list"]] {
+        let mut child = labelmill().args(args).stdout(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{args:?}");
+    }
 }
 
 #[test]

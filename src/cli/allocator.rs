@@ -32,11 +32,21 @@ const GIVEN_BACK: usize = 32 << 20;
 const ON_LARGE_PAGES: usize = 8 << 20;
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
-static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// Sets the bytes that counted allocations may hold together.
-pub(super) fn bound(bytes: usize) {
-    LIMIT.store(bytes, Ordering::Relaxed);
+/// The most bytes that the counted allocations of the job may hold together.
+static JOB_LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// The most bytes that the machine has for them, which changes while the job runs.
+static MACHINE_LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Sets the bytes that the counted allocations of a job may hold together.
+pub(super) fn bound_job(bytes: usize) {
+    JOB_LIMIT.store(bytes, Ordering::Relaxed);
+}
+
+/// Sets the bytes that the machine has for counted allocations.
+pub(super) fn bound_machine(bytes: usize) {
+    MACHINE_LIMIT.store(bytes, Ordering::Relaxed);
 }
 
 /// An allocator that counts and bounds large allocations.
@@ -50,8 +60,13 @@ fn take(bytes: usize) {
     let bytes = counted(bytes);
     if bytes > 0 {
         let held = HELD.fetch_add(bytes, Ordering::Relaxed);
-        if held.saturating_add(bytes) > LIMIT.load(Ordering::Relaxed) {
+        let wanted = held.saturating_add(bytes);
+        if wanted > MACHINE_LIMIT.load(Ordering::Relaxed) {
             wanted_at_once(bytes, held);
+        }
+        let of_job = JOB_LIMIT.load(Ordering::Relaxed);
+        if wanted > of_job {
+            wanted_of_job(bytes, held, of_job);
         }
     }
 }
@@ -119,21 +134,35 @@ unsafe fn give_pages_back(memory: *mut u8, bytes: usize) {
 
 #[cold]
 fn wanted_at_once(bytes: usize, held: usize) -> ! {
-    refuse(format_args!("{bytes} bytes wanted at once, while large values and tables hold {held}"))
+    refuse(
+        format_args!("{bytes} bytes wanted at once, while large values and tables hold {held}"),
+        MACHINE_HELP,
+    )
 }
+
+#[cold]
+fn wanted_of_job(bytes: usize, held: usize, limit: usize) -> ! {
+    refuse(
+        format_args!(
+            "{bytes} bytes wanted at once, while large values and tables hold {held}; the memory limit allows {limit}"
+        ),
+        "make smaller values, or raise engine.memory_limit (with `predict`, --memory-limit)",
+    )
+}
+
+/// The help where the machine or the container has no more memory.
+pub(super) const MACHINE_HELP: &str = "make smaller values, give a container more memory, or run \
+     on a larger machine; a smaller engine.memory_limit refuses earlier, and says what does not \
+     fit";
 
 /// Prints the error and ends the process, without allocating and without waiting for other threads.
 #[cold]
 #[allow(unsafe_code)]
-pub(super) fn refuse(found: fmt::Arguments<'_>) -> ! {
+pub(super) fn refuse(found: fmt::Arguments<'_>, help: &str) -> ! {
     let mut text = [0; 512];
     let mut rest = &mut text[..];
     // A message that does not fit is cut off.
-    let _ = writeln!(
-        rest,
-        "error: there is not enough memory\n  found: {found}\n  help: make smaller values, give a container more memory, \
-         or run on a larger machine; a smaller engine.memory_limit refuses earlier, and says what does not fit",
-    );
+    let _ = writeln!(rest, "error: there is not enough memory\n  found: {found}\n  help: {help}");
     let length = 512 - rest.len();
     // SAFETY: writes bytes that are there, without the lock of the standard library's writer, and ends the process as it
     // is; no destructor runs that could allocate or wait for a lock.
@@ -200,7 +229,7 @@ mod tests {
     /// Takes and gives back five megabytes at a time, then twelve at once where ten are allowed.
     #[allow(unsafe_code)]
     fn takes_too_much() {
-        bound(10 << 20);
+        bound_job(10 << 20);
         let allocator = BoundedAllocator(System);
         let of = |mebibytes: usize| Layout::array::<u8>(mebibytes << 20).unwrap();
         for _ in 0..5 {
@@ -309,6 +338,8 @@ mod tests {
         assert_eq!(code, Some(2), "{output}");
         assert!(output.contains("within the bound\nerror: there is not enough memory"), "{output}");
         assert!(output.contains("12582912 bytes wanted at once"), "{output}");
+        let (found, help) = ("limit allows 10485760\n", "or raise engine.memory_limit");
+        assert!(output.contains(found) && output.contains(help), "{output}");
         assert!(!output.contains("beyond the bound"), "{output}");
     }
 }

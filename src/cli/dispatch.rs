@@ -6,13 +6,15 @@ use std::sync::Arc;
 use comfy_table::{ContentArrangement, Table as TextTable, presets::NOTHING};
 use serde_json::json;
 
+use super::allocator::bound_job;
 use super::args::{
     AggregateArgs, Args, Command, EvaluateArgs, FileArgs, JobArgs, ModelsArgs, PredictArgs,
     read_text, store,
 };
 use super::progress::Bars;
-use super::signals::{Signals, or_signalled, until_signalled};
-use super::{allocator, print_json, print_message, print_result, simulate, sql, summary};
+use super::publish::PublishingJob;
+use super::signals::{Signals, or_signalled};
+use super::{print_json, print_message, print_result, simulate, sql};
 use crate::commands::aggregate::Aggregation;
 use crate::commands::check::check;
 use crate::commands::evaluate::{Evaluation, evaluate};
@@ -42,27 +44,28 @@ pub(super) async fn dispatch(args: Args, signals: Signals) -> Result<ExitCode> {
         }
         Command::Predict(args) => run_prediction(args, quiet, &signals).await?,
         Command::Simulate(args) => simulate::command(args, quiet, &signals).await?,
-        reads => return or_signalled(&signals, run_read_only(reads, quiet)).await,
+        other => return or_signalled(&signals, run_unpublished(other, quiet)).await,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn run_read_only(command: Command, quiet: bool) -> Result<ExitCode> {
+/// Runs a command that publishes nothing; `sql --write` may write files of its own.
+async fn run_unpublished(command: Command, quiet: bool) -> Result<ExitCode> {
     let mut run = Run::new(0);
     run.progress = Arc::new(Bars::new(quiet));
     match command {
         Command::Check(args) => run_check(&args, &mut run).await?,
         Command::Explain(args) => {
             let text = explain(&load_pipeline(&args)?, &mut run).await?;
-            print_result(redacted(&text).trim_end());
+            print_result(redacted(&text).trim_end())?;
         }
         Command::Models(args) => print_models(&args)?,
-        Command::Schema => print_json(&pipeline::schema()),
+        Command::Schema => print_json(&pipeline::schema())?,
         Command::Sql(args) => sql::command(&args, &mut run).await?,
         Command::Evaluate(args) => print_scores(&args, &mut run).await?,
         Command::Test(args) => return run_test_blocks(&args).await,
         Command::Run(_) | Command::Aggregate(_) | Command::Predict(_) | Command::Simulate(_) => {
-            return Err(Error::bug("a job is run where nothing may be written"));
+            return Err(Error::bug("a job is run where nothing may be published"));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -75,25 +78,16 @@ fn load_pipeline(args: &FileArgs) -> Result<PipelineSpec> {
 }
 
 async fn run_job(spec: PipelineSpec, args: JobArgs, quiet: bool, signals: &Signals) -> Result<()> {
-    allocator::bound(spec.engine.allocation_bound());
-    let mut run = Run::new(spec.seed)
-        .with_threads(spec.engine.threads())?
-        .with_memory(spec.engine.memory_bytes());
-    run.progress = Arc::new(Bars::new(quiet));
-    let cancel = run.cancel.clone();
-    let progress = Arc::clone(&run.progress);
-    let done = until_signalled(signals, &cancel, async move {
-        pipeline::run(&spec, args.force, &mut run).await
-    })
-    .await;
-    progress.end();
-    let published = done?;
-    if args.json {
-        print_json(&summary::json(&published));
-    } else if !quiet {
-        print_message(&summary::text(&published));
-    }
-    Ok(())
+    let run = bounded_run(&spec.engine, spec.seed)?;
+    PublishingJob { run, signals, json: args.json, quiet }
+        .execute(move |mut run| async move { pipeline::run(&spec, args.force, &mut run).await })
+        .await
+}
+
+/// The environment of a job with these resources, whose large allocations are bounded from now on.
+fn bounded_run(engine: &EngineSpec, seed: u64) -> Result<Run> {
+    bound_job(engine.allocation_bound());
+    Ok(Run::new(seed).with_threads(engine.threads())?.with_memory(engine.memory_bytes()))
 }
 
 async fn run_check(args: &FileArgs, run: &mut Run) -> Result<()> {
@@ -105,8 +99,7 @@ async fn run_check(args: &FileArgs, run: &mut Run) -> Result<()> {
 fn print_models(args: &ModelsArgs) -> Result<()> {
     let kinds = models(args.kind.as_deref())?;
     if args.json {
-        print_json(&as_json(&kinds));
-        return Ok(());
+        return print_json(&as_json(&kinds));
     }
     let mut table = plain_table();
     if args.kind.is_some() {
@@ -115,15 +108,14 @@ fn print_models(args: &ModelsArgs) -> Result<()> {
                 table.add_row([path, default, meaning]);
             });
             let ModelKind { kind, summary, source, .. } = kind;
-            print_result(&format!("{kind}: {summary}\n{source}\n\n{}", table.trim_fmt()));
+            print_result(&format!("{kind}: {summary}\n{source}\n\n{}", table.trim_fmt()))?;
         }
         return Ok(());
     }
     for kind in kinds {
         table.add_row([kind.kind, kind.summary, kind.source]);
     }
-    print_result(&table.trim_fmt());
-    Ok(())
+    print_result(&table.trim_fmt())
 }
 
 async fn print_scores(args: &EvaluateArgs, run: &mut Run) -> Result<()> {
@@ -140,16 +132,14 @@ async fn print_scores(args: &EvaluateArgs, run: &mut Run) -> Result<()> {
     };
     let scores = evaluate(&what, &store(args.endpoint.as_deref()), run).await?;
     if args.json {
-        print_json(&json!(scores));
-        return Ok(());
+        return print_json(&json!(scores));
     }
     let mut table = plain_table();
     for score in scores {
         let value = score.value.map_or("not defined".to_owned(), |v| format!("{v:.6}"));
         table.add_row([score.question.unwrap_or_default(), score.name, value]);
     }
-    print_result(&table.trim_fmt());
-    Ok(())
+    print_result(&table.trim_fmt())
 }
 
 async fn run_prediction(args: PredictArgs, quiet: bool, signals: &Signals) -> Result<()> {
@@ -158,37 +148,26 @@ async fn run_prediction(args: PredictArgs, quiet: bool, signals: &Signals) -> Re
         scratch: args.scratch,
         ..EngineSpec::default()
     };
-    allocator::bound(engine.allocation_bound());
-    let mut run = Run::new(0).with_threads(engine.threads())?.with_memory(engine.memory_bytes());
-    run.progress = Arc::new(Bars::new(quiet));
-    let (cancel, progress) = (run.cancel.clone(), Arc::clone(&run.progress));
-    let (force, json) = (args.job.force, args.job.json);
-    let done = until_signalled(signals, &cancel, async move {
-        let columns = ColumnsSpec {
-            instance: args.instance_column,
-            features: args.features_column,
-            ..ColumnsSpec::default()
-        };
-        let what = Prediction {
-            model: &args.model,
-            features: &args.features,
-            output: &args.output,
-            columns,
-            engine,
-            device: args.device.as_deref(),
-            force,
-        };
-        predict(&what, &store(args.endpoint.as_deref()), &mut run).await
-    })
-    .await;
-    progress.end();
-    let published = done?;
-    if json {
-        print_json(&summary::predictions_json(&published));
-    } else if !quiet {
-        print_message(&summary::predictions(&published));
-    }
-    Ok(())
+    let run = bounded_run(&engine, 0)?;
+    PublishingJob { run, signals, json: args.job.json, quiet }
+        .execute(move |mut run| async move {
+            let columns = ColumnsSpec {
+                instance: args.instance_column,
+                features: args.features_column,
+                ..ColumnsSpec::default()
+            };
+            let what = Prediction {
+                model: &args.model,
+                features: &args.features,
+                output: &args.output,
+                columns,
+                engine,
+                device: args.device.as_deref(),
+                force: args.job.force,
+            };
+            predict(&what, &store(args.endpoint.as_deref()), &mut run).await
+        })
+        .await
 }
 
 async fn run_test_blocks(args: &FileArgs) -> Result<ExitCode> {

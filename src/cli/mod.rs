@@ -4,6 +4,7 @@ mod allocator;
 mod args;
 mod dispatch;
 mod progress;
+mod publish;
 mod resident;
 mod signals;
 mod simulate;

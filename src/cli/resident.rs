@@ -8,7 +8,7 @@
 #[cfg(target_os = "linux")]
 use std::{fs::File, os::unix::fs::FileExt, thread, time::Duration};
 
-use super::allocator::{self, refuse};
+use super::allocator::{MACHINE_HELP, bound_machine, refuse};
 
 /// The pause between two checks.
 #[cfg(target_os = "linux")]
@@ -37,7 +37,10 @@ pub(super) fn watch(available: fn(usize) -> usize) {
                     bound(limit);
                 }
                 if held > below(limit) {
-                    refuse(format_args!("the process holds {held} bytes, and may hold {limit}"));
+                    refuse(
+                        format_args!("the process holds {held} bytes, and may hold {limit}"),
+                        MACHINE_HELP,
+                    );
                 }
                 thread::sleep(PAUSE);
             }
@@ -49,7 +52,7 @@ pub(super) fn watch(available: fn(usize) -> usize) {
 
 /// Bounds large allocations; a part of the limit is left for allocations too small to be counted.
 fn bound(limit: usize) {
-    allocator::bound(limit / 16 * 15);
+    bound_machine(limit / 16 * 15);
 }
 
 /// The bytes that the process may hold below a limit.
@@ -74,9 +77,12 @@ fn resident(file: &File) -> Option<usize> {
 #[cfg(test)]
 #[cfg(target_os = "linux")]
 mod tests {
+    use std::alloc::{GlobalAlloc, Layout, System};
     use std::io::{Read, Write};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
+    use crate::cli::allocator::{BoundedAllocator, bound_job};
 
     const CHILD: &str = "LABELMILL_TEST_OF_THE_WATCH";
 
@@ -109,11 +115,7 @@ mod tests {
         if std::env::var_os(CHILD).is_some() {
             return holds_more_and_more();
         }
-        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        child.args(["a_process_ends_before", "--nocapture", "--test-threads", "1"]);
-        let output = child.env(CHILD, "1").output().unwrap();
-        let message = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{message}");
+        let message = refused("a_process_ends_before");
         assert!(
             message.contains("the process holds") && message.contains("may hold 419430400"),
             "{message}"
@@ -122,6 +124,51 @@ mod tests {
             message.contains("300 MB after 307200") && !message.contains("400 MB"),
             "{message}"
         );
+    }
+
+    /// Runs a test in a process of its own, which must be refused memory; returns its stderr.
+    fn refused(test: &str) -> String {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args([test, "--nocapture", "--test-threads", "1"]);
+        let output = child.env(CHILD, "1").output().unwrap();
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        message
+    }
+
+    /// Whether the watch has read the available memory of a process that runs.
+    static IS_READ: AtomicBool = AtomicBool::new(false);
+
+    /// Simulates a machine that has 3 MiB at first, and a TiB from the first check on.
+    fn available_later(held: usize) -> usize {
+        IS_READ.store(held > 0, Ordering::Relaxed);
+        if held > 0 { 1 << 40 } else { 3 << 20 }
+    }
+
+    /// Takes 2 MiB where the job may take 1 MiB, after the watch has changed the machine's bound.
+    #[allow(unsafe_code)]
+    fn takes_more_than_the_job_may() {
+        // More than the machine has at first, so that the first check reads again what it has.
+        let held = std::hint::black_box(vec![1_u8; 8 << 20]);
+        watch(available_later);
+        bound_job(1 << 20);
+        while !IS_READ.load(Ordering::Relaxed) {
+            thread::sleep(PAUSE);
+        }
+        thread::sleep(10 * PAUSE);
+        // SAFETY: the layout is not empty.
+        unsafe { BoundedAllocator(System).alloc(Layout::array::<u8>(2 << 20).unwrap()) };
+        writeln!(std::io::stderr(), "beyond the bound, beside {}", held.len()).unwrap();
+    }
+
+    #[test]
+    fn a_jobs_bound_stays_when_that_of_the_machine_changes() {
+        if std::env::var_os(CHILD).is_some() {
+            return takes_more_than_the_job_may();
+        }
+        let message = refused("a_jobs_bound_stays");
+        assert!(message.contains("the memory limit allows 1048576"), "{message}");
+        assert!(!message.contains("beyond the bound"), "{message}");
     }
 
     #[test]

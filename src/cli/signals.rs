@@ -67,7 +67,8 @@ impl Signals {
     }
 }
 
-/// Runs work without lasting effects; a signal ends it at once.
+/// Runs work that publishes nothing; a signal ends it at once. Of the files that `sql --write` was writing, any part may
+/// be left.
 ///
 /// # Errors
 /// The work's own, or the interruption.

@@ -1,13 +1,12 @@
 //! `labelmill simulate` and its `--list`.
 
-use std::sync::Arc;
-
 use serde_json::{Value, json};
 
 use super::args::{SimulateArgs, store};
-use super::progress::Bars;
-use super::signals::{Signals, until_signalled};
-use super::{print_json, print_message, print_result};
+use super::publish::PublishingJob;
+use super::signals::Signals;
+use super::summary::Summary;
+use super::{print_json, print_result};
 use crate::commands::simulate::grammar::TYPES;
 use crate::commands::simulate::recipes::{RECIPES, Recipe};
 use crate::commands::simulate::{Simulated, Simulation, SimulationInput, simulate};
@@ -21,91 +20,92 @@ pub(super) async fn command(args: SimulateArgs, quiet: bool, signals: &Signals) 
         return list(args.json);
     }
     let missing = |option: &str| Error::spec(format!("`{option}` is missing"));
-    let recipe = args.recipe.clone().ok_or_else(|| missing("--recipe"))?;
-    let (seed, json) = (args.seed, args.json);
-    let output = args.output.clone().ok_or_else(|| missing("--output"))?;
-    let mut run = Run::new(seed).with_threads(EngineSpec::default().threads())?;
-    run.progress = Arc::new(Bars::new(quiet));
-    let (cancel, progress) = (run.cancel.clone(), Arc::clone(&run.progress));
-    let named = recipe.clone();
-    let done = until_signalled(signals, &cancel, async move {
-        let given = SimulationInput {
-            truth: args.truth.as_deref(),
-            features: args.features.as_deref(),
-            annotations: args.annotations.as_deref(),
-            columns: ColumnsSpec {
-                instance: args.instance_column.clone(),
-                annotator: args.annotator_column.clone(),
-                label: args.label_column.clone(),
-                class: args.class_column.clone(),
-                ..ColumnsSpec::default()
-            },
+    let recipe = args.recipe.ok_or_else(|| missing("--recipe"))?;
+    let output = args.output.ok_or_else(|| missing("--output"))?;
+    let seed = args.seed;
+    let run = Run::new(seed).with_threads(EngineSpec::default().threads())?;
+    PublishingJob { run, signals, json: args.json, quiet }
+        .execute(move |mut run| async move {
+            let given = SimulationInput {
+                truth: args.truth.as_deref(),
+                features: args.features.as_deref(),
+                annotations: args.annotations.as_deref(),
+                columns: ColumnsSpec {
+                    instance: args.instance_column,
+                    annotator: args.annotator_column,
+                    label: args.label_column,
+                    class: args.class_column,
+                    ..ColumnsSpec::default()
+                },
+            };
+            let what =
+                Simulation { recipe: &recipe, settings: &args.set, seed, given, output: &output };
+            let simulated = simulate(&what, &store(args.endpoint.as_deref()), &mut run).await?;
+            Ok(DrawnCrowd { recipe, seed, simulated })
+        })
+        .await
+}
+
+/// A crowd, with the recipe and the seed that it was drawn by.
+struct DrawnCrowd {
+    recipe: String,
+    seed: u64,
+    simulated: Simulated,
+}
+
+impl Summary for DrawnCrowd {
+    fn text(&self) -> String {
+        let Self { recipe, seed, simulated: Simulated { published, .. } } = self;
+        let Some(drawn) = &published.outcome else {
+            return format!(
+                "nothing to do: this very crowd was drawn {}\ntables      {}",
+                published.manifest.committed_at, published.folder
+            );
         };
-        let what = Simulation { recipe: &named, settings: &args.set, seed, given, output: &output };
-        simulate(&what, &store(args.endpoint.as_deref()), &mut run).await
-    })
-    .await;
-    progress.end();
-    let simulated = done?;
-    if json {
-        print_json(&as_json(&recipe, seed, &simulated));
-    } else if !quiet {
-        print_message(&as_text(&recipe, seed, &simulated));
+        let other_gold = match (drawn.valid, drawn.holdout) {
+            (0, 0) => String::new(),
+            (valid, holdout) => format!(", {valid} to choose epochs by, {holdout} to score"),
+        };
+        format!(
+            "recipe      {recipe}, seed {seed}\n\
+             crowd       {} annotations of {} instances in {} classes by {} annotators, {} trusted{other_gold}\n\
+             accuracy    {:.4}; expected of an annotator on average {:.4}\n\
+             tables      {}",
+            drawn.annotations,
+            drawn.instances,
+            drawn.classes,
+            drawn.annotators,
+            drawn.trusted,
+            drawn.accuracy,
+            drawn.expected_accuracy,
+            published.folder
+        )
     }
-    Ok(())
-}
 
-fn as_text(recipe: &str, seed: u64, simulated: &Simulated) -> String {
-    let published = &simulated.published;
-    let Some(drawn) = &published.outcome else {
-        return format!(
-            "nothing to do: this very crowd was drawn {}\ntables      {}",
-            published.manifest.committed_at, published.folder
-        );
-    };
-    let other_gold = match (drawn.valid, drawn.holdout) {
-        (0, 0) => String::new(),
-        (valid, holdout) => format!(", {valid} to choose epochs by, {holdout} to score"),
-    };
-    format!(
-        "recipe      {recipe}, seed {seed}\n\
-         crowd       {} annotations of {} instances in {} classes by {} annotators, {} trusted{other_gold}\n\
-         accuracy    {:.4}; expected of an annotator on average {:.4}\n\
-         tables      {}",
-        drawn.annotations,
-        drawn.instances,
-        drawn.classes,
-        drawn.annotators,
-        drawn.trusted,
-        drawn.accuracy,
-        drawn.expected_accuracy,
-        published.folder
-    )
-}
-
-fn as_json(recipe: &str, seed: u64, simulated: &Simulated) -> Value {
-    let published = &simulated.published;
-    let mut value = json!({
-        "recipe": recipe,
-        "seed": seed,
-        "parameters": simulated.parameters,
-        "url": published.folder,
-        "digest": published.manifest.digest,
-        "no_op": published.outcome.is_none(),
-        "tables": published.manifest.tables,
-    });
-    if let Some(drawn) = &published.outcome {
-        value["instances"] = json!(drawn.instances);
-        value["classes"] = json!(drawn.classes);
-        value["annotators"] = json!(drawn.annotators);
-        value["annotations"] = json!(drawn.annotations);
-        value["trusted"] = json!(drawn.trusted);
-        value["valid"] = json!(drawn.valid);
-        value["holdout"] = json!(drawn.holdout);
-        value["accuracy"] = json!(drawn.accuracy);
-        value["expected_accuracy"] = json!(drawn.expected_accuracy);
+    fn json(&self) -> Value {
+        let Simulated { published, parameters } = &self.simulated;
+        let mut value = json!({
+            "recipe": self.recipe,
+            "seed": self.seed,
+            "parameters": parameters,
+            "url": published.folder,
+            "digest": published.manifest.digest,
+            "no_op": published.outcome.is_none(),
+            "tables": published.manifest.tables,
+        });
+        if let Some(drawn) = &published.outcome {
+            value["instances"] = json!(drawn.instances);
+            value["classes"] = json!(drawn.classes);
+            value["annotators"] = json!(drawn.annotators);
+            value["annotations"] = json!(drawn.annotations);
+            value["trusted"] = json!(drawn.trusted);
+            value["valid"] = json!(drawn.valid);
+            value["holdout"] = json!(drawn.holdout);
+            value["accuracy"] = json!(drawn.accuracy);
+            value["expected_accuracy"] = json!(drawn.expected_accuracy);
+        }
+        value
     }
-    value
 }
 
 fn list(json: bool) -> Result<()> {
@@ -121,8 +121,7 @@ fn list(json: bool) -> Result<()> {
         let types: Vec<Value> =
             TYPES.iter().map(|(usage, does)| json!({"type": usage, "summary": does})).collect();
         let recipes: Vec<Value> = recipes.iter().map(recipe).collect();
-        print_json(&json!({"recipes": recipes, "types": types}));
-        return Ok(());
+        return print_json(&json!({"recipes": recipes, "types": types}));
     }
     let mut lines =
         vec!["recipes, and their parameters with defaults (--set KEY=VALUE)".to_owned()];
@@ -139,6 +138,5 @@ fn list(json: bool) -> Result<()> {
     }
     lines.push("\ntypes of annotators, as in --recipe groups --set \"groups=5*symmetric(0.4), imitative(a00)\"".to_owned());
     lines.extend(TYPES.iter().map(|(usage, does)| format!("  {usage:<32}{does}")));
-    print_result(&lines.join("\n"));
-    Ok(())
+    print_result(&lines.join("\n"))
 }

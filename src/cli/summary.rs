@@ -1,4 +1,4 @@
-//! The closing summary of a job, as text and as JSON.
+//! The closing summary of a job that publishes tables, as text and as JSON.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
@@ -18,70 +18,100 @@ const SHOWN_QUESTIONS: usize = 20;
 /// How many of the best and of the worst annotators are named.
 const NAMED: usize = 3;
 
-/// The closing summary.
-pub(super) fn text(published: &Published<Outcome>) -> String {
-    let Some(outcome) = &published.outcome else { return nothing_to_do(published) };
-    let mut text = String::new();
-    let run = &outcome.run;
-    let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "{name:<12}{}", escape::line(&clipped(&value)));
-    };
-    line(
-        "rows",
-        format!("{} read = {} used + {} rejected", run.rows_read, run.rows_used, run.rows_rejected),
-    );
-    let mut rejects = Rejects::default();
-    let all = outcome.answers.iter().flat_map(|answer| answer.frame.all_rejects());
-    all.for_each(|more| rejects.merge(more));
-    for (reason, count, values) in rejects.iter() {
-        let values: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
-        let word = reason.word();
-        line("rejected", format!("{count} {word} {}", values.join(", ")).trim_end().to_owned());
-    }
-    let counts = outcome.tally();
-    line(
-        "labels",
-        format!(
-            "{} decided, {} tied, {} gold, {} abstained",
-            counts.decided, counts.tied, counts.gold, counts.abstained
-        ),
-    );
-    for answer in outcome.answers.iter().take(SHOWN_QUESTIONS) {
-        if let Some(question) = &answer.frame.question {
-            line("question", short(question.text(0)));
-        }
-        line("classes", classes(answer));
-        line("fit", fit(answer.fitted.stop));
-        let (best, worst) = annotators(answer);
-        line("best", best);
-        line("worst", worst);
-    }
-    if let Some(more) = outcome.answers.len().checked_sub(SHOWN_QUESTIONS).filter(|n| *n > 0) {
-        line("questions", format!("{more} more: see the tables"));
-    }
-    for (name, of) in [("accuracy", "accuracy"), ("classifier", "prediction_accuracy")] {
-        for (_, metric) in outcome.metrics.iter().filter(|(_, m)| m.name == of) {
-            if let Some(value) = metric.value {
-                line(name, format!("{value:.4} on {} gold", metric.split));
-            }
-        }
-    }
-    line("tables", published.folder.clone());
-    if published.latest.as_ref() != Some(&published.manifest.run_id) {
-        line("latest", latest(published));
-    }
-    text.trim_end().to_owned()
+/// The summary of a job that ended.
+pub(super) trait Summary {
+    /// The summary for people.
+    fn text(&self) -> String;
+
+    /// The summary for programs; its keys are stable.
+    fn json(&self) -> Value;
 }
 
-/// The closing summary of predictions.
-pub(super) fn predictions(published: &Published<RunRecord>) -> String {
-    let Some(record) = &published.outcome else { return nothing_to_do(published) };
-    format!(
-        "rows        {} predicted\ntables      {}\nlatest      {}",
-        record.rows_used,
-        published.folder,
-        latest(published)
-    )
+impl Summary for Published<Outcome> {
+    fn text(&self) -> String {
+        let Some(outcome) = &self.outcome else { return nothing_to_do(self) };
+        let mut text = String::new();
+        let run = &outcome.run;
+        let mut line = |name: &str, value: String| {
+            let _ = writeln!(text, "{name:<12}{}", escape::line(&clipped(&value)));
+        };
+        line(
+            "rows",
+            format!(
+                "{} read = {} used + {} rejected",
+                run.rows_read, run.rows_used, run.rows_rejected
+            ),
+        );
+        let mut rejects = Rejects::default();
+        let all = outcome.answers.iter().flat_map(|answer| answer.frame.all_rejects());
+        all.for_each(|more| rejects.merge(more));
+        for (reason, count, values) in rejects.iter() {
+            let values: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
+            let word = reason.word();
+            line("rejected", format!("{count} {word} {}", values.join(", ")).trim_end().to_owned());
+        }
+        let counts = outcome.tally();
+        line(
+            "labels",
+            format!(
+                "{} decided, {} tied, {} gold, {} abstained",
+                counts.decided, counts.tied, counts.gold, counts.abstained
+            ),
+        );
+        for (n, answer) in outcome.answers.iter().enumerate().take(SHOWN_QUESTIONS) {
+            if let Some(question) = &answer.frame.question {
+                line("question", short(question.text(0)));
+            }
+            line("classes", classes(answer));
+            line("fit", fit(answer.fitted.stop));
+            let (best, worst) = annotators(answer);
+            line("best", best);
+            line("worst", worst);
+            for (name, accuracy) in accuracies(outcome, n) {
+                line(name, accuracy);
+            }
+        }
+        if let Some(more) = outcome.answers.len().checked_sub(SHOWN_QUESTIONS).filter(|n| *n > 0) {
+            line("questions", format!("{more} more: see the tables"));
+        }
+        line("tables", self.folder.clone());
+        if self.latest.as_ref() != Some(&self.manifest.run_id) {
+            line("latest", latest(self));
+        }
+        text.trim_end().to_owned()
+    }
+
+    fn json(&self) -> Value {
+        let mut value = published_json(self);
+        if let Some(outcome) = &self.outcome {
+            let counts = outcome.tally();
+            value["labels"] = json!({
+                "decided": counts.decided, "tied": counts.tied, "gold": counts.gold, "abstained": counts.abstained,
+            });
+            add_record(&mut value, &outcome.run);
+        }
+        value
+    }
+}
+
+impl Summary for Published<RunRecord> {
+    fn text(&self) -> String {
+        let Some(record) = &self.outcome else { return nothing_to_do(self) };
+        format!(
+            "rows        {} predicted\ntables      {}\nlatest      {}",
+            record.rows_used,
+            self.folder,
+            latest(self)
+        )
+    }
+
+    fn json(&self) -> Value {
+        let mut value = published_json(self);
+        if let Some(record) = &self.outcome {
+            add_record(&mut value, record);
+        }
+        value
+    }
 }
 
 fn nothing_to_do<T>(published: &Published<T>) -> String {
@@ -101,28 +131,6 @@ fn latest<T>(published: &Published<T>) -> String {
         Some(latest) => format!("another run: {latest}"),
         None => "not known".to_owned(),
     }
-}
-
-/// The closing summary of a job as JSON; its keys are stable.
-pub(super) fn json(published: &Published<Outcome>) -> Value {
-    let mut value = published_json(published);
-    if let Some(outcome) = &published.outcome {
-        let counts = outcome.tally();
-        value["labels"] = json!({
-            "decided": counts.decided, "tied": counts.tied, "gold": counts.gold, "abstained": counts.abstained,
-        });
-        add_record(&mut value, &outcome.run);
-    }
-    value
-}
-
-/// The closing summary of predictions as JSON.
-pub(super) fn predictions_json(published: &Published<RunRecord>) -> Value {
-    let mut value = published_json(published);
-    if let Some(record) = &published.outcome {
-        add_record(&mut value, record);
-    }
-    value
 }
 
 fn published_json<T>(published: &Published<T>) -> Value {
@@ -177,6 +185,20 @@ fn fit(stop: Stop) -> String {
         }
         None => "one pass".to_owned(),
     }
+}
+
+/// The accuracies of a question's labels and of its classifier on gold, each with the name of its line.
+fn accuracies(outcome: &Outcome, question: usize) -> Vec<(&'static str, String)> {
+    let mut lines = Vec::new();
+    for (name, measure) in [("accuracy", "accuracy"), ("classifier", "prediction_accuracy")] {
+        let of_question = outcome.metrics.iter().filter(|(q, _)| *q == question);
+        for (_, metric) in of_question.filter(|(_, metric)| metric.name == measure) {
+            if let Some(value) = metric.value {
+                lines.push((name, format!("{value:.4} on {} gold", metric.split)));
+            }
+        }
+    }
+    lines
 }
 
 /// The best and the worst annotators, among those with at least a tenth of the median number of annotations.

@@ -18,29 +18,28 @@ pub(super) fn print_message(text: &str) {
 }
 
 /// Prints a result for people to stdout; a closed pipe is no error.
-pub(super) fn print_result(text: &str) {
-    print_exact(&escape::lines(text));
+pub(super) fn print_result(text: &str) -> Result<()> {
+    print_exact(&escape::lines(text))
 }
 
-/// Prints a result for programs.
-fn print_exact(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+/// Prints a result for programs, as JSON; a closed pipe is no error.
+pub(super) fn print_json(value: &Value) -> Result<()> {
+    print_exact(&escape::json(&serde_json::to_string_pretty(value).unwrap_or_default()))
 }
 
-/// Prints a result for programs, as JSON.
-pub(super) fn print_json(value: &Value) {
-    print_exact(&escape::json(&serde_json::to_string_pretty(value).unwrap_or_default()));
+fn print_exact(text: &str) -> Result<()> {
+    stream(format!("{text}\n").as_bytes()).map(drop)
 }
 
-/// Writes rows to stdout; returns false once the reader is gone.
-pub(super) fn stream(rows: &[u8]) -> Result<bool> {
+/// Writes a part of the output to stdout; returns false once the reader is gone.
+pub(super) fn stream(part: &[u8]) -> Result<bool> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(rows).and_then(|()| out.flush()) {
+    match out.write_all(part).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(false),
-        Err(e) => Err(Error::store(format!("the rows cannot be written: {e}"))
+        Err(e) => Err(Error::store(format!("the output cannot be written: {e}"))
             .at("stdout")
-            .help("free some space, or write them elsewhere")),
+            .help("free some space, or write it elsewhere")),
     }
 }
 

@@ -106,7 +106,7 @@ impl EngineSpec {
     #[must_use]
     pub(crate) fn allocation_bound(&self) -> usize {
         let limit = self.memory_bytes();
-        limit.saturating_add(limit.max(2 << 30)).min(available_memory(0) / 16 * 15)
+        limit.saturating_add(limit.max(2 << 30))
     }
 
     /// A session with these resources.
@@ -305,6 +305,17 @@ mod tests {
         let batches = series.collect().await.unwrap();
         let rows: Vec<usize> = batches.iter().map(RecordBatch::num_rows).collect();
         assert_eq!(rows, [7, 7, 6]);
+    }
+
+    /// The machine has a bound of its own, which changes while a job runs.
+    // keys: engine.memory_limit
+    #[test]
+    fn large_allocations_may_take_twice_the_limit_whatever_the_machine_has() {
+        let of = |limit: &str| {
+            let memory_limit = Some(limit.to_owned());
+            EngineSpec { memory_limit, ..EngineSpec::default() }.allocation_bound() >> 20
+        };
+        assert_eq!([of("64MiB"), of("4GiB"), of("4000GiB")], [2112, 8192, 8_192_000]);
     }
 
     #[test]

@@ -120,6 +120,17 @@ mod tests {
         assert_eq!(encoding("a.tsv"), Some((".tsv", Format::Csv, b'\t')));
         assert_eq!(encoding("part-0.parquet"), Some((".parquet", Format::Parquet, b',')));
         assert_eq!(encoding("readme.txt"), None);
-        assert_eq!(encoding("part-0.parquet.gz"), None);
+        for name in ["part-0.parquet.gz", "a.arrow.zst", "a.feather.xz", "a.ipc.bz2"] {
+            assert_eq!(encoding(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_readme_names_every_extension() {
+        let readme = include_str!("../../README.md");
+        let formats = EXTENSIONS.iter().map(|(extension, _)| *extension);
+        let names = formats.chain(COMPRESSIONS.iter().map(|(extension, _)| *extension));
+        let missing: Vec<&str> = names.filter(|e| !readme.contains(&format!("`.{e}`"))).collect();
+        assert!(missing.is_empty(), "{missing:?}");
     }
 }

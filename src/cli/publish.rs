@@ -1,0 +1,40 @@
+//! Runs a job that publishes tables, and prints its summary.
+
+use std::sync::Arc;
+
+use super::progress::Bars;
+use super::signals::{Signals, until_signalled};
+use super::summary::Summary;
+use super::{print_json, print_message};
+use crate::error::Result;
+use crate::run::Run;
+
+/// A job that publishes tables: the environment that it runs in, and how its summary is printed.
+pub(super) struct PublishingJob<'a> {
+    pub(super) run: Run,
+    pub(super) signals: &'a Signals,
+    pub(super) json: bool,
+    pub(super) quiet: bool,
+}
+
+impl PublishingJob<'_> {
+    /// Runs the job until it ends or a signal stops it, and prints its summary.
+    pub(super) async fn execute<S, J>(self, job: impl FnOnce(Run) -> J) -> Result<()>
+    where
+        S: Summary + Send + 'static,
+        J: Future<Output = Result<S>> + Send + 'static,
+    {
+        let Self { mut run, signals, json, quiet } = self;
+        run.progress = Arc::new(Bars::new(quiet));
+        let (cancel, progress) = (run.cancel.clone(), Arc::clone(&run.progress));
+        let done = until_signalled(signals, &cancel, job(run)).await;
+        progress.end();
+        let summary = done?;
+        if json {
+            print_json(&summary.json())?;
+        } else if !quiet {
+            print_message(&summary.text());
+        }
+        Ok(())
+    }
+}
