@@ -132,7 +132,7 @@ async fn label_scores(
     }
     let all = parts().flat_map(|(prefix, given)| given.scored.all(prefix, "truth"));
     let mut scores: Vec<NamedScore> = all.map(|m| (m.name, m.value)).collect();
-    let is_unknown = |row: &usize| truth.has_class(*row) && !parts().any(|(_, s)| s.is_known[*row]);
+    let is_unknown = |row: &usize| !parts().any(|(_, s)| s.is_known[*row]);
     let unknown = (0..truth.len()).filter(is_unknown).count();
     scores.push(("unknown_instances".to_owned(), Some(unknown as f64)));
     Ok((scores, n_instances))
