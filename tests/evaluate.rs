@@ -343,6 +343,21 @@ fn a_truth_that_repeats_itself_counts_once_and_one_that_contradicts_itself_is_re
 }
 
 #[test]
+fn errors_name_options_and_no_keys_of_a_pipeline() {
+    let job = Job::new();
+    job.run("source.annotations = [['1', 'a', 'y']]\nmodel.kind = 'majority_vote'");
+    let truth = job.write("truth.csv", "instance_id,class\n1,y\n");
+    let (out, absent) = (job.url("out"), job.url("absent.csv"));
+    for (option, files) in [
+        ("--truth", vec!["--truth", &absent]),
+        ("--confusion", vec!["--truth", &truth, "--confusion", &absent]),
+    ] {
+        let error = run_fails(&[&["evaluate", "--run", &out][..], &files[..]].concat(), 3);
+        assert_says(&error, &["there is no such file", &format!("where: {option} {absent}\n")]);
+    }
+}
+
+#[test]
 fn what_is_no_matrix_is_refused() {
     let job = Job::new();
     job.run("source.annotations = [['1', 'a', 'y'], ['2', 'a', 'n']]\nmodel.kind = 'dawid_skene'");
