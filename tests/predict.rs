@@ -145,6 +145,20 @@ fn another_column_is_another_prediction() {
 }
 
 #[test]
+fn another_device_is_another_prediction() {
+    let job = job();
+    let run = job.run(&pipeline("kind = 'crowd_layer'").replace("epochs = 20", "epochs = 1"));
+    let model = run.display().to_string();
+    predicts(&job, &model, "features.parquet", &[]);
+    let stderr = predicts(&job, &model, "features.parquet", &["--device", "cpu"]);
+    assert!(!stderr.contains("nothing to do"), "{stderr}");
+    let stderr = predicts(&job, &model, "features.parquet", &["--device", "cpu"]);
+    assert_says(&stderr, &["nothing to do"]);
+    let stderr = refuses(&job, &model, "features.parquet", &["--device", "tpu"], 3);
+    assert_says(&stderr, &["there is no such device", "`tpu`"]);
+}
+
+#[test]
 fn memory_is_kept_to() {
     let job = job();
     let run = job.run(&pipeline("kind = 'crowd_layer'"));
