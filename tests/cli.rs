@@ -298,6 +298,27 @@ fn sql_runs_over_a_run_and_any_other_table() {
 }
 
 #[test]
+fn every_table_of_sql_has_a_name_of_its_own() {
+    let job = Job::new();
+    quickstart(&job, &[]);
+    let (run, file) = (job.url("out"), job.write("t.csv", "x\n1\n"));
+    for (names, what) in [
+        (["a", "a"], "the table name `a` is taken"),
+        (["a", "A"], "the table name `A` is taken"),
+        (["b", "Labels"], "the table name `Labels` is taken"),
+        (["b", "main.a"], "the table name `main.a` holds a dot"),
+    ] {
+        let [first, second] = names.map(|name| format!("{name}={file}"));
+        let tables = ["--table", first.as_str(), "--table", &second, "-c", "select 1"];
+        let error = run_fails(&[&["sql", "--run", &run][..], &tables].concat(), 2);
+        assert_says(&error, &[what, &format!("where: --table {}\n", names[1]), "help: choose"]);
+    }
+    let missing = job.url("no.csv");
+    let error = run_fails(&["sql", "--table", &format!("t={missing}"), "-c", "select 1"], 3);
+    assert_says(&error, &["there is no such file", &format!("where: --table t {missing}\n")]);
+}
+
+#[test]
 fn evaluate_gives_the_scores_worked_out_by_hand() {
     let job = Job::new();
     job.run(

@@ -10,14 +10,14 @@ use crate::job::{Job, assert_says};
 use crate::support::{number, read_table, run_fails, run_ok, stderr, stdout, text, write_parquet};
 
 type NamedColumns = Vec<(&'static str, ArrayRef)>;
-type Scores = BTreeMap<String, Option<f64>>;
+pub(crate) type Scores = BTreeMap<String, Option<f64>>;
 
 /// The words of a line, as a column.
-fn words(line: &str) -> ArrayRef {
+pub(crate) fn words(line: &str) -> ArrayRef {
     Arc::new(StringArray::from(line.split_whitespace().collect::<Vec<_>>()))
 }
 
-fn f64s(values: &[f64]) -> ArrayRef {
+pub(crate) fn f64s(values: &[f64]) -> ArrayRef {
     Arc::new(Float64Array::from(values.to_vec()))
 }
 
@@ -53,11 +53,11 @@ fn scores_of(run: &str, truth: &str, more: &[&str], question: &Value) -> Scores 
     own.map(|s| (name(s), s["value"].as_f64())).collect()
 }
 
-fn scores(run: &str, truth: &str, more: &[&str]) -> Scores {
+pub(crate) fn scores(run: &str, truth: &str, more: &[&str]) -> Scores {
     scores_of(run, truth, more, &Value::Null)
 }
 
-fn assert_scores(scores: &Scores, want: &[(&str, f64)]) {
+pub(crate) fn assert_scores(scores: &Scores, want: &[(&str, f64)]) {
     for (name, want) in want {
         let got = scores.get(*name).unwrap_or_else(|| panic!("no {name} in {scores:?}"));
         let got = got.unwrap_or_else(|| panic!("{name} is not defined"));
@@ -187,27 +187,6 @@ fn an_abstained_instance_is_wrong_for_the_run_and_for_evaluate() {
     for (name, value) in &own {
         assert_scores(&told, &[(name, value.unwrap())]);
     }
-}
-
-#[test]
-fn a_class_that_the_runs_type_cannot_say_is_wrong() {
-    let job = Job::new();
-    job.run(
-        "source.annotations = [['1', 'a', 7], ['2', 'a', 8], ['3', 'a', 8]]\nmodel.kind = 'majority_vote'",
-    );
-    let labels = "select arrow_typeof(label) as t from labels limit 1";
-    let output = run_ok(&["sql", "--run", &job.url("out"), "--json", "-c", labels]);
-    assert_says(&stdout(&output), &["Int64"]);
-    let classes: ArrayRef = Arc::new(StringArray::from(vec![Some("7"), Some("cat"), None, None]));
-    let truth = job.path("truth.parquet");
-    write_parquet(&truth, vec![("instance_id", words("1 2 3 9")), ("class", classes)]);
-    let found = scores(&job.url("out"), truth.to_str().unwrap(), &[]);
-    // The third and the last row have no true class.
-    assert_scores(&found, &[("instances", 2.0), ("accuracy", 0.5), ("unknown_instances", 0.0)]);
-    // Integers with nulls often come as floats; 8.5 is not 8.
-    write_parquet(&truth, vec![("instance_id", words("1 2")), ("class", f64s(&[7.0, 8.5]))]);
-    let found = scores(&job.url("out"), truth.to_str().unwrap(), &[]);
-    assert_scores(&found, &[("instances", 2.0), ("accuracy", 0.5)]);
 }
 
 const MATRICES: [&str; 4] = [
@@ -361,6 +340,21 @@ fn a_truth_that_repeats_itself_counts_once_and_one_that_contradicts_itself_is_re
     let truth = job.write("truth.ndjson", "{\"instance_id\":\"1\",\"class\":[\"y\"]}\n");
     let error = run_fails(&["evaluate", "--run", &out, "--truth", &truth], 3);
     assert_says(&error, &["cannot be read as", "--truth"]);
+}
+
+#[test]
+fn errors_name_options_and_no_keys_of_a_pipeline() {
+    let job = Job::new();
+    job.run("source.annotations = [['1', 'a', 'y']]\nmodel.kind = 'majority_vote'");
+    let truth = job.write("truth.csv", "instance_id,class\n1,y\n");
+    let (out, absent) = (job.url("out"), job.url("absent.csv"));
+    for (option, files) in [
+        ("--truth", vec!["--truth", &absent]),
+        ("--confusion", vec!["--truth", &truth, "--confusion", &absent]),
+    ] {
+        let error = run_fails(&[&["evaluate", "--run", &out][..], &files[..]].concat(), 3);
+        assert_says(&error, &["there is no such file", &format!("where: {option} {absent}\n")]);
+    }
 }
 
 #[test]

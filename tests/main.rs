@@ -68,5 +68,6 @@ mod sql_stores;
 mod sqllogic;
 mod suspended;
 mod terminal;
+mod truth_types;
 mod variables;
 mod whole_files;

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float64Array, StringArray, UInt32Array};
+use arrow::array::{
+    Array, ArrayRef, BinaryArray, FixedSizeBinaryArray, Float64Array, StringArray, UInt32Array,
+};
 use serde_json::{Value, json};
 
 use crate::job::{Job, assert_says};
 use crate::networks::{WIDTH, crowd, features, ids, job, list, pipeline, write_features};
-use crate::support::{read_table, run_fails, run_ok, text, unsealed, write_parquet};
+use crate::support::{read_batches, read_table, run_fails, run_ok, text, unsealed, write_parquet};
 
 /// The arguments of `predict` with this model, these features and more.
 fn arguments(job: &Job, model: &str, features: &str, more: &[&str]) -> Vec<String> {
@@ -143,6 +145,20 @@ fn another_column_is_another_prediction() {
 }
 
 #[test]
+fn another_device_is_another_prediction() {
+    let job = job();
+    let run = job.run(&pipeline("kind = 'crowd_layer'").replace("epochs = 20", "epochs = 1"));
+    let model = run.display().to_string();
+    predicts(&job, &model, "features.parquet", &[]);
+    let stderr = predicts(&job, &model, "features.parquet", &["--device", "cpu"]);
+    assert!(!stderr.contains("nothing to do"), "{stderr}");
+    let stderr = predicts(&job, &model, "features.parquet", &["--device", "cpu"]);
+    assert_says(&stderr, &["nothing to do"]);
+    let stderr = refuses(&job, &model, "features.parquet", &["--device", "tpu"], 3);
+    assert_says(&stderr, &["there is no such device", "`tpu`"]);
+}
+
+#[test]
 fn memory_is_kept_to() {
     let job = job();
     let run = job.run(&pipeline("kind = 'crowd_layer'"));
@@ -192,6 +208,35 @@ fn classes_that_are_not_the_network_s_are_refused() {
         std::fs::write(&file, description.to_string()).unwrap();
         let stderr = refuses(&job, &run.display().to_string(), "features.parquet", &[], 3);
         assert_says(&stderr, &["the model's classes are not those that it learned", "model.json"]);
+    }
+}
+
+#[test]
+fn classes_that_are_bytes_are_those_of_the_predictions() {
+    let rows = crowd().rows;
+    let number = |f: fn(&(u32, u32, u32)) -> u32| {
+        Arc::new(UInt32Array::from_iter_values(rows.iter().map(f))) as ArrayRef
+    };
+    let uuids = rows.iter().map(|row| [0xfd + row.2 as u8; 16]);
+    let uuids = FixedSizeBinaryArray::try_from_iter(uuids).unwrap();
+    let bytes = BinaryArray::from_iter_values(rows.iter().map(|row| [row.2 as u8, 0xff]));
+    for labels in [Arc::new(uuids) as ArrayRef, Arc::new(bytes)] {
+        let job = job();
+        let label_type = labels.data_type().clone();
+        write_parquet(
+            &job.path("annotations.parquet"),
+            vec![
+                ("instance_id", number(|row| row.0)),
+                ("annotator_id", number(|row| row.1)),
+                ("label", labels),
+            ],
+        );
+        let run = job.run(&pipeline("kind = 'crowd_layer'").replace("epochs = 20", "epochs = 1"));
+        predicts(&job, &run.display().to_string(), "features.parquet", &[]);
+        let predicted = job.path("predicted/latest");
+        assert_eq!(read_table(&predicted, "predictions"), read_table(&run, "predictions"));
+        let batches = read_batches(&predicted, "predictions");
+        assert_eq!(batches[0].column_by_name("class").unwrap().data_type(), &label_type);
     }
 }
 

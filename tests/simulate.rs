@@ -378,8 +378,15 @@ fn a_column_of_ids_is_no_column_of_classes() {
     let rows: String = (0..30_000).map(|i| format!("i{i},c{i}\n")).collect();
     let truth = job.write("truth.csv", &format!("instance_id,class\n{rows}"));
     let fixed = ["simulate", "--truth", &truth, "--output", &out];
-    let many = ["--recipe", "groups", "--set", "groups=1000000*symmetric(0.4)"];
-    let error = run_fails(&[&fixed[..], &many].concat(), 2);
-    assert_says(&error, &["do not fit into memory", "1000000 annotators", "--recipe"]);
-    assert!(!error.contains("engine.memory_limit"), "{error}");
+    for (groups, n) in [
+        ("1000000*symmetric(0.4)", "1000000"),
+        ("18446744073709551615*right, 2*right", "18446744073709551615"),
+    ] {
+        let groups = format!("groups={groups}");
+        let many = ["--recipe", "groups", "--set", &groups];
+        let error = run_fails(&[&fixed[..], &many].concat(), 2);
+        let found = format!("{n} annotators");
+        assert_says(&error, &["do not fit into memory", &found, "--recipe"]);
+        assert!(!error.contains("engine.memory_limit"), "{error}");
+    }
 }

@@ -6,6 +6,7 @@ use futures::StreamExt;
 use super::args::{SqlArgs, read_text, store};
 use super::terminal::stream;
 use super::text_table::DrawnTable;
+use crate::commands::at_options;
 use crate::commands::sql::{Script, SqlSession, StatementRows};
 use crate::error::{Error, Result};
 use crate::escape;
@@ -31,6 +32,7 @@ pub(super) async fn command(args: &SqlArgs, warned: &mut Run) -> Result<()> {
             print_rows(&session, statement, args.json).await
         });
         let printed = printed.await.map_err(|e| {
+            let e = at_options::<&str, &str>(e, &[]);
             if is_one_of_several { e.or_at(&format!("statement {}", n + 1)) } else { e }
         });
         if !printed? {

@@ -12,16 +12,34 @@ pub mod test;
 
 use crate::error::Error;
 
-/// Replaces a key of a pipeline file in the places of an error by the option that gives its value to the command.
-fn at_options(mut error: Error, options: &[(&str, &str)]) -> Error {
-    for place in error.problems.iter_mut().filter_map(|problem| problem.place.as_mut()) {
-        let named = options.iter().find_map(|(key, option)| match place.strip_prefix(key)? {
-            "" => Some((*option).to_owned()),
-            // The URL or the folder.
-            rest => Some(format!("{option} {}", rest.strip_prefix(": ")?)),
+/// The key of the memory limit, which is the place of every error of too little memory.
+const MEMORY_LIMIT: &str = "engine.memory_limit";
+
+/// Replaces a key of a pipeline file in the places of an error by the option that gives its value to the command. A
+/// command without an option for the memory limit has the default one, which follows from the machine.
+pub(crate) fn at_options<K, O>(mut error: Error, options: &[(K, O)]) -> Error
+where
+    K: AsRef<str>,
+    O: AsRef<str>,
+{
+    for problem in &mut error.problems {
+        let Some(place) = &problem.place else { continue };
+        let named = options.iter().find_map(|(key, option)| {
+            let option = option.as_ref();
+            match place.strip_prefix(key.as_ref())? {
+                "" => Some(option.to_owned()),
+                // The URL or the folder.
+                rest => Some(format!("{option} {}", rest.strip_prefix(": ")?)),
+            }
         });
-        if let Some(named) = named {
-            *place = named;
+        if place == MEMORY_LIMIT {
+            let raise = named.as_ref().map_or(String::new(), |option| format!("raise {option}, "));
+            problem.help = Some(format!(
+                "{raise}run on a machine, or in a container, with more memory, or give fewer rows"
+            ));
+            problem.place = named;
+        } else if named.is_some() {
+            problem.place = named;
         }
     }
     error
@@ -43,5 +61,17 @@ mod tests {
                 at_options(Error::data("x").at(place), &[("source.features", "--features")]);
             assert_eq!(error.problems[0].place.as_deref(), Some(expected));
         }
+    }
+
+    #[test]
+    fn too_little_memory_names_no_key_that_a_command_does_not_have() {
+        let error = || Error::spec("x").at(MEMORY_LIMIT).help("set engine.memory_limit");
+        let help = "run on a machine, or in a container, with more memory, or give fewer rows";
+        let without = at_options::<&str, &str>(error(), &[]);
+        assert_eq!(without.to_string(), format!("error: x\n  help: {help}"));
+        let with = at_options(error(), &[(MEMORY_LIMIT, "--memory-limit")]);
+        let expected =
+            format!("error: x\n  where: --memory-limit\n  help: raise --memory-limit, {help}");
+        assert_eq!(with.to_string(), expected);
     }
 }

@@ -77,7 +77,8 @@ async fn published(
     let inputs = inputs(&source);
     let parameters = digest(&bytes);
     let versions = json!([SCHEMA_VERSION, env!("CARGO_PKG_VERSION")]);
-    let identity = json!([versions, description, what.features, inputs, what.columns, parameters]);
+    let model = json!([description, parameters, what.device]);
+    let identity = json!([versions, model, what.features, inputs, what.columns]);
     let digest = digest(identity.to_string());
     let pipeline = "command predict".to_owned();
     let job = JobIdentity { digest, run_id: None, pipeline, command: JobCommand::Predict };

@@ -4,11 +4,13 @@
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::prelude::SessionContext;
 
+use super::at_options;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
 use crate::run::Run;
 use crate::sink::{RunTables, register_run};
-use crate::source::{Location, Source, SourceSpec};
+use crate::source::{Location, Source, SourceSpec, name_problems};
+use crate::spec::Problems;
 use crate::sql::{Statement, explains, locations, only_reads, options, parse, what_it_does};
 use crate::store::{StoreSpec, open, parse_url, secret_problem};
 
@@ -43,7 +45,8 @@ impl SqlSession {
     /// Registers the tables, and parses the statements. `run` is warned of files that are left out.
     ///
     /// # Errors
-    /// When a statement does not parse, or changes something although it may not; when a table cannot be found.
+    /// When a statement does not parse, or changes something although it may not; when a table cannot be found, or its
+    /// name is taken.
     pub async fn open(
         what: &Script<'_>,
         stores: StoreSpec,
@@ -119,15 +122,25 @@ async fn register_tables(
     if !secrets.is_empty() {
         return Err(Error::spec_problems(secrets));
     }
-    let mut spec = SourceSpec::default();
-    for table in tables {
-        let (name, url) = table.split_once('=').ok_or_else(|| {
+    let named = tables.iter().map(|table| {
+        table.split_once('=').ok_or_else(|| {
             Error::spec("a table needs a name")
                 .found(format!("`{table}`"))
                 .help("write --table name=URL")
-        })?;
-        spec.tables.insert(name.to_owned(), Location::Url(url.to_owned()));
+        })
+    });
+    let named: Vec<(&str, &str)> = named.collect::<Result<_>>()?;
+    let names = || named.iter().map(|(name, _)| *name);
+    let option = |name: &str| format!("--table {name}");
+    let mut problems = Problems::default();
+    for (name, problem) in name_problems(names(), |name| ctx.table_exist(name).unwrap_or(false)) {
+        problems.push(problem.at(option(name)));
     }
-    Source::register(ctx, &spec, stores, &RunTables, run).await?;
-    Ok(())
+    problems.into_result()?;
+    let keys: Vec<(String, String)> =
+        names().map(|name| (format!("source.tables.{name}"), option(name))).collect();
+    let table = |(name, url): &(&str, &str)| ((*name).to_owned(), Location::Url((*url).to_owned()));
+    let spec = SourceSpec { tables: named.iter().map(table).collect(), ..SourceSpec::default() };
+    let registered = Source::register(ctx, &spec, stores, &RunTables, run).await;
+    registered.map(drop).map_err(|e| at_options(e, &keys))
 }

@@ -28,7 +28,7 @@ impl Error {
     pub(crate) fn exhausted(found: impl Into<String>) -> Self {
         let problem = Problem::new("the system gives no more memory or threads")
             .found(found)
-            .help("allow this process more of both (ulimit, the limits of its container), or set a smaller engine.threads");
+            .help("allow this process more of both (ulimit, the limits of its container); in a pipeline, set a smaller engine.threads");
         Self::new(Stage::Spec, problem)
     }
 

@@ -12,7 +12,8 @@ impl From<DataFusionError> for Error {
         let made = if let Some(Self { stage, problems, .. }) = find_in_chain::<Self>(&error) {
             Self::several(*stage, problems.clone())
         } else if let DataFusionError::ResourcesExhausted(text) = error.find_root() {
-            let problem = Problem::new("a query needs more memory than engine.memory_limit allows")
+            let problem = Problem::new("a query needs more memory than the run may take")
+                .at("engine.memory_limit")
                 .found(first_line(text))
                 .help("raise engine.memory_limit, or set a smaller engine.threads");
             Self::new(Stage::Spec, problem)
@@ -177,6 +178,15 @@ mod tests {
         }
         let damaged = code_and_text(ParquetError::General("bad page".to_owned()));
         assert!(damaged.0 == 3 && damaged.1.contains(DAMAGED_HELP), "{damaged:?}");
+    }
+
+    #[test]
+    fn a_query_without_memory_names_the_limit() {
+        let (code, text) = code_and_text(DataFusionError::ResourcesExhausted("1 MB".to_owned()));
+        assert_eq!(code, 2, "{text}");
+        for part in ["than the run may take", "where: engine.memory_limit", "found: 1 MB"] {
+            assert!(text.contains(part), "{text}");
+        }
     }
 
     /// The system's own errors are of the disk; a file that ends too early is damaged.

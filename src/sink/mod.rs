@@ -6,6 +6,7 @@
 pub mod model_files;
 pub mod parquet;
 pub mod run_tables;
+mod typed_values;
 
 use std::future::Future;
 

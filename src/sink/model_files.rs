@@ -7,16 +7,12 @@
 //! ```
 //! With several questions each one has its own folder: `model/0`, `model/1`, ... in the order of the questions.
 
-use std::str::FromStr;
-
-use arrow::array::{ArrayRef, AsArray, StringArray};
-use arrow::compute::cast;
-use arrow::datatypes::DataType;
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::typed_values::{typed, untyped};
 use super::{PublishedRun, digest};
 use crate::calibration::Calibrator;
 use crate::error::{Error, Result, offenders};
@@ -92,33 +88,9 @@ fn check_seal(description: &Value, text: &str) -> Result<()> {
         .help("the classes and settings belong to the numbers: take both files from the run that wrote them"))
 }
 
-/// Values with their type, as JSON.
-fn typed(values: &ArrayRef) -> Result<Value> {
-    let text = cast(values, &DataType::Utf8)?;
-    let text: Vec<Option<&str>> = text.as_string::<i32>().iter().collect();
-    Ok(json!({"type": values.data_type().to_string(), "values": text}))
-}
-
-fn untyped(value: &Value) -> Result<ArrayRef> {
-    let damaged = || Error::data("the model's classes cannot be read").at(DESCRIPTION);
-    let name = value["type"].as_str().ok_or_else(damaged)?;
-    // The parser is recursive, and no type of ids has a long name.
-    let name = Some(name).filter(|name| name.len() < 128).ok_or_else(damaged)?;
-    let data_type = DataType::from_str(name).map_err(|_| damaged())?;
-    let values = value["values"].as_array().ok_or_else(damaged)?;
-    let texts: Option<Vec<&str>> = values.iter().map(Value::as_str).collect();
-    let mut distinct = texts.clone().ok_or_else(damaged)?;
-    distinct.sort_unstable();
-    if let Some([twice, _]) = distinct.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(damaged().found(format!("`{twice}` twice")));
-    }
-    let text: StringArray = texts.unwrap_or_default().into_iter().map(Some).collect();
-    Ok(cast(&text, &data_type)?)
-}
-
 /// The classes in the model's order.
 pub(crate) fn classes_of(description: &Value) -> Result<Ids> {
-    let classes = Ids::in_order(untyped(&description["classes"])?);
+    let classes = Ids::in_order(untyped(&description["classes"], DESCRIPTION)?);
     let learned = &description["sizes"]["classes"];
     if *learned != json!(classes.len()) {
         return Err(Error::data("the model's classes are not those that it learned")

@@ -102,7 +102,7 @@ impl Files {
         let format = format.ok_or_else(|| {
             Error::data("the file name does not show the format")
                 .found(offenders(meant.iter().map(|o| shown(&place.url, &o.location))))
-                .help("set source.format = \"parquet\", \"csv\", \"ndjson\" or \"arrow\"")
+                .help("end its name in .parquet, .csv, .ndjson or .arrow; in a pipeline, set source.format")
         })?;
         Ok(Self { place, format, objects: meant })
     }
@@ -272,7 +272,7 @@ fn of_folder(
         let extensions: BTreeSet<&str> = names.iter().map(|(extension, _)| *extension).collect();
         return Err(Error::data("the folder holds files of several formats")
             .found(offenders(extensions))
-            .help("name one by a pattern, such as folder/*.parquet, or set source.format"));
+            .help("name one by a pattern, such as folder/*.parquet; in a pipeline, source.format can choose too"));
     }
     refuse_unrecognised(&unrecognised)?;
     Ok((of_format(first.format), Some(first.format)))

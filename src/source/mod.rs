@@ -38,7 +38,9 @@ use files::Files;
 pub use published::{PublishedTables, TableFiles};
 use relation::Query;
 pub use relation::select;
-pub use spec::{ColumnsSpec, InlineRows, Location, Scalar, SourceSpec, SqlSpec, sink_problem};
+pub use spec::{
+    ColumnsSpec, InlineRows, Location, Scalar, SourceSpec, SqlSpec, name_problems, sink_problem,
+};
 pub use text::InferenceScope;
 
 /// The registered sources of one run.

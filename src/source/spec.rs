@@ -1,6 +1,6 @@
 //! The `[source]` section of a pipeline file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -169,24 +169,10 @@ impl SourceSpec {
             let problem = secret_problem(url).map(|p| p.at(format!("{place}: {}", self.key(name))));
             problem.into_iter().for_each(|p| problems.push(p));
         }
-        let mut taken: Vec<String> =
-            self.named().into_iter().map(|(name, _)| name.to_owned()).collect();
-        for name in self.tables.keys() {
-            // SQL folds a table's name to lower case, and a dot separates the schema's name from it.
-            let known = name.to_lowercase();
-            let (what, help) = if name.contains('.') {
-                (format!("the table name `{name}` holds a dot"), "choose a name without one")
-            } else if taken.contains(&known) {
-                (
-                    format!("the table name `{name}` is taken"),
-                    "choose another name; upper case does not count",
-                )
-            } else {
-                taken.push(known);
-                continue;
-            };
-            problems
-                .push(Problem::new(what).at(format!("{place}: source.tables.{name}")).help(help));
+        let named = self.named();
+        let is_taken = |name: &str| named.iter().any(|(own, _)| *own == name);
+        for (name, problem) in name_problems(self.tables.keys().map(String::as_str), is_taken) {
+            problems.push(problem.at(format!("{place}: source.tables.{name}")));
         }
     }
 
@@ -260,6 +246,31 @@ impl SourceSpec {
         ];
         fixed.into_iter().filter_map(|(name, l)| Some((name, l.as_ref()?))).collect()
     }
+}
+
+/// The tables whose names cannot be registered, each with its problem: a dot, or a name that is taken, by a table before
+/// it or where `is_taken` holds for it in lower case.
+pub fn name_problems<'a>(
+    names: impl IntoIterator<Item = &'a str>,
+    is_taken: impl Fn(&str) -> bool,
+) -> Vec<(&'a str, Problem)> {
+    let mut before = BTreeSet::new();
+    let problem = |name: &'a str| {
+        // SQL folds a table's name to lower case, and a dot separates the schema's name from it.
+        let known = name.to_lowercase();
+        let (what, help) = if name.contains('.') {
+            (format!("the table name `{name}` holds a dot"), "choose a name without one")
+        } else if is_taken(&known) || !before.insert(known) {
+            (
+                format!("the table name `{name}` is taken"),
+                "choose another name; upper case does not count",
+            )
+        } else {
+            return None;
+        };
+        Some((name, Problem::new(what).help(help)))
+    };
+    names.into_iter().filter_map(problem).collect()
 }
 
 /// The problem of a sink whose files the source at `url` would read; `None` where it would not. `source` is the key or

@@ -6,7 +6,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 
 use super::Table;
-use super::cut::{BATCH_ROWS, PART_ROWS, rows_of};
+use super::cut::{BATCH_ROWS, PART_ROWS, rows_of_batch, rows_of_part};
 use crate::error::Result;
 
 /// Computes the rows of a range of units.
@@ -19,6 +19,7 @@ pub struct ComputedTable<'a> {
     units: usize,
     rows_per_unit: usize,
     batch_rows: usize,
+    part_rows: usize,
     compute: Compute<'a>,
 }
 
@@ -36,17 +37,18 @@ impl<'a> ComputedTable<'a> {
             units,
             rows_per_unit: rows_per_unit.max(1),
             batch_rows: BATCH_ROWS,
+            part_rows: PART_ROWS,
             compute: Box::new(compute),
         }
     }
 
-    /// The same table with batches for rows of at most `bytes` bytes.
+    /// The same table with batches and parts for rows of at most `bytes` bytes.
     pub(crate) fn with_row_bytes(self, bytes: usize) -> Self {
-        Self { batch_rows: rows_of(bytes), ..self }
+        Self { batch_rows: rows_of_batch(bytes), part_rows: rows_of_part(bytes), ..self }
     }
 
     fn units_per_part(&self) -> usize {
-        (PART_ROWS / self.rows_per_unit).max(1)
+        (self.part_rows / self.rows_per_unit).max(1)
     }
 }
 
@@ -82,7 +84,7 @@ mod tests {
 
     use arrow::datatypes::Schema;
 
-    use super::super::cut::BATCH_BYTES;
+    use super::super::cut::{BATCH_BYTES, PART_BYTES};
     use super::*;
 
     /// The ranges of units that each part asks for.
@@ -151,9 +153,15 @@ mod tests {
         assert_eq!(ranges(2 * BATCH_ROWS, 1), [[0..BATCH_ROWS, BATCH_ROWS..2 * BATCH_ROWS]]);
         assert_eq!(ranges(4, PART_ROWS / 2).len(), 2);
     }
+
     #[test]
-    fn rows_of_many_bytes_make_small_batches() {
+    fn rows_of_many_bytes_make_small_batches_and_parts() {
         assert_eq!(ranges_of_rows(5, 2, BATCH_BYTES / 4), [[0..2, 2..4, 4..5]]);
         assert_eq!(ranges_of_rows(2, 3, 2 * BATCH_BYTES), [[0..1, 1..2]]);
+        assert_eq!(ranges_of_rows(4, 2, PART_BYTES / 4), [[0..1, 1..2], [2..3, 3..4]]);
+        assert_eq!(ranges_of_rows(2, 3, 2 * PART_BYTES).len(), 2);
+        // Rows of 512 bytes are cut by their number alone.
+        assert_eq!(ranges_of_rows(PART_ROWS, 1, 512).len(), 1);
+        assert_eq!(ranges_of_rows(PART_ROWS, 1, 513).len(), 2);
     }
 }

@@ -14,6 +14,9 @@ pub(super) const BATCH_ROWS: usize = 1 << 13;
 /// The most bytes of ids and labels in a record batch, unless a single span of units has more.
 pub(super) const BATCH_BYTES: usize = 32 << 20;
 
+/// About the most bytes of ids and labels in a part file: [`PART_ROWS`] rows of 512 bytes.
+pub(super) const PART_BYTES: usize = 512 << 20;
+
 /// Adjacent units that are not cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnitSpan {
@@ -69,41 +72,46 @@ impl<'a> UnitRows<'a> {
     }
 }
 
-/// The number of rows of a batch in which even the longest ids and labels of every question fit into [`BATCH_BYTES`].
-pub(super) fn batch_rows(outcome: &Outcome) -> usize {
-    let of_questions = outcome.answers.iter().map(|answer| batch_rows_of(&answer.frame));
-    of_questions.min().unwrap_or(BATCH_ROWS)
+/// The most bytes of ids and labels in a row of any question: those of the longest.
+pub(super) fn row_bytes(outcome: &Outcome) -> usize {
+    outcome.answers.iter().map(|answer| row_bytes_of(&answer.frame)).max().unwrap_or_default()
 }
 
-/// As [`batch_rows`], for one question.
-pub(super) fn batch_rows_of(frame: &Frame) -> usize {
+/// As [`row_bytes`], for one question.
+pub(super) fn row_bytes_of(frame: &Frame) -> usize {
     let ids = [&frame.instances, &frame.annotators, &frame.labels].into_iter();
     let ids = ids.chain(&frame.question).map(Ids::longest).sum::<usize>();
     let described = frame.described.as_ref();
-    rows_of(ids + described.map_or(0, |described| described.features.ids.longest()))
+    ids + described.map_or(0, |described| described.features.ids.longest())
 }
 
 /// The number of rows of a batch if each row has `bytes` bytes.
-pub(super) fn rows_of(bytes: usize) -> usize {
+pub(super) fn rows_of_batch(bytes: usize) -> usize {
     (BATCH_BYTES / bytes.max(1)).clamp(1, BATCH_ROWS)
 }
 
-/// Cuts a table into parts of about [`PART_ROWS`] rows; `rows` has those of each question. Questions with few rows
-/// share a part: thousands of questions do not become thousands of files.
+/// The number of rows of a part if each row has `bytes` bytes.
+pub(super) fn rows_of_part(bytes: usize) -> usize {
+    (PART_BYTES / bytes.max(1)).clamp(1, PART_ROWS)
+}
+
+/// Cuts a table into parts of about `part_rows` rows; `rows` has those of each question. Questions with few rows share
+/// a part: thousands of questions do not become thousands of files.
 pub(super) fn cut(
     table: &dyn OutcomeTable,
     outcome: &Outcome,
     rows: &[UnitRows<'_>],
+    part_rows: usize,
 ) -> Vec<Vec<Chunk>> {
     let questions = if table.is_about_the_run() { 1 } else { outcome.answers.len() };
-    let (mut parts, mut open, mut room) = (Vec::new(), Vec::new(), PART_ROWS);
+    let (mut parts, mut open, mut room) = (Vec::new(), Vec::new(), part_rows);
     for (question, rows) in rows.iter().enumerate().take(questions) {
         let units = table.units(&outcome.answers[question]);
         let mut start = 0;
         while start < units {
             if room < rows.of_span(start) && !open.is_empty() {
                 parts.push(std::mem::take(&mut open));
-                room = PART_ROWS;
+                room = part_rows;
             }
             let (end, taken) = rows.fitting(start..units, room);
             open.push(Chunk { question, units: start..end });

@@ -29,7 +29,7 @@ use crate::frame::{Frame, Ids};
 use crate::model::fitted::Fitted;
 pub use computed::ComputedTable;
 pub(crate) use confusion_matrices::MET;
-use cut::{Chunk, UnitRows, batch_rows, cut};
+use cut::{Chunk, UnitRows, cut, row_bytes, rows_of_batch, rows_of_part};
 pub use cut::{UnitSpan, UnitSpans};
 pub(crate) use probabilities::predictions;
 pub(crate) use run::run;
@@ -115,7 +115,8 @@ pub trait Table: Send + Sync {
     fn n_parts(&self) -> usize;
     /// The rows of one part.
     fn batches(&self, part: usize) -> Box<dyn Iterator<Item = Result<RecordBatch>> + '_>;
-    /// Whether almost all values of a column differ, so that a dictionary of them would not pay.
+    /// Whether almost every unit has a value of its own in a column, in all of its rows, which are adjacent: a dictionary
+    /// of the values would not pay.
     fn is_distinct(&self, column: &str) -> bool;
 }
 
@@ -208,17 +209,18 @@ impl<'a> FilledTable<'a> {
     /// The table, filled with the rows of this outcome.
     #[must_use]
     pub fn new(table: &'static dyn OutcomeTable, outcome: &'a Outcome) -> Self {
-        Self::with_batch_rows(table, outcome, batch_rows(outcome))
+        Self::with_row_bytes(table, outcome, row_bytes(outcome))
     }
 
-    fn with_batch_rows(
+    fn with_row_bytes(
         table: &'static dyn OutcomeTable,
         outcome: &'a Outcome,
-        batch_rows: usize,
+        row_bytes: usize,
     ) -> Self {
         let rows: Vec<UnitRows<'a>> =
             outcome.answers.iter().map(|answer| UnitRows::of(table, answer)).collect();
-        let (schema, parts) = (schema_of(table, outcome), cut(table, outcome, &rows));
+        let parts = cut(table, outcome, &rows, rows_of_part(row_bytes));
+        let (schema, batch_rows) = (schema_of(table, outcome), rows_of_batch(row_bytes));
         Self { table, outcome, schema, rows, parts, batch_rows }
     }
 
@@ -226,8 +228,8 @@ impl<'a> FilledTable<'a> {
     #[must_use]
     pub fn all(outcome: &'a Outcome, wanted: impl Fn(&str) -> bool) -> Vec<Self> {
         let tables = TABLES.iter().filter(|table| wanted(table.name()));
-        let batch_rows = batch_rows(outcome);
-        tables.map(|table| Self::with_batch_rows(*table, outcome, batch_rows)).collect()
+        let row_bytes = row_bytes(outcome);
+        tables.map(|table| Self::with_row_bytes(*table, outcome, row_bytes)).collect()
     }
 
     fn batch(&self, chunk: &Chunk, units: Range<usize>) -> Result<RecordBatch> {

@@ -2,26 +2,25 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::array::{ArrayRef, AsArray};
 use arrow::compute::kernels::cmp::neq;
 use arrow::compute::{cast, nullif};
-use arrow::datatypes::Float64Type;
+use arrow::datatypes::{DataType, Float64Type};
 use datafusion::functions_aggregate::expr_fn::count;
-use datafusion::prelude::{DataFrame, col, lit};
+use datafusion::prelude::{DataFrame, col, lit, when};
 
 use super::tables::{Tables, columns_of};
 use crate::error::{Error, Result, offenders};
 use crate::frame::Ids;
 use crate::metrics::Scored;
 
-/// The rows of the truth.
+/// The rows of the truth that give a class.
 pub(super) struct TrueClasses {
     /// The classes of the run.
     classes: Ids,
     instance: ArrayRef,
     /// The true class by number. All classes that the run does not know share one extra number, which no label has.
-    /// `None` where the truth gives no class.
-    class: Vec<Option<usize>>,
+    class: Vec<usize>,
 }
 
 impl TrueClasses {
@@ -29,17 +28,13 @@ impl TrueClasses {
         let classes = tables.classes().await?;
         let truth = tables.about(truth.clone())?.select_columns(&["instance_id", "class"])?;
         // Rows without a class are ignored, and repeated rows count once.
-        let truth = truth.filter(col("class").is_not_null())?.distinct()?;
+        let truth = with_finite_classes(truth)?.filter(col("class").is_not_null())?.distinct()?;
         refuse_contradictions(&truth).await?;
         let columns = columns_of(truth).await?;
+        // A class that cannot be represented in the run's type is null after the cast, but still counts as wrong.
         let numbers = classes.lookup("truth.class", &as_type(&columns[1], &classes)?)?;
-        // Taken from the values as given: a class that cannot be represented in the run's type is null after the cast,
-        // but still counts as wrong.
-        let nulls = columns[1].logical_nulls();
-        let has_class = |row| nulls.as_ref().is_none_or(|n| n.is_valid(row));
         let number = |n: Option<u32>| n.map_or(classes.len(), |k| k as usize);
-        let class = numbers.into_iter().enumerate();
-        let class = class.map(|(row, n)| has_class(row).then(|| number(n))).collect();
+        let class = numbers.into_iter().map(number).collect();
         Ok(Self { classes, instance: Arc::clone(&columns[0]), class })
     }
 
@@ -47,14 +42,21 @@ impl TrueClasses {
         self.class.len()
     }
 
-    /// Whether a row gives a true class.
-    pub(super) fn has_class(&self, row: usize) -> bool {
-        self.class[row].is_some()
-    }
-
     pub(super) fn n_classes(&self) -> usize {
         self.classes.len()
     }
+}
+
+/// The truth with null for a class that is NaN or infinite: as in gold, it is no class.
+fn with_finite_classes(truth: DataFrame) -> Result<DataFrame> {
+    let class = || col("class");
+    if !truth.schema().field_with_unqualified_name("class")?.data_type().is_floating() {
+        return Ok(truth);
+    }
+    // DataFusion orders NaN above or below all numbers, by its sign.
+    let is_finite = class().gt(lit(f64::NEG_INFINITY)).and(class().lt(lit(f64::INFINITY)));
+    let finite = when(is_finite, class()).end()?.alias("class");
+    Ok(truth.select(vec![col("instance_id"), finite])?)
 }
 
 /// Refuses a truth that gives an instance two classes.
@@ -83,12 +85,20 @@ fn as_type(array: &ArrayRef, like: &Ids) -> Result<ArrayRef> {
         return Err(other());
     }
     let values = cast(array, wanted).map_err(|_| other())?;
-    // A cast truncates fractions, and the integer that remains may be a class.
-    if found.is_floating() && wanted.is_integer() {
-        let is_cut = neq(&cast(&values, found)?, array)?;
-        return Ok(nullif(&values, &is_cut)?);
+    // A cast parses the whole of a text, and a float stands for the numbers to which it is the nearest.
+    if found == wanted || is_text(found) || wanted.is_floating() {
+        return Ok(values);
     }
-    Ok(values)
+    // Otherwise it truncates fractions and times, and makes every number but zero true: what remains may be a class.
+    let is_cut = neq(&cast(&values, found).map_err(|_| other())?, array)?;
+    Ok(nullif(&values, &is_cut)?)
+}
+
+fn is_text(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Dictionary(_, values) => values.is_string(),
+        other => other.is_string(),
+    }
 }
 
 /// The run's labels or predictions, scored on the instances of the truth.
@@ -137,8 +147,8 @@ impl ScoredLabels {
         .map(Some)
     }
 
-    /// Calls `push(scored, instance, probabilities, true class)` for every row of the truth that has a class and whose
-    /// instance is in the table.
+    /// Calls `push(scored, instance, probabilities, true class)` for every row of the truth whose instance is in the
+    /// table.
     fn of(
         truth: &TrueClasses,
         instances: &Ids,
@@ -152,8 +162,7 @@ impl ScoredLabels {
         };
         let found = instances.lookup("truth.instance_id", &as_type(&truth.instance, instances)?)?;
         for (instance, class) in found.iter().zip(&truth.class) {
-            if let (Some(i), Some(class)) = (instance, class) {
-                let i = *i as usize;
+            if let Some(i) = instance.map(|i| i as usize) {
                 push(&mut scored, i, rows.map_or(&[], |rows| rows.row(i)), *class);
             }
         }

@@ -10,6 +10,7 @@ mod tables;
 
 use serde::Serialize;
 
+use super::at_options;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
 use crate::run::Run;
@@ -45,6 +46,10 @@ pub struct Evaluation<'a> {
     pub confusion: Option<&'a str>,
 }
 
+/// The options in place of the keys of a pipeline file.
+const OPTIONS: [(&str, &str); 2] =
+    [("source.tables.truth", "--truth"), ("source.tables.true_confusion", "--confusion")];
+
 /// Scores a run: every measure of [`Scored`](crate::metrics::Scored) on its labels; the same on its predictions, with
 /// the prefix `prediction_`; `unknown_instances`, the number of rows of the truth whose instance is in neither; and,
 /// where the true matrices are given, four `confusion_` measures (`sql/confusion_error.sql`).
@@ -56,6 +61,10 @@ pub async fn evaluate(
     stores: &StoreSpec,
     run: &mut Run,
 ) -> Result<Vec<Score>> {
+    scored(what, stores, run).await.map_err(|e| at_options(e, &OPTIONS))
+}
+
+async fn scored(what: &Evaluation<'_>, stores: &StoreSpec, run: &mut Run) -> Result<Vec<Score>> {
     let ctx = EngineSpec::default().session()?;
     register_run(&ctx, what.run, stores).await?;
     let mut tables = std::collections::BTreeMap::from([("truth".to_owned(), url(what.truth))]);
@@ -132,7 +141,7 @@ async fn label_scores(
     }
     let all = parts().flat_map(|(prefix, given)| given.scored.all(prefix, "truth"));
     let mut scores: Vec<NamedScore> = all.map(|m| (m.name, m.value)).collect();
-    let is_unknown = |row: &usize| truth.has_class(*row) && !parts().any(|(_, s)| s.is_known[*row]);
+    let is_unknown = |row: &usize| !parts().any(|(_, s)| s.is_known[*row]);
     let unknown = (0..truth.len()).filter(is_unknown).count();
     scores.push(("unknown_instances".to_owned(), Some(unknown as f64)));
     Ok((scores, n_instances))

@@ -73,7 +73,7 @@ impl ClassShift {
     fn targets(&self, n: usize) -> Vec<usize> {
         let places = match self {
             Self::HalfOfClasses => n / 2,
-            Self::By(places) => *places,
+            Self::By(places) => places % n,
             Self::Permutation(links) => return linked((0..n).collect(), links),
         };
         (0..n).map(|k| (k + places) % n).collect()

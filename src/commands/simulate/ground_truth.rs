@@ -89,7 +89,7 @@ impl Registered {
 
     /// Reads the truth, and the features and annotations where they are given.
     pub(super) async fn read(&self, run: &mut Run) -> Result<GroundTruth> {
-        self.source.open(&self.ctx, InferenceScope::Whole).await.map_err(super::named)?;
+        self.source.open(&self.ctx, InferenceScope::Whole).await?;
         let query = select(self.ctx.table("truth").await?, Relation::Gold, &self.columns)
             .map_err(|e| {
                 e.at("--truth").help("name the columns with --instance-column and --class-column")
@@ -112,7 +112,7 @@ impl Registered {
             }
             None => None,
         };
-        self.source.check_unchanged().await.map_err(super::named)?;
+        self.source.check_unchanged().await?;
         Ok(GroundTruth { crowd, ..GroundTruth::of(truth, features)? })
     }
 

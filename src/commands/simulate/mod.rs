@@ -6,6 +6,7 @@
 //! recipes       a name and settings become a plan                       pure
 //! draw          the plan becomes annotators and their annotations       pure
 //! resample      the same, on top of a given crowd or redrawn from it    pure
+//! size          the crowds that this machine can hold                   pure
 //! tables        annotations, truth, true confusion, ...                 Arrow
 //! ```
 //! # Why
@@ -25,6 +26,8 @@ mod ground_truth;
 pub mod plan;
 pub mod recipes;
 pub mod resample;
+mod size;
+mod summary;
 mod tables;
 
 #[cfg(test)]
@@ -33,9 +36,7 @@ mod tests;
 use serde_json::{Value, json};
 
 use super::at_options;
-use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
-use crate::frame::{MAX_LABELS, Role};
 use crate::run::Run;
 use crate::sink::{
     BeginOutcome, Contents, JobCommand, JobIdentity, Manifest, ParquetSink, Published, Sink,
@@ -44,12 +45,15 @@ use crate::sink::{
 use crate::source::sink_problem;
 use crate::store::StoreSpec;
 use crate::tables::{SCHEMA_VERSION, Table};
+use designs::Design;
 use draw::draw;
 use ground_truth::{GroundTruth, Registered};
 use recipes::{LoadedRecipe, Needs, Recipe, recipe};
 use resample::resample;
+use size::{check_classes, check_matrices};
 
 pub use ground_truth::SimulationInput;
+pub use summary::CrowdSummary;
 
 /// The arguments of `labelmill simulate`.
 pub struct Simulation<'a> {
@@ -73,28 +77,12 @@ pub struct Simulated {
     pub parameters: Value,
 }
 
-/// The size and accuracy of a drawn crowd.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct CrowdSummary {
-    /// Instances of the truth, annotated or not.
-    pub instances: usize,
-    /// The number of classes.
-    pub classes: usize,
-    /// The number of annotators.
-    pub annotators: usize,
-    /// The number of annotations.
-    pub annotations: usize,
-    /// Instances with gold of role `train`.
-    pub trusted: usize,
-    /// Instances with gold of role `valid`, for choosing the epoch.
-    pub valid: usize,
-    /// Instances with gold of role `holdout`, for scoring.
-    pub holdout: usize,
-    /// The share of right annotations.
-    pub accuracy: f64,
-    /// The expected accuracy, averaged over annotators.
-    pub expected_accuracy: f64,
-}
+/// The options in place of the keys of a pipeline file.
+const OPTIONS: [(&str, &str); 3] = [
+    ("source.tables.truth", "--truth"),
+    ("source.features", "--features"),
+    ("source.annotations", "--annotations"),
+];
 
 /// Draws a crowd for a truth and publishes it. The same request twice is a no-op.
 ///
@@ -106,6 +94,10 @@ pub async fn simulate(
     stores: &StoreSpec,
     run: &mut Run,
 ) -> Result<Simulated> {
+    published(what, stores, run).await.map_err(|e| at_options(e, &OPTIONS))
+}
+
+async fn published(what: &Simulation<'_>, stores: &StoreSpec, run: &mut Run) -> Result<Simulated> {
     let recipe = recipe(what.recipe)?;
     check_given(recipe, &what.given)?;
     for (option, url) in what.given.urls() {
@@ -116,24 +108,13 @@ pub async fn simulate(
     let LoadedRecipe { design, mut parameters } = recipe.load(what.settings)?;
     // Checks the parameters before anything is read.
     design.plan(recipe.classes)?;
-    let blobs = design.blobs();
-    if blobs.is_some() && what.given.truth.is_some() {
+    let draws_instances = design.blobs().is_some();
+    if draws_instances && what.given.truth.is_some() {
         leave_to_the_truth(&mut parameters, what.settings)?;
     }
-    let files = Registered::find(&what.given, stores, run).await.map_err(named)?;
-    let identity = json!([
-        "simulate",
-        env!("CARGO_PKG_VERSION"),
-        SCHEMA_VERSION,
-        recipe.name,
-        parameters,
-        what.seed,
-        files.inputs,
-        what.given.columns,
-    ]);
-    let digest = digest(identity.to_string());
+    let files = Registered::find(&what.given, stores, run).await?;
     let job = JobIdentity {
-        digest,
+        digest: digest(identity_of(what, &parameters, &files).to_string()),
         run_id: Some(CROWD.to_owned()),
         pipeline: "command simulate".to_owned(),
         command: JobCommand::Simulate,
@@ -150,23 +131,18 @@ pub async fn simulate(
         }
         BeginOutcome::New(run_id) => run_id,
     };
-    if let Some(blobs) = blobs.as_ref().filter(|_| what.given.truth.is_none()) {
-        check_size(design.plan(blobs.classes)?.annotators(), blobs.classes)?;
-    }
-    let ground_truth = match (what.given.truth, blobs) {
-        (None, Some(blobs)) => GroundTruth::drawn(&blobs, run),
-        (Some(_), Some(blobs)) => files.read(run).await?.with_blobs(&blobs, run),
-        (_, None) => files.read(run).await?,
-    };
+    let has_truth = what.given.truth.is_some();
+    let ground_truth = read_or_draw(has_truth, design.as_ref(), &files, run).await?;
+    let classes = ground_truth.classes.len();
     ground_truth.check_classes(recipe.name, recipe.classes)?;
-    if blobs.is_some() {
-        let found = [ground_truth.class.len(), ground_truth.classes.len()];
+    if draws_instances {
+        let found = [ground_truth.class.len(), classes];
         OF_DRAWN.iter().zip(found).for_each(|(key, n)| parameters[*key] = json!(n));
     }
-    check_size(0, ground_truth.classes.len())?;
-    let plan = design.plan(ground_truth.classes.len())?;
+    check_classes(classes)?;
+    let plan = design.plan(classes)?;
     let given = ground_truth.crowd.as_ref().map_or(0, |crowd| crowd.annotators.len());
-    check_size(plan.annotators().saturating_add(given), ground_truth.classes.len())?;
+    check_matrices(plan.annotators().saturating_add(given), classes)?;
     let crowd = tokio::task::block_in_place(|| {
         run.pool().install(|| match (plan.given, &ground_truth.crowd) {
             (Some(given), Some(crowd)) => {
@@ -182,19 +158,40 @@ pub async fn simulate(
     let contents = Contents { tables, ..Contents::default() };
     let manifest = sink.publish(&run_id, &job, &contents, run).await?;
     link_tables(&sink, &manifest, run);
-    let expected = crowd.members.iter().map(|m| m.confusion.accuracy(&crowd.shares));
-    let drawn = CrowdSummary {
-        instances: ground_truth.class.len(),
-        classes: ground_truth.classes.len(),
-        annotators: crowd.members.len(),
-        annotations: crowd.annotations.len(),
-        trusted: crowd.instances_with_role(Role::Train).len(),
-        valid: crowd.instances_with_role(Role::Valid).len(),
-        holdout: crowd.instances_with_role(Role::Holdout).len(),
-        accuracy: crowd.accuracy(&ground_truth.class),
-        expected_accuracy: expected.sum::<f64>() / crowd.members.len() as f64,
-    };
-    Ok(Simulated { published: sink.published(manifest, Some(drawn)).await, parameters })
+    let summary = CrowdSummary::of(&ground_truth, &crowd);
+    Ok(Simulated { published: sink.published(manifest, Some(summary)).await, parameters })
+}
+
+/// Everything that the tables depend on.
+fn identity_of(what: &Simulation<'_>, parameters: &Value, files: &Registered) -> Value {
+    json!([
+        "simulate",
+        env!("CARGO_PKG_VERSION"),
+        SCHEMA_VERSION,
+        what.recipe,
+        parameters,
+        what.seed,
+        files.inputs,
+        what.given.columns,
+    ])
+}
+
+/// The instances with their classes and features: those of the files where there is a truth, else drawn ones.
+async fn read_or_draw(
+    has_truth: bool,
+    design: &(dyn Design + Send + Sync),
+    files: &Registered,
+    run: &mut Run,
+) -> Result<GroundTruth> {
+    Ok(match (has_truth, design.blobs()) {
+        (false, Some(blobs)) => {
+            check_classes(blobs.classes)?;
+            check_matrices(design.plan(blobs.classes)?.annotators(), blobs.classes)?;
+            GroundTruth::drawn(&blobs, run)
+        }
+        (true, Some(blobs)) => files.read(run).await?.with_blobs(&blobs, run),
+        (_, None) => files.read(run).await?,
+    })
 }
 
 /// The run id of every crowd: of two crowds that are drawn into one folder at the same time, only one is committed.
@@ -263,33 +260,6 @@ fn check_given(recipe: &Recipe, given: &SimulationInput<'_>) -> Result<()> {
     }
 }
 
-/// The number of confusion matrices of each annotator, and of the whole crowd: without and with common noise.
-const MATRICES: usize = 2;
-
-/// Refuses confusion matrices that do not fit into the memory of this machine.
-fn check_size(annotators: usize, classes: usize) -> Result<()> {
-    if classes > MAX_LABELS {
-        return Err(Error::data(format!(
-            "{classes} distinct classes: is this a column of classes?"
-        ))
-        .at("--truth")
-        .found(format!("more than {MAX_LABELS}, labels of the given annotations included"))
-        .help("name the column that holds the classes with --class-column"));
-    }
-    let of_all = annotators.checked_add(1).and_then(|n| n.checked_mul(MATRICES));
-    let cells = of_all.and_then(|n| n.checked_mul(classes)?.checked_mul(classes));
-    let bytes = cells.and_then(|cells| cells.checked_mul(size_of::<f64>()));
-    if bytes.is_some_and(|bytes| bytes <= EngineSpec::default().memory_bytes()) {
-        return Ok(());
-    }
-    Err(Error::spec("the confusion matrices of the crowd do not fit into memory")
-        .at("--recipe")
-        .found(format!(
-            "{annotators} annotators with a matrix of {classes} classes and as many labels each"
-        ))
-        .help("draw fewer annotators, or merge classes"))
-}
-
 /// The parameters of a recipe that draws instances: the number of instances and of classes.
 const OF_DRAWN: [&str; 2] = ["instances", "classes"];
 
@@ -307,16 +277,6 @@ fn leave_to_the_truth(parameters: &mut Value, settings: &[String]) -> Result<()>
         parameters.retain(|key, _| !OF_DRAWN.contains(&key.as_str()));
     }
     Ok(())
-}
-
-/// Replaces the table's key in an error's place by the option of the command line.
-fn named(error: Error) -> Error {
-    let options = [
-        ("source.tables.truth", "--truth"),
-        ("source.features", "--features"),
-        ("source.annotations", "--annotations"),
-    ];
-    at_options(error, &options)
 }
 
 /// The rows of the table `recipe`.

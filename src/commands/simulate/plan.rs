@@ -63,10 +63,10 @@ impl Plan {
         }
     }
 
-    /// How many annotators there are.
+    /// How many annotators there are, or the largest number if they are more.
     #[must_use]
     pub fn annotators(&self) -> usize {
-        self.groups.iter().map(|(n, _)| n).sum()
+        self.groups.iter().fold(0, |all: usize, (n, _)| all.saturating_add(*n))
     }
 
     /// Draws the trusted instances: the same share of every class.

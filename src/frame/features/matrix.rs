@@ -212,7 +212,7 @@ impl MatrixWriter {
         let folder = self.scratch.folder.as_deref().unwrap_or(Path::new("the temporary folder"));
         let problem = crate::error::Problem::new(format!("the scratch file fails: {e}"))
             .at(format!("engine.scratch: {}", folder.display()))
-            .help("features larger than half of engine.memory_limit are kept there: give it room");
+            .help("features larger than half of the memory limit are kept there: give it room");
         Error::new(Stage::Store, problem)
     }
 }

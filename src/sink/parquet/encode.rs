@@ -86,7 +86,8 @@ pub(super) fn encode(
     Ok((file.into_inner()?, rows))
 }
 
-/// Turns dictionaries off for columns whose values almost all differ, and for floats: they would not pay there.
+/// Turns dictionaries off for columns in which almost every unit has a value of its own, and for floats: they would not
+/// pay there.
 fn encoding(
     properties: WriterPropertiesBuilder,
     field: &Field,

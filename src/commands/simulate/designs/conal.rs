@@ -113,8 +113,9 @@ pub struct OnBlobs {
     /// Features of an instance.
     #[schemars(range(min = 1))]
     pub width: usize,
-    /// The standard deviation of features around the mean of their class; that of the means is 1.
-    #[schemars(range(min = 0))]
+    /// The standard deviation of features around the mean of their class; that of the means is 1. Features
+    /// are 32-bit floats, and with the largest deviation they are still finite.
+    #[schemars(range(min = 0, max = 1e30))]
     pub deviation: f64,
 }
 

@@ -26,8 +26,10 @@ use crate::error::{Error, Result};
 #[serde(deny_unknown_fields, default)]
 pub struct Predictors {
     /// Number of annotators who always take one class for another.
+    #[schemars(range(max = 1_000_000))]
     pub one_way: usize,
     /// Number of annotators who take two classes for each other, half of the time.
+    #[schemars(range(max = 1_000_000))]
     pub both_ways: usize,
     /// The most annotations kept for an instance, chosen at random after all are drawn; if not set, all are kept.
     #[schemars(range(min = 1))]

@@ -56,6 +56,16 @@ fn every_type_of_fixed_matrix_is_the_one_worked_out_by_hand() {
             &[0.0, 0.76, 0.0, 0.24],
         ],
     );
+    // The largest number of places is 3 more than a multiple of 4.
+    assert_rows(
+        &matrix("adversarial(0.3 18446744073709551615)", 4, 0),
+        &[
+            &[0.3, 0.0, 0.0, 0.7],
+            &[0.7, 0.3, 0.0, 0.0],
+            &[0.0, 0.7, 0.3, 0.0],
+            &[0.0, 0.0, 0.7, 0.3],
+        ],
+    );
     assert_rows(
         &matrix("adversarial(0.4 0>2 2>1 1>0)", 3, 0),
         &[&[0.4, 0.0, 0.6], &[0.6, 0.4, 0.0], &[0.0, 0.6, 0.4]],

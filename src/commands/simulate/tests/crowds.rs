@@ -192,9 +192,18 @@ fn predictors_confuse_one_pair_each_and_their_features_tell_which() {
     let two = design.load(&[]).unwrap().design.plan(2).unwrap();
     let crowd = drawn(&two, &[0, 1, 0, 1], 2, 0);
     assert_eq!(crowd.features[..2], [[-1.0, 0.0, 0.0, 1.0], [0.0, -1.0, 1.0, 0.0]]);
+    let many = ["both_ways=1000000000000".to_owned()];
+    let error = design.load(&many).err().unwrap().to_string();
+    assert!(error.contains("the number must be at most 1000000"), "{error}");
     let none = ["one_way=0", "both_ways=0"].map(str::to_owned);
     let error = design.load(&none).unwrap().design.plan(2).unwrap_err().to_string();
     assert!(error.contains("a crowd needs an annotator"), "{error}");
+}
+
+#[test]
+fn more_annotators_than_any_number_are_as_many_as_the_largest() {
+    let groups = crowd(&format!("{}*right, 2*right", usize::MAX)).unwrap();
+    assert_eq!(Plan::of(groups).annotators(), usize::MAX);
 }
 
 #[test]

@@ -108,6 +108,23 @@ fn products_have_the_deviation_one_and_shares_the_wanted_mean_at_any_number_of_t
 }
 
 #[test]
+fn features_are_finite_whatever_their_deviation() {
+    let loaded = |deviation: &str| {
+        let settings = [format!("deviation={deviation}"), "instances=2000".to_owned()];
+        recipe("conal-synthetic").unwrap().load(&settings)
+    };
+    let error = loaded("1e39").err().unwrap().to_string();
+    assert!(error.contains("the number must be at most 1e30"), "{error}");
+    let (blobs, run) = (loaded("1e30").unwrap().design.blobs().unwrap(), Run::new(0));
+    let features = blobs.features(&blobs.truth(&run), blobs.classes, &run);
+    let mut row = vec![0.0; features.width()];
+    for i in 0..2000 {
+        features.read(i, &mut row);
+        assert!(row.iter().all(|value| value.is_finite()), "{row:?}");
+    }
+}
+
+#[test]
 fn instances_that_look_alike_have_the_wanted_share() {
     let (class, rows) = (vec![0, 1, 1], vec![0, 0, 0]);
     let features = Matrix::from_rows(2, &[0.0, 0.0]);
