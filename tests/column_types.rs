@@ -1,13 +1,20 @@
 //! A column gets the type that holds every value of every file; if there is none, the error names the files that
 //! disagree.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, StringArray};
+use arrow::array::{
+    ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
+};
+use arrow::compute::cast;
+use arrow::datatypes::DataType;
 
 use crate::job::{Job, assert_says, cells, rows_read, vote};
-use crate::support::{number, read_table, run_fails, run_ok, stdout, text, write_parquet};
+use crate::support::{
+    number, read_batches, read_table, run_fails, run_ok, stdout, text, write_parquet,
+};
 
 /// NDJSON of `n` rows with the extra fields `early`, and one last row with the extra fields `last`.
 fn late(n: usize, early: &str, last: &str) -> String {
@@ -277,4 +284,27 @@ fn gold_of_a_csv_may_have_negative_ids_and_ids_above_all_signed_integers() {
         let found = metrics.iter().find(|row| text(row, "name") == name);
         assert_eq!(found.map(|row| number(row, "value")), Some(value), "{name}");
     }
+}
+
+/// Each file has few ids, as has question `p`; those of question `q` are too many for indices of 8 bits.
+#[test]
+fn a_dictionary_too_narrow_for_one_question_is_plain_text_in_all_of_them() {
+    let job = Job::new();
+    let coded = DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::Utf8));
+    for (file, question, ids) in [("a", "p", 0..2), ("b", "q", 0..100), ("c", "q", 100..200)] {
+        let n = ids.len();
+        let ids: ArrayRef = Arc::new(ids.map(|i| Some(format!("i{i}"))).collect::<StringArray>());
+        let same = |value: &str| Arc::new(StringArray::from(vec![value; n])) as ArrayRef;
+        let columns = vec![
+            ("instance_id", cast(&ids, &coded).unwrap()),
+            ("annotator_id", same("a")),
+            ("label", same("x")),
+            ("question", same(question)),
+        ];
+        write_parquet(&job.path(&format!("in/{file}.parquet")), columns);
+    }
+    let labels = read_batches(&job.run(&vote("in", "")), "labels");
+    assert_eq!(labels.iter().map(RecordBatch::num_rows).sum::<usize>(), 202);
+    let types = labels.iter().map(|batch| batch["instance_id"].data_type().clone());
+    assert_eq!(types.collect::<BTreeSet<_>>(), BTreeSet::from([DataType::Utf8]));
 }

@@ -38,7 +38,12 @@ impl Ids {
     /// # Errors
     /// When no value can become one of that type.
     pub fn first_outside(&self, data_type: &DataType) -> Result<Option<usize>> {
-        if self.values().data_type() == data_type {
+        let own = self.values().data_type();
+        let is_binary = |t: &DataType| matches!(t, DataType::Binary | DataType::LargeBinary);
+        let have_same_values =
+            (own.is_string() && data_type.is_string()) || (is_binary(own) && is_binary(data_type));
+        // Offsets of the other type may be too narrow for all values together, but not for those of a table's batch.
+        if own == data_type || have_same_values {
             return Ok(None);
         }
         let there = cast(self.values(), data_type)?;

@@ -4,6 +4,7 @@
 //! Numbering by arrival would make every sum depend on the order of rows and files. Sorted numbers make the whole
 //! job independent of it, and the rows of tables come out sorted.
 
+mod common_type;
 mod decode;
 mod dictionary;
 mod direct;
