@@ -95,7 +95,8 @@ pub struct ColumnsSpec {
     pub class: Option<String>,
     /// The column that holds `role` (of gold).
     pub role: Option<String>,
-    /// The column that holds `features` as lists. Without one, every column of numbers is a feature.
+    /// The column that holds `features` as lists; annotators' features need not have it. Without one, every column of
+    /// numbers is a feature.
     pub features: Option<String>,
 }
 
