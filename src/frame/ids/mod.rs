@@ -13,6 +13,7 @@ mod hash;
 mod interner;
 mod key;
 mod lookup;
+mod run_ends;
 mod table;
 mod times;
 mod untyped;
@@ -28,6 +29,7 @@ pub(super) use floats::finite;
 pub(super) use interner::Interner;
 pub(super) use key::NULL;
 pub use lookup::IdIndex;
+pub(super) use run_ends::without_run_ends;
 pub(super) use untyped::as_text;
 
 use crate::error::Result;

@@ -17,6 +17,7 @@ use super::dictionary::dictionary;
 use super::floats::finite;
 use super::hash::Secret;
 use super::key::{IdType, IndexedKey, Key, NULL, Packed, compare, for_each_key};
+use super::run_ends::without_run_ends;
 use super::table::{KeyTable, key};
 use super::times::{stored, stored_type};
 use super::untyped::{as_integers, integers as plain_integers, is_untyped, may_become_integers};
@@ -201,9 +202,10 @@ impl Interner {
         if IdType::of(array.data_type()) != IdType::of(&self.data_type) {
             return Err(another_type(&self.column, array.data_type(), &self.data_type));
         }
-        let (values, rows) = match dictionary(array)? {
+        let plain = without_run_ends(array)?;
+        let (values, rows) = match dictionary(&plain)? {
             Some((values, rows)) => (values, Some(rows)),
-            None => (Arc::clone(array), None),
+            None => (plain, None),
         };
         let values =
             stored(&finite(&values)).map_err(|e| e.about(&format!("`{}`", self.column)))?;
