@@ -49,7 +49,7 @@ pub struct Overrides {
 /// When the text is not TOML; the error names `place` (the file) and the line.
 pub fn parse(text: &str, place: &str) -> Result<toml::Table> {
     let not_toml = |what: String, byte: Option<usize>| {
-        let line = byte.map(|byte| text[..byte].lines().count().max(1));
+        let line = byte.map(|byte| text[..byte].matches('\n').count() + 1);
         Error::spec(what)
             .at(line.map_or_else(|| place.to_owned(), |l| format!("{place}:{l}")))
             .help("the file must be TOML; see `labelmill schema`")
@@ -312,6 +312,19 @@ mod tests {
         expand("${dss}", &vars(&[("ds", "1")]), "f: source", &mut problems);
         let error = problems.into_result().unwrap_err().to_string();
         assert!(error.contains("did you mean `ds`?"), "{error}");
+    }
+
+    #[test]
+    fn the_first_column_of_a_line_has_the_number_of_its_line() {
+        let deep = format!("x = {}", "[\n".repeat(81));
+        for (text, place) in [
+            ("a = 1\na = 2\n", "p.toml:2\n"),
+            ("a = 1\r\n\r\n  a = 2", "p.toml:3\n"),
+            (deep.as_str(), "p.toml:81\n"),
+        ] {
+            let error = parse(text, "p.toml").unwrap_err().to_string();
+            assert!(error.contains(place), "{error}");
+        }
     }
 
     #[test]
