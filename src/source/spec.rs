@@ -45,7 +45,8 @@ pub enum Location {
     Rows(InlineRows),
 }
 
-/// Rows of a relation, each with its values in the contract's order; columns at the end may be left out.
+/// Rows of a relation, each with its values in the contract's order; columns at the end may be left out of all rows
+/// alike.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct InlineRows(pub Vec<Vec<Scalar>>);

@@ -13,8 +13,8 @@ use arrow::datatypes::DataType;
 use super::key::{IdType, Key, row_converter, with_bytes};
 use crate::error::{Error, Result};
 
-/// Decodes `keys` to an array of type `data_type`; to plain values where that is a dictionary with too few indices, and to
-/// large text or binary where its offsets cannot address all bytes.
+/// Decodes `keys` to an array of type `data_type`; to plain values where that is a dictionary with too few indices, and
+/// to large text or binary where its offsets cannot address all bytes.
 ///
 /// # Errors
 /// When a key does not fit the type.

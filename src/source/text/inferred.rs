@@ -2,8 +2,8 @@
 //! exactly.
 //!
 //! # Why
-//! An integer decoder reads `007` and `+7` as 7, and a double decoder rounds integers beyond 2^53. In the first rows such
-//! values make the column text; further down in a file, two different codes would silently become one number.
+//! An integer decoder reads `007` and `+7` as 7, and a double decoder rounds integers beyond 2^53. In the first rows
+//! such values make the column text; further down in a file, two different codes would silently become one number.
 
 use std::sync::Arc;
 
