@@ -239,11 +239,11 @@ impl GoldRows {
     /// other classes, which only scores.
     pub(super) fn by_feature_row(
         &self,
-        (instances, index): (&Ids, &mut IdIndex),
+        (instances, index): (&Ids, &IdIndex),
         labels: &Ids,
         n_classes: usize,
     ) -> Result<(Vec<Gold>, Vec<Gold>)> {
-        let numbers = |name: &str, index: &mut IdIndex| {
+        let numbers = |name: &str, index: &IdIndex| {
             let column = self.batch.column_by_name(name);
             let column = column.ok_or_else(|| Error::bug(format!("gold lacks `{name}`")))?;
             let schema = self.batch.schema();
@@ -251,7 +251,7 @@ impl GoldRows {
             index.lookup(field, column).map_err(|e| e.or_at("source.gold"))
         };
         let rows = numbers("instance_id", index)?;
-        let classes = numbers("class", &mut labels.index("class")?)?;
+        let classes = numbers("class", &labels.index("class")?)?;
         let of_row = |((row, class), role): ((Option<u32>, Option<u32>), Role)| {
             let class = class.filter(|c| (*c as usize) < n_classes).unwrap_or(n_classes as u32);
             Some(Gold { instance: row?, class, role })

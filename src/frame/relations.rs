@@ -120,10 +120,10 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> R
         None => None,
     };
     let (annotators, _held_too) = annotators.unzip();
-    let mut features = Indexed::of(features, "instance_id")?;
-    let mut annotators = annotators.map(|a| Indexed::of(a, "annotator_id")).transpose()?;
+    let features = Indexed::of(features, "instance_id")?;
+    let annotators = annotators.map(|a| Indexed::of(a, "annotator_id")).transpose()?;
     for (frame, gold) in frames.iter_mut().zip(&gold) {
-        let described = describe(frame, &mut features, annotators.as_mut(), gold.as_ref());
+        let described = describe(frame, &features, annotators.as_ref(), gold.as_ref());
         let (described, unknown) = described.map_err(|e| e.about_some(frame.subject()))?;
         frame.described = Some(described);
         frame.unknown_gold.of_feature_rows = unknown;
@@ -229,7 +229,7 @@ impl Indexed {
     }
 
     /// The feature row of each of `ids`, `None` where there is none.
-    fn rows_of(&mut self, ids: &Ids) -> Result<Vec<Option<u32>>> {
+    fn rows_of(&self, ids: &Ids) -> Result<Vec<Option<u32>>> {
         self.index.lookup_ids(ids)
     }
 }
@@ -238,8 +238,8 @@ impl Indexed {
 /// question does not have.
 fn describe(
     frame: &Frame,
-    features: &mut Indexed,
-    annotators: Option<&mut Indexed>,
+    features: &Indexed,
+    annotators: Option<&Indexed>,
     gold: Option<&GoldRows>,
 ) -> Result<(QuestionFeatures, Vec<Gold>)> {
     let row_of_instance =
