@@ -1,13 +1,20 @@
 //! A column gets the type that holds every value of every file; if there is none, the error names the files that
 //! disagree.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, StringArray};
+use arrow::array::{
+    ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
+};
+use arrow::compute::cast;
+use arrow::datatypes::DataType;
 
 use crate::job::{Job, assert_says, cells, rows_read, vote};
-use crate::support::{number, read_table, run_fails, run_ok, stdout, text, write_parquet};
+use crate::support::{
+    number, read_batches, read_table, run_fails, run_ok, stdout, text, write_parquet,
+};
 
 /// NDJSON of `n` rows with the extra fields `early`, and one last row with the extra fields `last`.
 fn late(n: usize, early: &str, last: &str) -> String {
@@ -172,17 +179,49 @@ fn a_value_past_the_first_rows_of_csv_is_none_of_another_kind() {
         let rows: Vec<String> = (0..1_200).map(|n| format!("i{n},{}{decimal}", n % 5)).collect();
         job.write("in.csv", &format!("id,code\n{}\ni,{last}\n", rows.join("\n")));
     };
-    for (last, decimal) in [("007", ""), ("1.5", ""), ("9007199254740993", ".5"), ("007", ".5")] {
+    for (last, decimal) in [
+        ("007", ""),
+        ("+7", ""),
+        (" 7", ""),
+        ("-0", ""),
+        ("1.5", ""),
+        ("9007199254740993", ".5"),
+        ("007", ".5"),
+    ] {
         write(last, decimal);
         let error = run_fails(&codes, 3);
         let found = format!("`{last}` in the column `code` of record 1201");
         assert_says(&error, &["a record does not fit the columns", &found, "in.csv"]);
     }
-    for (last, decimal, most) in [("9007199254740993", "", "9007199254740993"), ("7", ".5", "7.0")]
+    for (last, decimal, most) in
+        [("9007199254740993", "", "9007199254740993"), ("7", ".5", "7.0"), ("+7", ".5", "7.0")]
     {
         write(last, decimal);
         assert_eq!(stdout(&run_ok(&codes)), format!("{{\"m\":{most}}}\n"));
     }
+}
+
+/// As codes these are different texts; as weights and times they are numbers.
+#[test]
+fn numbers_with_a_plus_or_a_space_are_text_unless_a_measure_is_wanted() {
+    let job = Job::new();
+    let others: String = (0..1_200).map(|n| format!("j{n},a,x,1,5,7\n")).collect();
+    job.write(
+        "in.csv",
+        &format!(
+            "instance_id,annotator_id,label,weight,annotated_at,code\n\
+             i,a,early, 3, 7,+7\ni,b,other,+1,1,7\n{others}i,a,late,3,+8,+7\n"
+        ),
+    );
+    let more = "frame.duplicates = 'last'
+                source.sql.annotations = \"select * from annotations where code in ('+7', '7')\"";
+    let run = job.run(&vote("in.csv", more));
+    assert_eq!(rows_read(&run), "1203 1202");
+    assert_eq!(cells(&read_table(&run, "labels")[..1], &["instance_id", "label"]), ["i late"]);
+    let table = format!("t={}", job.url("in.csv"));
+    let query = "select distinct code from t order by 1";
+    let codes = stdout(&run_ok(&["sql", "--json", "--table", &table, "-c", query]));
+    assert_eq!(codes, "{\"code\":\"+7\"}\n{\"code\":\"7\"}\n");
 }
 
 #[test]
@@ -214,8 +253,10 @@ fn a_column_of_features_that_holds_text_among_numbers_is_no_silent_loss() {
     // A column of text alone (`words`) is not a feature, nor is a column that the query leaves out (`k`).
     let query = "sql.features = 'SELECT instance_id, h, words FROM features', features";
     job.ends(&pipeline.replacen("features", query, 1), &[], 0);
-    with("7");
-    job.ends(pipeline, &[], 0);
+    for number in ["7", " 7", "+7", "-0"] {
+        with(number);
+        job.ends(pipeline, &[], 0);
+    }
 }
 
 /// The valid id was named as the wrong one, or was not found, because of the other.
@@ -243,4 +284,27 @@ fn gold_of_a_csv_may_have_negative_ids_and_ids_above_all_signed_integers() {
         let found = metrics.iter().find(|row| text(row, "name") == name);
         assert_eq!(found.map(|row| number(row, "value")), Some(value), "{name}");
     }
+}
+
+/// Each file has few ids, as has question `p`; those of question `q` are too many for indices of 8 bits.
+#[test]
+fn a_dictionary_too_narrow_for_one_question_is_plain_text_in_all_of_them() {
+    let job = Job::new();
+    let coded = DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::Utf8));
+    for (file, question, ids) in [("a", "p", 0..2), ("b", "q", 0..100), ("c", "q", 100..200)] {
+        let n = ids.len();
+        let ids: ArrayRef = Arc::new(ids.map(|i| Some(format!("i{i}"))).collect::<StringArray>());
+        let same = |value: &str| Arc::new(StringArray::from(vec![value; n])) as ArrayRef;
+        let columns = vec![
+            ("instance_id", cast(&ids, &coded).unwrap()),
+            ("annotator_id", same("a")),
+            ("label", same("x")),
+            ("question", same(question)),
+        ];
+        write_parquet(&job.path(&format!("in/{file}.parquet")), columns);
+    }
+    let labels = read_batches(&job.run(&vote("in", "")), "labels");
+    assert_eq!(labels.iter().map(RecordBatch::num_rows).sum::<usize>(), 202);
+    let types = labels.iter().map(|batch| batch["instance_id"].data_type().clone());
+    assert_eq!(types.collect::<BTreeSet<_>>(), BTreeSet::from([DataType::Utf8]));
 }

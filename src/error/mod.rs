@@ -6,20 +6,19 @@
 
 mod exhausted;
 mod libraries;
+mod words;
 
 use std::borrow::Cow;
 use std::fmt;
 
 pub(crate) use libraries::NAME_HELP;
+pub use words::{SHOWN_OFFENDERS, did_you_mean, nearest, offenders};
 
 use crate::escape;
 use crate::redact::redacted;
 
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// How many offenders an error names before it only counts them.
-pub const SHOWN_OFFENDERS: usize = 5;
 
 /// The part of the job that failed; it alone decides the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -294,37 +293,6 @@ pub(crate) fn clipped(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// `a, b, c` in backticks, at most [`SHOWN_OFFENDERS`] of them, then a count.
-pub fn offenders<T: fmt::Display>(all: impl IntoIterator<Item = T>) -> String {
-    let all: Vec<String> = all.into_iter().map(|v| format!("`{v}`")).collect();
-    let shown = all.len().min(SHOWN_OFFENDERS);
-    let text = all[..shown].join(", ");
-    if all.len() > shown { format!("{text} and {} more", all.len() - shown) } else { text }
-}
-
-/// The candidate that is nearest to `word` by edit distance, if it is near enough for a typing error.
-pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // The distance takes time and memory proportional to the product of the lengths, and typing errors do not matter in
-    // names this long.
-    let is_short = |word: &str| word.len() <= 256;
-    candidates
-        .into_iter()
-        .filter(|c| is_short(word) && is_short(c))
-        .map(|c| (strsim::damerau_levenshtein(&word.to_lowercase(), &c.to_lowercase()), c))
-        .filter(|(distance, c)| *distance <= 1 + word.len().max(c.len()) / 4)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, c)| c)
-}
-
-/// The help for a word that is none of the candidates: the nearest of them, or `otherwise` if none is near.
-pub fn did_you_mean<'a>(
-    word: &str,
-    candidates: impl IntoIterator<Item = &'a str>,
-    otherwise: impl FnOnce() -> String,
-) -> String {
-    nearest(word, candidates).map_or_else(otherwise, |near| format!("did you mean `{near}`?"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -370,16 +338,5 @@ mod tests {
         let wanted = ["y.z", "y.z.c", "a.bc", "x.a.b", "file: a.b"];
         assert_eq!(moved[..5], wanted.map(problem));
         assert_eq!(moved[5], Problem::new("a.b"));
-    }
-
-    #[test]
-    fn the_nearest_name_is_a_slip_away_or_none() {
-        assert_eq!(nearest("anotations", ["annotations", "gold"]), Some("annotations"));
-        assert_eq!(nearest("zzz", ["annotations", "gold"]), None);
-    }
-
-    #[test]
-    fn offenders_are_five_then_a_count() {
-        assert_eq!(offenders(1..=7), "`1`, `2`, `3`, `4`, `5` and 2 more");
     }
 }

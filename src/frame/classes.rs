@@ -162,19 +162,21 @@ fn of_type(scalar: &Scalar, data_type: &DataType) -> Option<ArrayRef> {
         Scalar::Float(v) => Arc::new(Float64Array::from(vec![*v])),
         Scalar::Text(v) => Arc::new(StringArray::from(vec![v.as_str()])),
     };
+    let array = cast(&plain, data_type).ok()?;
     let is_same = match scalar {
         Scalar::Bool(_) => !data_type.is_numeric(),
-        Scalar::Int(v) => {
-            *data_type != DataType::Boolean && (!data_type.is_floating() || *v as f64 as i64 == *v)
+        // Floats round large integers.
+        Scalar::Int(_) if data_type.is_floating() => {
+            cast(&array, plain.data_type()).is_ok_and(|again| again.as_ref() == plain.as_ref())
         }
+        Scalar::Int(_) => *data_type != DataType::Boolean,
         Scalar::Float(v) => {
             *data_type != DataType::Boolean && (!data_type.is_integer() || v.fract() == 0.0)
         }
         Scalar::Text(_) => true,
     };
-    let array = cast(&plain, data_type).ok().filter(|_| is_same)?;
     let array = concat(&[array.as_ref()]).ok()?;
-    (array.null_count() == 0).then_some(array)
+    (is_same && array.null_count() == 0).then_some(array)
 }
 
 #[cfg(test)]
@@ -189,7 +191,10 @@ mod tests {
             (Scalar::Bool(true), vec![Boolean, Utf8], vec![Int64, UInt8, Float64]),
             (Scalar::Int(1), vec![Int64, UInt8, Float32, Float64, Utf8], vec![Boolean]),
             (Scalar::Int(-1), vec![Int64, Float64], vec![UInt8]),
+            (Scalar::Int((1 << 24) + 1), vec![Int64, Float64], vec![Float32]),
             (Scalar::Int((1 << 53) + 1), vec![Int64, Utf8], vec![Float64]),
+            (Scalar::Int(i64::MAX), vec![Int64, Utf8], vec![Float32, Float64]),
+            (Scalar::Int(i64::MIN), vec![Int64, Float32, Float64], vec![UInt8]),
             (Scalar::Float(0.9), vec![Float64, Float32, Utf8], vec![Int64, Boolean]),
             (Scalar::Float(2.0), vec![Float64, Int64], vec![Boolean]),
             (Scalar::Text("7".to_owned()), vec![Utf8, Int64], vec![Boolean]),

@@ -1,19 +1,19 @@
 //! Collects the rows of one question by provisional numbers, then assigns final numbers and builds the sparse views.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::Schema;
-use rayon::prelude::*;
 
-use super::AnnotationRows;
 use super::Duplicates;
-use super::annotations::{Annotations, Dims, ITEMS_PER_BLOCK};
+use super::annotation_columns::AnnotationColumns;
+use super::annotations::{Annotations, Dims, Repeated};
 use super::budget::{BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, HeldBytes};
 use super::classes::{LabelAxis, MAX_LABELS, too_many_labels};
 use super::gold::{Gold, GoldNumber, GoldRows, Role, UnknownGold};
 use super::id_columns::id_columns;
-use super::ids::{Interner, NULL};
+use super::ids::{Ids, Interner, NULL};
 use super::optional_columns::OptionalColumns;
 use super::rejects::{Reason, Rejects};
 use super::shown_column::ShownColumn;
@@ -28,16 +28,6 @@ pub(super) struct Collector {
     rows: AnnotationColumns,
     rejects: Rejects,
     read: u64,
-}
-
-/// Used rows, by provisional numbers; the optional columns are as long as the others or empty.
-#[derive(Default)]
-struct AnnotationColumns {
-    instance: Vec<u32>,
-    annotator: Vec<u32>,
-    label: Vec<u32>,
-    weight: Vec<f64>,
-    annotated_at: Vec<i64>,
 }
 
 /// The result of finishing a question.
@@ -55,6 +45,21 @@ pub(super) struct Unlabelled {
     pub(super) instances: u64,
     /// The number of its instances with gold of the role `holdout`.
     pub(super) held_out: u64,
+}
+
+impl Unlabelled {
+    /// The rejects of a question, and the numbers of its instances, of which those stay that `stays` says.
+    fn of(rejects: Rejects, stays: &[bool], gold: &[GoldNumber]) -> Self {
+        let holds_out = |g: &&GoldNumber| {
+            g.role == Role::Holdout && g.class != NULL && stays[g.instance as usize]
+        };
+        let held_out: BTreeSet<u32> = gold.iter().filter(holds_out).map(|g| g.instance).collect();
+        Self {
+            rejects,
+            instances: stays.iter().filter(|stays| **stays).count() as u64,
+            held_out: held_out.len() as u64,
+        }
+    }
 }
 
 impl Collector {
@@ -215,35 +220,14 @@ impl Collector {
         )?;
         self.rows.reject_unknown(&classes, &mut self.rejects);
         if classes.n == 0 && !self.rows.instance.is_empty() {
-            return Err(Error::data(
-                "nobody chose a class: every label is one of frame.extra_labels",
-            )
-            .at("frame.extra_labels")
-            .help(
-                "list the classes in frame.classes, or take some words out of frame.extra_labels",
-            ));
+            return Err(no_class());
         }
         if spec.duplicates == Duplicates::Last {
             self.rejects.add_rows(Reason::Superseded, self.rows.keep_newest());
         }
-        // An instance whose rows were all rejected stays, without a label; only gold that trains adds one.
-        let mut stays = vec![true; self.instances.len()];
-        gold_numbers.iter().filter(|g| g.is_new).for_each(|g| stays[g.instance as usize] = false);
-        gold_numbers
-            .iter()
-            .filter(|g| g.role.trains())
-            .for_each(|g| stays[g.instance as usize] = true);
+        let stays = instances_that_stay(self.instances.len(), &gold_numbers);
         if self.rows.instance.is_empty() {
-            let holds_out = |g: &&GoldNumber| {
-                g.role == Role::Holdout && g.class != NULL && stays[g.instance as usize]
-            };
-            let held_out: BTreeSet<u32> =
-                gold_numbers.iter().filter(holds_out).map(|g| g.instance).collect();
-            return Ok(Finished::Nothing(Unlabelled {
-                rejects: self.rejects,
-                instances: stays.iter().filter(|stays| **stays).count() as u64,
-                held_out: held_out.len() as u64,
-            }));
+            return Ok(Finished::Nothing(Unlabelled::of(self.rejects, &stays, &gold_numbers)));
         }
         tracing::debug!(rows = self.read, "read");
         let used_annotators = used(&self.rows.annotator, self.annotators.len());
@@ -261,16 +245,8 @@ impl Collector {
         held.expect_result(building, dims, self.rows.instance.len())?;
         tracing::debug!(instances = dims.instances, annotators = dims.annotators, "numbered");
         let rows = self.rows.renumbered(&instance_rank, &annotator_rank, &classes.rank);
-        let mut annotations =
-            Annotations::build(dims, rows, spec.duplicates).map_err(|repeated| {
-                let pairs = repeated.0.iter().map(|(i, r)| {
-                    format!("{} / {}", instances.text(*i as usize), annotators.text(*r as usize))
-                });
-                Error::data("annotators answered an instance more than once")
-                    .at("frame.duplicates")
-                    .found(offenders(pairs))
-                    .help("choose \"share\", \"last\" or \"keep\", or clean the input")
-            })?;
+        let mut annotations = Annotations::build(dims, rows, spec.duplicates)
+            .map_err(|repeated| answered_again(&repeated, &instances, &annotators))?;
         tracing::debug!(annotations = annotations.len(), "views built");
         let axis = (&classes, spec.classes.is_some());
         let (gold, unknown) = Gold::resolve(gold_numbers, &instance_rank, axis, &instances)?;
@@ -313,75 +289,30 @@ fn used(numbers: &[u32], n: usize) -> Vec<bool> {
     used
 }
 
-impl AnnotationColumns {
-    fn reject_unknown(&mut self, classes: &LabelAxis, rejects: &mut Rejects) {
-        let unknown = |label: u32| classes.rank[label as usize] == NULL;
-        if self.label.iter().any(|l| unknown(*l)) {
-            let mut rows = vec![0; classes.rank.len()];
-            self.label.iter().for_each(|label| rows[*label as usize] += 1);
-            // Once for each label: the text of one that millions of rows have may be large.
-            for (label, rows) in
-                (0..).zip(rows).filter(|(label, rows)| *rows > 0 && unknown(*label))
-            {
-                rejects.add(Reason::UnknownClass, rows, classes.text(label));
-            }
-            let keep: Vec<bool> = self.label.iter().map(|l| !unknown(*l)).collect();
-            self.retain(&keep);
-        }
-    }
+/// Whether each of `n` instances is one of the frame. An instance whose rows were all rejected stays, without a label;
+/// only gold that trains adds one.
+fn instances_that_stay(n: usize, gold: &[GoldNumber]) -> Vec<bool> {
+    let mut stays = vec![true; n];
+    gold.iter().filter(|g| g.is_new).for_each(|g| stays[g.instance as usize] = false);
+    gold.iter().filter(|g| g.role.trains()).for_each(|g| stays[g.instance as usize] = true);
+    stays
+}
 
-    /// Keeps the rows with the newest time of each (instance, annotator); returns the number of removed rows.
-    fn keep_newest(&mut self) -> u64 {
-        let n = self.instance.len();
-        let mut order: Vec<usize> = (0..n).collect();
-        let pair = |row: usize| (self.instance[row], self.annotator[row]);
-        order.sort_unstable_by_key(|row| (pair(*row), self.annotated_at[*row]));
-        let mut keep = vec![false; n];
-        let mut newest = None;
-        for row in order.into_iter().rev() {
-            let (this_pair, at) = (pair(row), self.annotated_at[row]);
-            match newest {
-                Some((newest_pair, newest_at)) if newest_pair == this_pair => {
-                    keep[row] = at == newest_at;
-                }
-                _ => {
-                    keep[row] = true;
-                    newest = Some((this_pair, at));
-                }
-            }
-        }
-        let gone = keep.iter().filter(|k| !**k).count() as u64;
-        self.retain(&keep);
-        gone
-    }
+fn no_class() -> Error {
+    Error::data("nobody chose a class: every label is one of frame.extra_labels")
+        .at("frame.extra_labels")
+        .help("list the classes in frame.classes, or take some words out of frame.extra_labels")
+}
 
-    fn retain(&mut self, keep: &[bool]) {
-        fn filter<T>(values: &mut Vec<T>, keep: &[bool]) {
-            let mut row = 0;
-            values.retain(|_| {
-                row += 1;
-                keep[row - 1]
-            });
-        }
-        filter(&mut self.instance, keep);
-        filter(&mut self.annotator, keep);
-        filter(&mut self.label, keep);
-        filter(&mut self.weight, keep);
-        filter(&mut self.annotated_at, keep);
-    }
-
-    /// The rows by final numbers.
-    fn renumbered(mut self, instance: &[u32], annotator: &[u32], label: &[u32]) -> AnnotationRows {
-        let map = |numbers: &mut Vec<u32>, rank: &[u32]| {
-            numbers
-                .par_iter_mut()
-                .with_min_len(ITEMS_PER_BLOCK)
-                .for_each(|n| *n = rank[*n as usize]);
-        };
-        map(&mut self.instance, instance);
-        map(&mut self.annotator, annotator);
-        map(&mut self.label, label);
-        let Self { instance, annotator, label, weight, .. } = self;
-        AnnotationRows { instance, annotator, label, weight }
-    }
+fn answered_again(repeated: &Repeated, instances: &Ids, annotators: &Ids) -> Error {
+    let pairs = repeated.0.iter().map(|(i, r)| {
+        // Only those that are shown are written: there may be millions.
+        fmt::from_fn(move |f| {
+            write!(f, "{} / {}", instances.text(*i as usize), annotators.text(*r as usize))
+        })
+    });
+    Error::data("annotators answered an instance more than once")
+        .at("frame.duplicates")
+        .found(offenders(pairs))
+        .help("choose \"share\", \"last\" or \"keep\", or clean the input")
 }

@@ -11,7 +11,7 @@ use datafusion::prelude::DataFrame;
 use super::Frame;
 use super::budget::Budget;
 use super::classes::LabelAxis;
-use super::ids::{IdIndex, Ids, Interner, NULL, finite};
+use super::ids::{IdIndex, Ids, Interner, NULL, finite, without_run_ends};
 use super::read_all::read_all_within;
 use crate::error::{Error, Result, did_you_mean, offenders};
 use crate::run::Run;
@@ -114,15 +114,22 @@ impl GoldRows {
     pub(super) async fn read(query: DataFrame, budget: &Budget, run: &mut Run) -> Result<Self> {
         let batch = read_all_within(query, "rows of gold", budget).await;
         let batch = batch.map_err(|e| e.or_at("source.gold"))?;
-        let nulls = |name| batch.column_by_name(name).and_then(|c| finite(c).logical_nulls());
-        let nulls = NullBuffer::union(nulls("instance_id").as_ref(), nulls("class").as_ref());
+        let rows = Self { batch };
+        let (instances, classes) = (rows.nulls_of("instance_id")?, rows.nulls_of("class")?);
+        let nulls = NullBuffer::union(instances.as_ref(), classes.as_ref());
         let left_out = nulls.map_or(0, |nulls| nulls.null_count());
         if left_out > 0 {
             run.warn(format!(
                 "rows of gold without an instance or a class are left out: {left_out}"
             ));
         }
-        Ok(Self { batch })
+        Ok(rows)
+    }
+
+    /// The nulls of a column of ids, with NaN and infinities.
+    fn nulls_of(&self, column: &str) -> Result<Option<NullBuffer>> {
+        let Some(column) = self.batch.column_by_name(column) else { return Ok(None) };
+        Ok(finite(&without_run_ends(column)?).logical_nulls())
     }
 
     /// Refuses gold of several questions where annotations have no question column: all would apply to one question.
@@ -232,11 +239,11 @@ impl GoldRows {
     /// other classes, which only scores.
     pub(super) fn by_feature_row(
         &self,
-        (instances, index): (&Ids, &mut IdIndex),
+        (instances, index): (&Ids, &IdIndex),
         labels: &Ids,
         n_classes: usize,
     ) -> Result<(Vec<Gold>, Vec<Gold>)> {
-        let numbers = |name: &str, index: &mut IdIndex| {
+        let numbers = |name: &str, index: &IdIndex| {
             let column = self.batch.column_by_name(name);
             let column = column.ok_or_else(|| Error::bug(format!("gold lacks `{name}`")))?;
             let schema = self.batch.schema();
@@ -244,12 +251,12 @@ impl GoldRows {
             index.lookup(field, column).map_err(|e| e.or_at("source.gold"))
         };
         let rows = numbers("instance_id", index)?;
-        let classes = numbers("class", &mut labels.index("class")?)?;
+        let classes = numbers("class", &labels.index("class")?)?;
         let of_row = |((row, class), role): ((Option<u32>, Option<u32>), Role)| {
             let class = class.filter(|c| (*c as usize) < n_classes).unwrap_or(n_classes as u32);
             Some(Gold { instance: row?, class, role })
         };
-        let nulls = self.batch.column_by_name("class").and_then(|c| finite(c).logical_nulls());
+        let nulls = self.nulls_of("class")?;
         let has_class = |row: usize| nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
         let rows = rows.into_iter().zip(classes).zip(self.roles()?).enumerate();
         let rows = rows.filter(|(row, _)| has_class(*row)).filter_map(|(_, row)| of_row(row));

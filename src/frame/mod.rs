@@ -3,6 +3,7 @@
 //! Ids are interned on arrival and numbered once in sorted order ([`Ids`]); rows that cannot be used are counted in
 //! [`Rejects`]; several questions become several frames. A model sees numbers only.
 
+mod annotation_columns;
 mod annotations;
 mod batch_bytes;
 mod budget;

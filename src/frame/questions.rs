@@ -140,6 +140,9 @@ impl Questions {
         }
         let mut all = self.rejects.clone();
         left_out.iter().for_each(|question| all.merge(&question.rejects));
+        Ids::widen_together(frames.iter_mut().map(|(frame, _)| &mut frame.instances))?;
+        Ids::widen_together(frames.iter_mut().map(|(frame, _)| &mut frame.annotators))?;
+        Ids::widen_together(frames.iter_mut().map(|(frame, _)| &mut frame.labels))?;
         // Rows without a question and questions left out have no frame of their own: the first frame includes them.
         let Some((first, _)) = frames.first_mut() else { return Err(nothing_left(&all)) };
         first.rows_read += all.total();

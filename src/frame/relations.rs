@@ -64,15 +64,42 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> R
         Duplicates::Last => annotations,
         _ => annotations.drop_columns(&["annotated_at"])?,
     };
+    let budget = Budget::new(&annotations.task_ctx(), "annotations");
+    read_annotations(annotations, &mut questions, &budget, run).await?;
+    let held = HeldBytes::new(&budget, result_bytes, questions.rows());
+    let pool = run.pool();
+    let frames = tokio::task::block_in_place(|| {
+        pool.install(|| questions.finish(gold.as_ref(), spec, held, run))
+    })?;
+    run.progress.end();
+    let (mut frames, gold): (Vec<Frame>, Vec<Option<GoldRows>>) = frames.into_iter().unzip();
+    match features {
+        Some((query, scratch)) => {
+            add_features(&mut frames, &gold, (query, scratch), annotator_features, run).await?;
+        }
+        None => warn_of_unused_gold(&frames, &gold, run),
+    }
+    Ok(frames)
+}
+
+/// Adds the rows of the annotations to their questions.
+async fn read_annotations(
+    annotations: DataFrame,
+    questions: &mut Questions,
+    budget: &Budget,
+    run: &mut Run,
+) -> Result<()> {
     let context = Arc::new(annotations.task_ctx());
-    let budget = Budget::new(&context, "annotations");
     let plan = catch_panics(async { Ok(annotations.create_physical_plan().await?) }).await?;
-    let rows = rows_in(&plan);
+    let rows = precise_rows_in(&plan);
     // An estimate of the rows after a filter may be wrong: only exact statistics are checked.
-    let exact = exact_rows(&plan);
+    let exact = match rows {
+        Precision::Exact(rows) => Some(rows as u64),
+        _ => None,
+    };
     exact.map_or(Ok(()), |rows| budget.expect(rows))?;
     questions.expect(exact);
-    run.progress.begin("reading", rows);
+    run.progress.begin("reading", rows.get_value().map(|rows| *rows as u64));
     let mut batches = spawn(execute_stream_partitioned(plan, context)?, BATCHES_IN_FLIGHT);
     let pool = run.pool();
     let (mut read, mut largest) = (0_u64, 0);
@@ -97,19 +124,20 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> R
             )
         };
         budget.hold(bytes, what)?;
-        tokio::task::block_in_place(|| pool.install(|| questions.push(&together, &budget)))?;
+        tokio::task::block_in_place(|| pool.install(|| questions.push(&together, budget)))?;
         run.progress.at(read, "");
     }
-    let held = HeldBytes::new(&budget, result_bytes, questions.rows());
-    let frames = tokio::task::block_in_place(|| {
-        pool.install(|| questions.finish(gold.as_ref(), spec, held, run))
-    })?;
-    run.progress.end();
-    let (mut frames, gold): (Vec<Frame>, Vec<Option<GoldRows>>) = frames.into_iter().unzip();
-    let Some((features, scratch)) = features else {
-        warn_of_unused_gold(&frames, &gold, run);
-        return Ok(frames);
-    };
+    Ok(())
+}
+
+/// Reads the features and matches them to the frames; `gold` has the rows of each frame.
+async fn add_features(
+    frames: &mut [Frame],
+    gold: &[Option<GoldRows>],
+    (features, scratch): (DataFrame, Scratch),
+    annotator_features: Option<DataFrame>,
+    run: &mut Run,
+) -> Result<()> {
     // The budget lives until all relations are read, as the features do.
     let (features, _held) = read_within(features, scratch, "source.features", run).await?;
     let annotators = match annotator_features {
@@ -120,19 +148,19 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> R
         None => None,
     };
     let (annotators, _held_too) = annotators.unzip();
-    let mut features = Indexed::of(features, "instance_id")?;
-    let mut annotators = annotators.map(|a| Indexed::of(a, "annotator_id")).transpose()?;
-    for (frame, gold) in frames.iter_mut().zip(&gold) {
-        let described = describe(frame, &mut features, annotators.as_mut(), gold.as_ref());
+    let features = Indexed::of(features, "instance_id")?;
+    let annotators = annotators.map(|a| Indexed::of(a, "annotator_id")).transpose()?;
+    for (frame, gold) in frames.iter_mut().zip(gold) {
+        let described = describe(frame, &features, annotators.as_ref(), gold.as_ref());
         let (described, unknown) = described.map_err(|e| e.about_some(frame.subject()))?;
         frame.described = Some(described);
         frame.unknown_gold.of_feature_rows = unknown;
     }
-    warn_of_unused_gold(&frames, &gold, run);
+    warn_of_unused_gold(frames, gold, run);
     if let Some(frame) = frames.first() {
         features.expect_in(&frame.instances).map_err(|e| e.or_at("source.features"))?;
     }
-    Ok(frames)
+    Ok(())
 }
 
 /// Warns of the frames whose gold is of other instances alone; `gold` has the rows of each frame.
@@ -229,7 +257,7 @@ impl Indexed {
     }
 
     /// The feature row of each of `ids`, `None` where there is none.
-    fn rows_of(&mut self, ids: &Ids) -> Result<Vec<Option<u32>>> {
+    fn rows_of(&self, ids: &Ids) -> Result<Vec<Option<u32>>> {
         self.index.lookup_ids(ids)
     }
 }
@@ -238,8 +266,8 @@ impl Indexed {
 /// question does not have.
 fn describe(
     frame: &Frame,
-    features: &mut Indexed,
-    annotators: Option<&mut Indexed>,
+    features: &Indexed,
+    annotators: Option<&Indexed>,
     gold: Option<&GoldRows>,
 ) -> Result<(QuestionFeatures, Vec<Gold>)> {
     let row_of_instance =
@@ -280,19 +308,13 @@ fn describe(
 /// The number of rows of the plan, exact or estimated, where statistics have it.
 #[must_use]
 pub fn rows_in(plan: &Arc<dyn ExecutionPlan>) -> Option<u64> {
-    let statistics =
-        StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new()).ok()?;
-    statistics.num_rows.get_value().map(|n| *n as u64)
+    precise_rows_in(plan).get_value().map(|rows| *rows as u64)
 }
 
-/// The number of rows of the plan, where statistics have it exactly.
-fn exact_rows(plan: &Arc<dyn ExecutionPlan>) -> Option<u64> {
-    let statistics =
-        StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new()).ok()?;
-    match statistics.num_rows {
-        Precision::Exact(rows) => Some(rows as u64),
-        _ => None,
-    }
+/// The number of rows of the plan, and whether it is exact.
+fn precise_rows_in(plan: &Arc<dyn ExecutionPlan>) -> Precision<usize> {
+    let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new());
+    statistics.map_or(Precision::Absent, |statistics| statistics.num_rows)
 }
 
 /// The batches of all partitions, in any order.

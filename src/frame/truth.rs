@@ -1,6 +1,7 @@
 //! A table of true classes, alone or with a crowd's annotations: instances and classes are numbered in sorted order.
 
 use arrow::array::RecordBatch;
+use arrow::datatypes::Field;
 
 use super::ids::{Ids, Interner, NULL};
 use crate::error::{Error, Result, offenders};
@@ -44,12 +45,13 @@ impl TrueCrowd {
     /// label.
     ///
     /// # Errors
-    /// As [`Truth::of`]; when ids or labels are of another type than in the truth, or no annotation can be used.
+    /// As [`Truth::of`]; when ids or labels are of another type than in the truth, where text of a format without types
+    /// may stand for integers; or when no annotation can be used.
     pub fn of(truth: &RecordBatch, annotations: &RecordBatch) -> Result<Self> {
         let mut rows = TruthRows::read(truth)?;
-        let (mut instance, mut label) = (Vec::new(), Vec::new());
-        rows.instances.intern(annotations.column(0), &mut instance)?;
-        rows.classes.intern(annotations.column(2), &mut label)?;
+        let schema = truth.schema();
+        let instance = numbers_in(&mut rows.instances, schema.field(0), annotations, 0)?;
+        let label = numbers_in(&mut rows.classes, schema.field(1), annotations, 2)?;
         rows.class_of.resize(rows.instances.len(), NULL);
         rows.occurs.resize(rows.classes.len(), false);
         let (annotators, annotator) = interned(annotations, 1)?;
@@ -99,6 +101,24 @@ fn interned(batch: &RecordBatch, column: usize) -> Result<(Interner, Vec<u32>)> 
     let mut interner = Interner::new(batch.schema().field(column));
     interner.intern(batch.column(column), &mut numbers)?;
     Ok((interner, numbers))
+}
+
+/// Interns a column of annotations among the values of a column of the truth; returns the number of each row.
+fn numbers_in(
+    values: &mut Interner,
+    of_truth: &Field,
+    annotations: &RecordBatch,
+    column: usize,
+) -> Result<Vec<u32>> {
+    let (schema, mut numbers) = (annotations.schema(), Vec::new());
+    let field = schema.field(column);
+    match values.intern_other(field, annotations.column(column), &mut numbers) {
+        Ok(()) => Ok(numbers),
+        Err(e) if field.data_type() == of_truth.data_type() => Err(e),
+        Err(e) => Err(e
+            .what(format!("`{}` has another type than the truth has", field.name()))
+            .help("the same value in two types is two values: write both with one type")),
+    }
 }
 
 impl TruthRows {
@@ -151,7 +171,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use arrow::array::{ArrayRef, StringArray};
+    use crate::source::files::UNTYPED;
+    use arrow::array::{ArrayRef, Int64Array, StringArray};
+    use arrow::datatypes::{DataType, Schema};
 
     fn truth(rows: &[(Option<&str>, Option<&str>)]) -> Result<Truth> {
         let ids: ArrayRef = Arc::new(rows.iter().map(|r| r.0).collect::<StringArray>());
@@ -204,5 +226,40 @@ mod tests {
         assert_eq!(crowd.annotations, [[0, 0, 0], [0, 0, 0], [0, 1, 1], [1, 1, 2]]);
         let error = numbered(&[["z", "y"]], &given).err().unwrap().to_string();
         assert!(error.contains("no annotation is of an instance with a true class"), "{error}");
+    }
+
+    /// A truth from a CSV file, and annotations with typed instances and labels.
+    fn of_csv(truth: &[[&str; 2]], [instance, label]: [ArrayRef; 2]) -> Result<TrueCrowd> {
+        let column = |n: usize| {
+            let texts = truth.iter().map(|row| Some(row[n]));
+            Arc::new(texts.collect::<StringArray>()) as ArrayRef
+        };
+        let untyped = |name: &str| {
+            let field = Field::new(name, DataType::Utf8, true);
+            field.with_metadata([(UNTYPED.to_owned(), "true".to_owned())].into())
+        };
+        let schema = Schema::new(vec![untyped("instance_id"), untyped("class")]);
+        let truth = RecordBatch::try_new(Arc::new(schema), vec![column(0), column(1)])?;
+        let annotators: ArrayRef = Arc::new(StringArray::from(vec!["a"; instance.len()]));
+        let columns = [("instance_id", instance), ("annotator_id", annotators), ("label", label)];
+        TrueCrowd::of(&truth, &RecordBatch::try_from_iter(columns)?)
+    }
+
+    #[test]
+    fn integers_are_those_that_the_text_of_a_csv_stands_for() {
+        let integers = |values: &[i64]| Arc::new(Int64Array::from(values.to_vec())) as ArrayRef;
+        let truth = [["10", "1"], ["9", "0"], ["-1", "1"]];
+        let crowd = of_csv(&truth, [integers(&[9, 10, 8]), integers(&[1, 1, 1])]).unwrap();
+        assert_eq!([0, 1, 2].map(|i| crowd.truth.instances.text(i)), ["-1", "9", "10"]);
+        assert_eq!(crowd.truth.classes.values().data_type(), &DataType::Int64);
+        assert_eq!((crowd.annotations, crowd.skipped), (vec![[1, 0, 1], [2, 0, 1]], 1));
+        let floats: ArrayRef = Arc::new(arrow::array::Float64Array::from(vec![9.0]));
+        let error = of_csv(&truth, [floats, integers(&[1])]).err().unwrap().to_string();
+        for part in
+            ["`instance_id` has another type than the truth has", "Float64 here, Utf8 there"]
+        {
+            assert!(error.contains(part), "{error}");
+        }
+        assert!(!error.contains("source.sql"), "{error}");
     }
 }

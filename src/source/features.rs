@@ -62,7 +62,10 @@ struct FeatureTable<'a> {
 impl<'a> FeatureTable<'a> {
     /// The columns of features: one of lists, or any number of columns of numbers.
     fn numbers(&self, learned: &'a [String], run: &mut Run) -> Result<Vec<&'a str>> {
-        if let Some(name) = self.columns.features.as_deref() {
+        // One mapping serves both relations; features of annotators need not have such a column.
+        let mapped = self.columns.features.as_deref();
+        let mapped = mapped.filter(|name| self.table == "features" || self.field(name).is_some());
+        if let Some(name) = mapped {
             return match self.field(name) {
                 Some(list) => Ok(vec![list.name()]),
                 None => Err(missing((self.table, self.sql), "features", name, self.fields)),
@@ -238,6 +241,50 @@ mod tests {
     use arrow::datatypes::Schema;
 
     use super::*;
+
+    async fn columns_of(
+        ctx: &SessionContext,
+        table: &str,
+        id: &'static str,
+        columns: &ColumnsSpec,
+    ) -> Result<Vec<String>> {
+        let run = &mut Run::new(0);
+        let frame = query(ctx, table, None, (id, None), (columns, &[]), run).await?;
+        Ok(frame.schema().fields().iter().map(|field| field.name().clone()).collect())
+    }
+
+    /// Features of annotators were refused unless they had the mapped column.
+    #[tokio::test]
+    async fn one_mapping_of_features_serves_both_relations() {
+        let lists = DataType::new_list(DataType::Float32, true);
+        let list = |name: &str| Field::new(name, lists.clone(), true);
+        let number = |name: &str| Field::new(name, DataType::Float64, true);
+        let columns = ColumnsSpec { features: Some("vector".to_owned()), ..ColumnsSpec::default() };
+        for (own, chosen) in [
+            (vec![number("age"), number("skill")], vec!["age", "skill"]),
+            (vec![list("features"), number("age")], vec!["features"]),
+            (vec![list("features"), list("vector")], vec!["vector"]),
+        ] {
+            let ctx = SessionContext::new();
+            for (table, id) in [("annotator_features", "annotator_id"), ("features", "instance_id")]
+            {
+                let id = Field::new(id, DataType::Utf8, true);
+                let fields: Vec<Field> = std::iter::once(id).chain(own.clone()).collect();
+                let no_rows = RecordBatch::new_empty(Arc::new(Schema::new(fields)));
+                ctx.register_batch(table, no_rows).unwrap();
+            }
+            let of_annotators = columns_of(&ctx, "annotator_features", "annotator_id", &columns);
+            let wanted = [&["annotator_id"][..], &chosen].concat();
+            assert_eq!(of_annotators.await.unwrap(), wanted);
+            let of_instances = columns_of(&ctx, "features", "instance_id", &columns).await;
+            if chosen == ["vector"] {
+                assert_eq!(of_instances.unwrap(), ["instance_id", "vector"]);
+            } else {
+                let error = of_instances.unwrap_err().to_string();
+                assert!(error.contains("the column `vector` is missing"), "{error}");
+            }
+        }
+    }
 
     /// A Parquet file of such lists has no row that can be read.
     #[tokio::test]

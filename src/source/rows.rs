@@ -17,16 +17,18 @@ impl InlineRows {
         let least = contract.iter().filter(|c| c.required).count();
         let width = self.0.iter().map(Vec::len).max().unwrap_or(least);
         let names: Vec<_> = contract.iter().map(|c| c.name.to_owned()).collect();
-        for (i, row) in self.0.iter().enumerate() {
-            if row.len() < least || row.len() != width || width > contract.len() {
-                return Err(Error::spec(format!("row {i} has {} values", row.len()))
-                    .at(format!("{key}[{i}]"))
-                    .help(format!(
-                        "write {least} to {} values: {}",
-                        contract.len(),
-                        names.join(", ")
-                    )));
-            }
+        let most = contract.len();
+        if let Some(i) = self.0.iter().position(|row| !(least..=most).contains(&row.len())) {
+            return Err(Error::spec(format!("row {i} has {} values", self.0[i].len()))
+                .at(format!("{key}[{i}]"))
+                .help(format!("write {least} to {most} values: {}", names.join(", "))));
+        }
+        if let Some(i) = self.0.iter().position(|row| row.len() != width) {
+            let longest = self.0.iter().position(|row| row.len() == width).unwrap_or(i);
+            return Err(Error::spec("rows differ in length")
+                .at(format!("{key}[{i}]"))
+                .found(format!("{} values, {width} in row {longest}", self.0[i].len()))
+                .help("write as many values in each row: a column is left out of all rows alike"));
         }
         self.batch(&names[..width], key)
     }
@@ -108,6 +110,27 @@ fn column<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_of_another_length_are_told_from_rows_with_too_few_or_too_many_values() {
+        let error = |lengths: &[usize]| {
+            let row = |n: &usize| vec![Scalar::Text("x".to_owned()); *n];
+            let rows = InlineRows(lengths.iter().map(row).collect());
+            let error = rows.to_batch(Relation::Annotations, "source.annotations").unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            error.to_string()
+        };
+        for lengths in [[3, 4, 2], [3, 4, 7]] {
+            let error = error(&lengths);
+            assert!(error.contains(&format!("row 2 has {} values", lengths[2])), "{error}");
+            assert!(error.contains("where: source.annotations[2]\n"), "{error}");
+            assert!(error.contains("write 3 to 6 values: instance_id, annotator_id,"), "{error}");
+        }
+        let error = error(&[3, 3, 4]);
+        assert!(error.contains("rows differ in length\n"), "{error}");
+        assert!(error.contains("where: source.annotations[0]\n"), "{error}");
+        assert!(error.contains("found: 3 values, 4 in row 2\n"), "{error}");
+    }
 
     #[test]
     fn an_integer_among_decimals_is_refused_where_a_double_would_round_it() {

@@ -45,7 +45,8 @@ pub enum Location {
     Rows(InlineRows),
 }
 
-/// Rows of a relation, each with its values in the contract's order; columns at the end may be left out.
+/// Rows of a relation, each with its values in the contract's order; columns at the end may be left out of all rows
+/// alike.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct InlineRows(pub Vec<Vec<Scalar>>);
@@ -95,7 +96,8 @@ pub struct ColumnsSpec {
     pub class: Option<String>,
     /// The column that holds `role` (of gold).
     pub role: Option<String>,
-    /// The column that holds `features` as lists. Without one, every column of numbers is a feature.
+    /// The column that holds `features` as lists; annotators' features need not have it. Without one, every column of
+    /// numbers is a feature.
     pub features: Option<String>,
 }
 

@@ -19,9 +19,7 @@ use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ScalarUDF, Volatility, cast as cast_to, create_udf,
 };
-use datafusion::prelude::SessionContext;
-use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt, TryStreamExt};
+use datafusion::prelude::{DataFrame, SessionContext};
 use object_store::{ObjectMeta, ObjectStore};
 use url::Url;
 
@@ -31,9 +29,6 @@ use super::typed_file::{TENSOR_SHAPE, TypedFile, parquet_format, parquet_metadat
 use super::views;
 use crate::error::{Error, Result};
 use crate::store::shown;
-
-/// How many files' metadata is read concurrently.
-const FILES_IN_FLIGHT: usize = 32;
 
 /// The table of these objects, which `store` serves under `root`; `place` is their location in messages.
 ///
@@ -52,15 +47,7 @@ pub(super) async fn table(
         _ => Arc::new(parquet_metadata()),
     };
     let filled: Vec<&ObjectMeta> = objects.iter().filter(|o| o.size > 0).collect();
-    let files: Vec<BoxFuture<'_, Result<TypedFile>>> = filled
-        .iter()
-        .map(|object| {
-            let file = TypedFile::open(&format, ctx, store, object);
-            file.map(|file| file.map_err(|e| e.or_at(&named(object)))).boxed()
-        })
-        .collect();
-    let files: Vec<TypedFile> =
-        futures::stream::iter(files).buffered(FILES_IN_FLIGHT).try_collect().await?;
+    let files = TypedFile::open_all(&format, ctx, (store, place), &filled).await?;
     if files.iter().any(|file| file.rows.is_some()) {
         format = Arc::new(parquet_format(&files));
     }
@@ -72,39 +59,53 @@ pub(super) async fn table(
     let merged = views::as_views(&merge(&schemas)?, needs_views);
     let schemas: Vec<SchemaRef> =
         schemas.iter().map(|(_, schema)| Arc::new(views::as_in(&merged, schema))).collect();
-    let mut groups: Vec<(SchemaRef, Vec<ListingTableUrl>)> = Vec::new();
-    for (object, schema) in filled.iter().zip(&schemas) {
-        let url = location(root, object)?;
-        match groups.iter_mut().find(|(known, _)| same_columns(known, schema)) {
-            Some((_, urls)) => urls.push(url),
-            None => groups.push((Arc::clone(schema), vec![url])),
-        }
-    }
-    let mut scans = groups.into_iter().map(|(schema, urls)| {
-        let config = ListingTableConfig::new_with_multi_paths(urls)
-            .with_listing_options(ListingOptions::new(Arc::clone(&format)).with_file_extension(""))
-            .with_schema(Arc::clone(&schema));
-        Ok::<_, Error>((schema, Arc::new(ListingTable::try_new(config)?)))
-    });
-    let Some(first) = scans.next() else { return Err(super::listing::empty()) };
-    let (schema, first) = first?;
-    if same_columns(&schema, &merged) && scans.len() == 0 {
-        return Ok(first);
+    let mut scans = scans(root, &format, &filled, &schemas)?;
+    if let [(schema, _)] = scans.as_slice()
+        && same_columns(schema, &merged)
+    {
+        return Ok(scans.remove(0).1);
     }
     let file_with = |column: &str, is: fn(&DataType) -> bool| {
         let has = |s: &SchemaRef| s.field_with_name(column).is_ok_and(|f| is(f.data_type()));
         let file = filled.iter().zip(&schemas).find(|(_, schema)| has(schema));
         file.map(|(object, _)| named(object)).unwrap_or_default()
     };
-    let by_name = |schema: &Schema, scan: Arc<ListingTable>| -> Result<_> {
-        Ok(ctx.read_table(scan)?.select(selection(schema, &merged, &file_with))?)
-    };
-    let mut all = by_name(&schema, first)?;
-    for scan in scans {
-        let (schema, scan) = scan?;
-        all = all.union(by_name(&schema, scan)?)?;
+    let mut all: Option<DataFrame> = None;
+    for (schema, scan) in scans {
+        let rows = ctx.read_table(scan)?.select(selection(&schema, &merged, &file_with))?;
+        all = Some(match all {
+            Some(all) => all.union(rows)?,
+            None => rows,
+        });
     }
-    Ok(all.into_view())
+    all.map(DataFrame::into_view).ok_or_else(super::listing::empty)
+}
+
+/// A scan with its columns.
+type Scan = (SchemaRef, Arc<ListingTable>);
+
+/// A scan for each group of objects with the same columns in the same order.
+fn scans(
+    root: &Url,
+    format: &Arc<dyn FileFormat>,
+    objects: &[&ObjectMeta],
+    schemas: &[SchemaRef],
+) -> Result<Vec<Scan>> {
+    let mut groups: Vec<(&SchemaRef, Vec<ListingTableUrl>)> = Vec::new();
+    for (object, schema) in objects.iter().zip(schemas) {
+        let url = location(root, object)?;
+        match groups.iter_mut().find(|(known, _)| same_columns(known, schema)) {
+            Some((_, urls)) => urls.push(url),
+            None => groups.push((schema, vec![url])),
+        }
+    }
+    let scan = |(schema, urls): (&SchemaRef, Vec<ListingTableUrl>)| {
+        let config = ListingTableConfig::new_with_multi_paths(urls)
+            .with_listing_options(ListingOptions::new(Arc::clone(format)).with_file_extension(""))
+            .with_schema(Arc::clone(schema));
+        Ok::<_, Error>((Arc::clone(schema), Arc::new(ListingTable::try_new(config)?)))
+    };
+    groups.into_iter().map(scan).collect()
 }
 
 /// The object's URL below the root; a name may hold any character.

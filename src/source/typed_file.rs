@@ -10,16 +10,22 @@ use datafusion::datasource::file_format::FileFormat;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
 use datafusion::prelude::SessionContext;
-use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, TryStreamExt};
 use object_store::{ObjectMeta, ObjectStore};
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
+use url::Url;
 
 use super::batch_rows::SizeOfRows;
 use super::header::refuse_doubles;
 use crate::error::{Error, Result, Stage};
+use crate::store::shown;
 
 /// The metadata key of the shape of Arrow's fixed-shape tensors.
 pub(super) const TENSOR_SHAPE: &str = "ARROW:extension:metadata";
+
+/// How many files' metadata is read concurrently.
+const FILES_IN_FLIGHT: usize = 32;
 
 /// The metadata of one file.
 pub(super) struct TypedFile {
@@ -55,6 +61,24 @@ impl TypedFile {
         let mut columns = metadata.row_groups().iter().flat_map(RowGroupMetaData::columns);
         let has_reliable_bounds = columns.all(is_reliable);
         Ok(Self { schema, rows: Some(SizeOfRows::of(&metadata)), has_reliable_bounds })
+    }
+
+    /// Reads the metadata of all files; errors name the file by its location below `place`.
+    pub(super) async fn open_all(
+        format: &Arc<dyn FileFormat>,
+        ctx: &SessionContext,
+        (store, place): (&Arc<dyn ObjectStore>, &Url),
+        objects: &[&ObjectMeta],
+    ) -> Result<Vec<Self>> {
+        let files: Vec<BoxFuture<'_, Result<Self>>> = objects
+            .iter()
+            .map(|object| {
+                let file = Self::open(format, ctx, store, object);
+                let place = shown(place, &object.location);
+                file.map(move |file| file.map_err(|e| e.or_at(&place))).boxed()
+            })
+            .collect();
+        futures::stream::iter(files).buffered(FILES_IN_FLIGHT).try_collect().await
     }
 }
 

@@ -34,8 +34,9 @@ pub(super) fn of_other_formats(
 ) -> Result<()> {
     let names = offenders(others.iter().map(|o| o.location.filename().unwrap_or_default()));
     if are_all {
+        let format = format!("{format:?}").to_lowercase();
         return Err(Error::data("no file of the folder has the format that is asked for")
-            .found(format!("{names}, while source.format is {format:?}").to_lowercase())
+            .found(format!("{names}, while source.format is {format}"))
             .help("leave source.format out, or name the files by a pattern or one by one"));
     }
     run.warn(format!("files of another format than source.format are not read: {names}"));
@@ -232,5 +233,26 @@ pub(super) fn warn_of_empty(place: &StoreLocation, meant: &[ObjectMeta], run: &m
     let empty: Vec<String> = empty.map(|o| shown(&place.url, &o.location)).collect();
     if !empty.is_empty() {
         run.warn(format!("files of the folder are empty (0 bytes): {}", offenders(empty)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::DateTime;
+
+    use super::*;
+
+    #[test]
+    fn the_names_of_files_of_another_format_are_shown_as_they_are() {
+        let file = ObjectMeta {
+            location: Path::from("crowd/Answers.CSV"),
+            last_modified: DateTime::UNIX_EPOCH,
+            size: 1,
+            e_tag: None,
+            version: None,
+        };
+        let error = of_other_formats(Format::Parquet, &[&file], true, &mut Run::new(0));
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("`Answers.CSV`, while source.format is parquet\n"), "{error}");
     }
 }

@@ -49,7 +49,7 @@ pub struct Overrides {
 /// When the text is not TOML; the error names `place` (the file) and the line.
 pub fn parse(text: &str, place: &str) -> Result<toml::Table> {
     let not_toml = |what: String, byte: Option<usize>| {
-        let line = byte.map(|byte| text[..byte].lines().count().max(1));
+        let line = byte.map(|byte| text[..byte].matches('\n').count() + 1);
         Error::spec(what)
             .at(line.map_or_else(|| place.to_owned(), |l| format!("{place}:{l}")))
             .help("the file must be TOML; see `labelmill schema`")
@@ -78,7 +78,30 @@ pub fn from_table<T: DeserializeOwned>(
     for assignment in &overrides.set {
         set(&mut table, assignment)?;
     }
-    let value = to_json(&table, place, &mut problems)?;
+    checked(table, place, schema, problems)
+}
+
+/// Builds a spec from a table that `schema` describes, unless it has a problem beside those in `problems`.
+fn checked<T: DeserializeOwned>(
+    mut table: toml::Table,
+    place: &str,
+    schema: &Value,
+    mut problems: Problems,
+) -> Result<T> {
+    for_each_value(&mut table, |path, value| {
+        // JSON cannot hold NaN and infinite numbers: the conversion turns them into nulls.
+        if let toml::Value::Float(number) = value
+            && !number.is_finite()
+        {
+            problems.push(
+                Problem::new("the number must be finite")
+                    .at(format!("{place}: {path}"))
+                    .found(number.to_string()),
+            );
+        }
+    });
+    let value = serde_json::to_value(&table)
+        .map_err(|e| Error::spec(format!("a value has no JSON form: {e}")).at(place))?;
     validate::validate(&value, schema, place, &mut problems);
     problems.into_result()?;
     serde_path_to_error::deserialize(toml::Value::Table(table)).map_err(|e| {
@@ -86,36 +109,26 @@ pub fn from_table<T: DeserializeOwned>(
     })
 }
 
-/// Converts the table to JSON, and reports NaN and infinite numbers, which JSON cannot hold: conversion would turn them
-/// into nulls.
-fn to_json(table: &toml::Table, place: &str, problems: &mut Problems) -> Result<Value> {
-    fn walk(value: &toml::Value, path: &str, problem: &mut impl FnMut(&str, f64)) {
+/// Calls `visit` with the key path of each single value in the lists and sections of a table, and with the value.
+fn for_each_value(table: &mut toml::Table, mut visit: impl FnMut(&str, &mut toml::Value)) {
+    fn walk(value: &mut toml::Value, path: &str, visit: &mut impl FnMut(&str, &mut toml::Value)) {
         match value {
-            toml::Value::Float(number) if !number.is_finite() => problem(path, *number),
             toml::Value::Array(items) => {
-                for (i, item) in items.iter().enumerate() {
-                    walk(item, &format!("{path}[{i}]"), problem);
+                for (i, item) in items.iter_mut().enumerate() {
+                    walk(item, &format!("{path}[{i}]"), visit);
                 }
             }
             toml::Value::Table(table) => {
-                for (key, item) in table {
-                    walk(item, &join(path, key), problem);
+                for (key, item) in table.iter_mut() {
+                    walk(item, &join(path, key), visit);
                 }
             }
-            _ => {}
+            single => visit(path, single),
         }
     }
-    for (key, value) in table {
-        walk(value, key, &mut |path, number| {
-            problems.push(
-                Problem::new("the number must be finite")
-                    .at(format!("{place}: {path}"))
-                    .found(number.to_string()),
-            );
-        });
+    for (key, value) in table.iter_mut() {
+        walk(value, key, &mut visit);
     }
-    serde_json::to_value(table)
-        .map_err(|e| Error::spec(format!("a value has no JSON form: {e}")).at(place))
 }
 
 fn variables(assignments: &[String]) -> Result<BTreeMap<String, String>> {
@@ -138,29 +151,13 @@ fn substitute(
     place: &str,
     problems: &mut Problems,
 ) {
-    fn walk(value: &mut toml::Value, path: &str, visit: &mut impl FnMut(&str, &mut String)) {
-        match value {
-            toml::Value::String(s) => visit(path, s),
-            toml::Value::Array(items) => {
-                for (i, item) in items.iter_mut().enumerate() {
-                    walk(item, &format!("{path}[{i}]"), visit);
-                }
-            }
-            toml::Value::Table(table) => {
-                for (key, item) in table.iter_mut() {
-                    walk(item, &join(path, key), visit);
-                }
-            }
-            _ => {}
+    for_each_value(table, |path, value| {
+        if let toml::Value::String(text) = value
+            && text.contains("${")
+        {
+            *text = expand(text, vars, &format!("{place}: {path}"), problems);
         }
-    }
-    for (key, value) in table.iter_mut() {
-        walk(value, key, &mut |path, text| {
-            if text.contains("${") {
-                *text = expand(text, vars, &format!("{place}: {path}"), problems);
-            }
-        });
-    }
+    });
 }
 
 fn expand(
@@ -267,16 +264,10 @@ pub(crate) fn assigned<T: schemars::JsonSchema + serde::de::DeserializeOwned>(
     for assignment in assignments {
         set(&mut table, assignment.as_ref())?;
     }
-    let mut problems = Problems::default();
-    let value = to_json(&table, place, &mut problems)?;
     let mut schema = schemars::schema_for!(T).to_value();
     // serde does not support `deny_unknown_fields` on a struct with a flattened one.
     schema["additionalProperties"] = Value::Bool(false);
-    validate::validate(&value, &schema, place, &mut problems);
-    problems.into_result()?;
-    serde_path_to_error::deserialize(toml::Value::Table(table)).map_err(|e| {
-        Error::spec(e.inner().message().to_owned()).at(format!("{place}: {}", e.path()))
-    })
+    checked(table, place, &schema, Problems::default())
 }
 
 /// Adds a problem for everything in `value` that `schema` does not allow.
@@ -312,6 +303,19 @@ mod tests {
         expand("${dss}", &vars(&[("ds", "1")]), "f: source", &mut problems);
         let error = problems.into_result().unwrap_err().to_string();
         assert!(error.contains("did you mean `ds`?"), "{error}");
+    }
+
+    #[test]
+    fn the_first_column_of_a_line_has_the_number_of_its_line() {
+        let deep = format!("x = {}", "[\n".repeat(81));
+        for (text, place) in [
+            ("a = 1\na = 2\n", "p.toml:2\n"),
+            ("a = 1\r\n\r\n  a = 2", "p.toml:3\n"),
+            (deep.as_str(), "p.toml:81\n"),
+        ] {
+            let error = parse(text, "p.toml").unwrap_err().to_string();
+            assert!(error.contains(place), "{error}");
+        }
     }
 
     #[test]

@@ -71,15 +71,7 @@ impl Validator<'_> {
         let by_kind: Vec<(&str, &Value)> =
             options.iter().filter_map(|o| Some((kind_of(o)?, *o))).collect();
         if !by_kind.is_empty() {
-            let kind = value.get("kind").and_then(Value::as_str);
-            match kind.map(|k| (k, by_kind.iter().find(|(name, _)| *name == k))) {
-                Some((_, Some((_, option)))) => self.value(value, option, path),
-                Some((kind, None)) => {
-                    let names: Vec<&str> = by_kind.iter().map(|(n, _)| *n).collect();
-                    self.unknown_word(kind, &names, &join(path, "kind"));
-                }
-                None => self.report(path, missing("kind")),
-            }
+            self.one_of_kinds(value, &by_kind, path);
             return;
         }
         let fits = |o: &&&Value| type_fits(value, o) && constants(o).iter().all(|c| value == c);
@@ -94,11 +86,30 @@ impl Validator<'_> {
         }
     }
 
+    /// Chooses the alternative whose name is the `kind` of the section.
+    fn one_of_kinds(&mut self, value: &Value, by_kind: &[(&str, &Value)], path: &str) {
+        let names: Vec<&str> = by_kind.iter().map(|(name, _)| *name).collect();
+        let key = join(path, "kind");
+        let Some(section) = value.as_object() else {
+            let word = value.as_str().filter(|word| names.contains(word));
+            let help = word.map(|word| format!("write `{key} = \"{word}\"`"));
+            let help = help.unwrap_or_else(|| format!("write `{key}`, {}", one_of_words(&names)));
+            return self.report(path, wrong_type("section", value).help(help));
+        };
+        match section.get("kind") {
+            Some(Value::String(kind)) => match by_kind.iter().find(|(name, _)| name == kind) {
+                Some((_, option)) => self.value(value, option, path),
+                None => self.unknown_word(kind, &names, &key),
+            },
+            Some(other) => {
+                self.report(&key, wrong_type("string", other).help(one_of_words(&names)))
+            }
+            None => self.report(path, missing("kind").help(one_of_words(&names))),
+        }
+    }
+
     fn unknown_word(&mut self, word: &str, words: &[&str], path: &str) {
-        let help = did_you_mean(word, words.iter().copied(), || {
-            let all = words.iter().map(|w| format!("`{w}`"));
-            format!("one of {}", all.collect::<Vec<_>>().join(", "))
-        });
+        let help = did_you_mean(word, words.iter().copied(), || one_of_words(words));
         self.report(path, Problem::new(format!("`{word}` is not known here")).help(help));
     }
 
@@ -249,4 +260,48 @@ fn wrong_type(expected: &str, value: &Value) -> Problem {
 
 fn missing(key: &str) -> Problem {
     Problem::new(format!("`{key}` is missing"))
+}
+
+fn one_of_words(words: &[&str]) -> String {
+    let all = words.iter().map(|word| format!("`{word}`"));
+    format!("one of {}", all.collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_kind_that_is_no_text_is_shown_and_one_that_is_missing_is_named() {
+        let kind = |kind: &str| json!({"type": "object", "properties": {"kind": {"const": kind}, "n": {}}});
+        let schema = json!({"properties": {"model": {"oneOf": [kind("gem"), kind("tcl")]}}});
+        let said = |model: Value| {
+            let mut problems = Problems::default();
+            validate(&json!({"model": model}), &schema, "p.toml", &mut problems);
+            problems.into_result().map_err(|e| e.to_string())
+        };
+        assert_eq!(said(json!({"kind": "gem", "n": 3})), Ok(()));
+        for (model, wanted) in [
+            (
+                json!({"kind": 3}),
+                "expected string\n  where: p.toml: model.kind\n  found: `3`\n  help: one of `gem`, `tcl`",
+            ),
+            (
+                json!("gem"),
+                "expected section\n  where: p.toml: model\n  found: `\"gem\"`\n  help: write `model.kind = \"gem\"`",
+            ),
+            (
+                json!([]),
+                "expected section\n  where: p.toml: model\n  found: `[]`\n  help: write `model.kind`, one of `gem`, `tcl`",
+            ),
+            (
+                json!({"n": 3}),
+                "`kind` is missing\n  where: p.toml: model\n  help: one of `gem`, `tcl`",
+            ),
+        ] {
+            assert_eq!(said(model), Err(format!("error: {wanted}")));
+        }
+    }
 }

@@ -15,7 +15,7 @@ use crate::frame::offsets::{number, split_by};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Duplicates {
-    /// They share one annotation. Its weight is the larger of the heaviest label's weight and the sum of all weights, of
+    /// They share one annotation. Its weight is the larger of the heaviest row's weight and the sum of all weights, of
     /// which at most 1 counts: three equal labels count once, two different ones one half each, and the parts of a soft
     /// annotation add up.
     #[default]

@@ -58,7 +58,7 @@ pub fn ranges_of_instances(
 pub struct Dims {
     /// Instances, with or without annotations.
     pub instances: usize,
-    /// Annotators, each with at least one annotation.
+    /// Annotators, each with at least one annotation, except in the parts of [`Annotations::split`].
     pub annotators: usize,
     /// The number of classes, the possible true values.
     pub classes: usize,
@@ -253,13 +253,14 @@ impl Annotations {
         self.by_column.get_or_init(|| self.transposed())
     }
 
-    /// The number of input rows of instance `i`, including each repeated answer.
+    /// The number of input rows of instance `i`, including each repeated answer; in the parts of [`Annotations::split`],
+    /// the number of its annotations, after repeated answers were resolved.
     #[must_use]
     pub fn rows_of_instance(&self, i: usize) -> u32 {
         self.rows_of_instance[i]
     }
 
-    /// The number of input rows of annotator `r`, including each repeated answer.
+    /// The number of input rows of annotator `r`, as [`Annotations::rows_of_instance`].
     #[must_use]
     pub fn rows_of_annotator(&self, r: usize) -> u32 {
         self.rows_of_annotator[r]

@@ -86,7 +86,7 @@ impl<'a> WeightSlice<'a> {
         WeightIter { weights: self, next: 0, n_passed: 0 }
     }
 
-    /// Whether all are 1.
+    /// Whether all are known to be 1 without a look at each of them.
     #[inline]
     #[must_use]
     pub fn is_ones(self) -> bool {

@@ -58,7 +58,7 @@ impl FeatureReader {
         if batch.num_rows() == 0 {
             return Ok(());
         }
-        let before = self.ids.len();
+        let mut next = self.ids.len();
         let ids = batch.column(0);
         let mut numbers = Vec::new();
         self.ids.intern(ids, &mut numbers)?;
@@ -66,9 +66,13 @@ impl FeatureReader {
         if let Some(row) = numbers.iter().position(|n| *n == NULL) {
             return Err(without_id(ids, &numbers, row)?);
         }
-        let is_new = |(row, n): &(usize, &u32)| **n as usize == before + row;
-        let again: Vec<String> =
-            numbers.iter().enumerate().filter(|x| !is_new(x)).map(|(row, _)| name(row)).collect();
+        let mut is_new = |n: u32| {
+            let is_next = n as usize == next;
+            next += usize::from(is_next);
+            is_next
+        };
+        let again = numbers.iter().enumerate().filter(|(_, n)| !is_new(**n));
+        let again: Vec<String> = again.map(|(row, _)| name(row)).collect();
         if !again.is_empty() {
             return Err(Error::data("an id has several rows of features")
                 .found(offenders(again))
@@ -181,6 +185,9 @@ fn flatten(columns: &[ArrayRef], name: &dyn Fn(usize) -> String) -> Result<(usiz
     };
     let [list] = columns else { return interleave(columns, &missing) };
     let rows = list.len();
+    if let Some(row) = (0..rows).find(|row| list.is_null(*row)) {
+        return Err(missing(row));
+    }
     let values = match list.data_type() {
         DataType::FixedSizeList(..) => {
             let list = list.as_fixed_size_list();
@@ -194,9 +201,7 @@ fn flatten(columns: &[ArrayRef], name: &dyn Fn(usize) -> String) -> Result<(usiz
         DataType::List(_) => {
             let offsets = list.as_list::<i32>().value_offsets();
             let length = |row: usize| offsets[row + 1] - offsets[row];
-            if let Some(row) =
-                (0..rows).find(|row| length(*row) != length(0) && !list.is_null(*row))
-            {
+            if let Some(row) = (0..rows).find(|row| length(*row) != length(0)) {
                 return Err(Error::data("rows of features differ in length").found(format!(
                     "{} numbers for `{}`, {} for `{}`",
                     length(row),
@@ -211,9 +216,6 @@ fn flatten(columns: &[ArrayRef], name: &dyn Fn(usize) -> String) -> Result<(usiz
         }
         _ => return interleave(columns, &missing),
     };
-    if let Some(row) = (0..rows).find(|row| list.is_null(*row)) {
-        return Err(missing(row));
-    }
     let width = values.len() / rows;
     if width == 0 {
         return Err(
@@ -249,4 +251,37 @@ fn interleave(
         values.iter().enumerate().for_each(|(row, v)| out[row * width + k] = *v);
     }
     Ok((width, BatchNumbers::F32s(out)))
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Float64Array, ListArray, StringArray};
+    use arrow::datatypes::Float64Type;
+
+    use super::*;
+
+    fn error(ids: &[&str], numbers: ArrayRef) -> String {
+        let ids: ArrayRef = Arc::new(StringArray::from(ids.to_vec()));
+        let columns = [("instance_id", ids, true), ("features", numbers, true)];
+        let batch = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
+        let mut reader = FeatureReader::new(&batch.schema(), Scratch::default());
+        reader.push(&batch).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_id_with_several_rows_is_named_and_no_other() {
+        let numbers = Arc::new(Float64Array::from(vec![0.0; 6]));
+        let error = error(&["a", "b", "a", "c", "d", "c"], numbers);
+        assert!(error.contains("an id has several rows of features"), "{error}");
+        assert!(error.contains("found: `a`, `c`\n"), "{error}");
+    }
+
+    #[test]
+    fn a_list_that_is_null_is_missing_and_not_of_another_length() {
+        let lists = [None, Some(vec![Some(1.0), Some(2.0)]), Some(vec![Some(3.0), Some(4.0)])];
+        let lists = ListArray::from_iter_primitive::<Float64Type, _, _>(lists);
+        let error = error(&["a", "b", "c"], Arc::new(lists));
+        assert!(error.contains("a row of features is missing"), "{error}");
+        assert!(error.contains("found: null for `a`\n"), "{error}");
+    }
 }

@@ -13,7 +13,8 @@ use arrow::datatypes::DataType;
 use super::key::{IdType, Key, row_converter, with_bytes};
 use crate::error::{Error, Result};
 
-/// Decodes `keys` to an array of type `data_type`; to plain values where that is a dictionary with too few indices.
+/// Decodes `keys` to an array of type `data_type`; to plain values where that is a dictionary with too few indices, and
+/// to large text or binary where its offsets cannot address all bytes.
 ///
 /// # Errors
 /// When a key does not fit the type.
@@ -47,14 +48,24 @@ pub fn to_array<'a>(
             converter.convert_rows(rows)?.swap_remove(0)
         }
     };
+    typed(plain, data_type)
+}
+
+/// Casts decoded values to the type of their column, or to the narrowest one that holds all of them: one batch fits the
+/// indices or offsets of the column's type, but all batches together may not.
+fn typed(plain: ArrayRef, data_type: &DataType) -> Result<ArrayRef> {
     // Otherwise a value that does not fit would become null.
     let strict = CastOptions { safe: false, ..CastOptions::default() };
-    // A dictionary whose index type is too narrow for all batches together becomes its plain values.
-    match cast_with_options(&plain, data_type, &strict) {
-        Err(_) if matches!(data_type, DataType::Dictionary(..)) => {
-            Ok(cast_with_options(&plain, value_type(data_type), &strict)?)
+    let cast = |wanted: &DataType| cast_with_options(&plain, wanted, &strict);
+    let typed = match data_type {
+        DataType::Dictionary(_, values) => cast(data_type).or_else(|_| cast(values)),
+        _ => cast(data_type),
+    };
+    match typed {
+        Err(_) if matches!(plain.data_type(), DataType::LargeUtf8 | DataType::LargeBinary) => {
+            Ok(plain)
         }
-        other => Ok(other?),
+        typed => Ok(typed?),
     }
 }
 
@@ -151,7 +162,8 @@ fn too_wide(key: Key<'_>) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Array, AsArray, BooleanArray, Int32Array, StringArray};
+    use arrow::array::{Array, AsArray, BooleanArray, Int32Array, LargeBinaryArray, StringArray};
+    use arrow::buffer::{Buffer, OffsetBuffer};
     use arrow::compute::cast;
     use arrow::util::display::array_value_to_string;
 
@@ -184,6 +196,22 @@ mod tests {
         assert_eq!(long.data_type(), &DataType::LargeUtf8);
         assert_eq!(&cast(&long, &DataType::Utf8).unwrap(), &short);
         assert_eq!(short.as_string::<i32>().value(1), "zwölf");
+    }
+
+    /// The bytes are never touched, so that they take no memory.
+    #[test]
+    fn values_beyond_the_offsets_of_their_type_have_large_ones() {
+        let large = |length: usize| -> ArrayRef {
+            let offsets = OffsetBuffer::from_lengths([length]);
+            let bytes = Buffer::from_vec(vec![0_u8; length]);
+            Arc::new(LargeBinaryArray::new(offsets, bytes, None))
+        };
+        let coded = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Binary));
+        for data_type in [DataType::Binary, coded] {
+            assert_eq!(typed(large(3), &data_type).unwrap().data_type(), &data_type);
+            let wide = typed(large(1 << 31), &data_type).unwrap();
+            assert_eq!((wide.data_type(), wide.len()), (&DataType::LargeBinary, 1), "{data_type}");
+        }
     }
 
     #[test]

@@ -44,6 +44,7 @@ impl IdType {
             | DataType::BinaryView
             | DataType::FixedSizeBinary(_) => Self::Binary,
             DataType::Dictionary(_, values) => Self::of(values),
+            DataType::RunEndEncoded(_, values) => Self::of(values.data_type()),
             other => Self::Other(stored_type(other)),
         }
     }
@@ -195,7 +196,7 @@ pub fn for_each_key(array: &ArrayRef, mut visit: impl FnMut(usize, Option<Key<'_
         t => {
             let converter = row_converter(t)?;
             let rows = converter.convert_columns(std::slice::from_ref(array))?;
-            // Arrays with run ends or dictionaries have null rows without null bits of their own.
+            // A null array has no null bits of its own.
             let nulls = array.logical_nulls();
             for (row, key) in rows.iter().enumerate() {
                 let is_valid = nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));

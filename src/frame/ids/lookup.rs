@@ -6,7 +6,7 @@ use arrow::datatypes::{DataType, Field};
 
 use super::Ids;
 use super::interner::{Interner, another_type};
-use super::key::IdType;
+use super::key::{IdType, NULL};
 use super::untyped::{integers, is_untyped, marked};
 use crate::error::{Error, Result};
 
@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 pub struct IdIndex {
     interner: Interner,
     field: Field,
-    /// The id number of each interned value, `None` for a value that is not an id.
-    place: Vec<Option<u32>>,
+    /// The id number of each interned value.
+    place: Vec<u32>,
 }
 
 impl Ids {
@@ -28,8 +28,8 @@ impl Ids {
         let mut interner = Interner::new(&field);
         let mut known = Vec::new();
         interner.intern(self.values(), &mut known)?;
-        let mut place = vec![None; interner.len()];
-        known.iter().zip(0..).for_each(|(n, at)| place[*n as usize] = Some(at));
+        let mut place = vec![0; interner.len()];
+        known.iter().zip(0..).for_each(|(n, at)| place[*n as usize] = at);
         Ok(IdIndex { interner, field, place })
     }
 
@@ -38,7 +38,12 @@ impl Ids {
     /// # Errors
     /// When no value can become one of that type.
     pub fn first_outside(&self, data_type: &DataType) -> Result<Option<usize>> {
-        if self.values().data_type() == data_type {
+        let own = self.values().data_type();
+        let is_binary = |t: &DataType| matches!(t, DataType::Binary | DataType::LargeBinary);
+        let have_same_values =
+            (own.is_string() && data_type.is_string()) || (is_binary(own) && is_binary(data_type));
+        // Offsets of the other type may be too narrow for all values together, but not for those of a table's batch.
+        if own == data_type || have_same_values {
             return Ok(None);
         }
         let there = cast(self.values(), data_type)?;
@@ -63,7 +68,7 @@ impl IdIndex {
     ///
     /// # Errors
     /// When their type is another one.
-    pub fn lookup_ids(&mut self, ids: &Ids) -> Result<Vec<Option<u32>>> {
+    pub fn lookup_ids(&self, ids: &Ids) -> Result<Vec<Option<u32>>> {
         let field = ids.field(self.field.name());
         let types = [&self.field, &field].map(|field| IdType::of(field.data_type()));
         if types == [IdType::Text, IdType::Integer] {
@@ -91,19 +96,20 @@ impl IdIndex {
     ///
     /// # Errors
     /// When the type of the ids is another one.
-    pub fn lookup(&mut self, field: &Field, array: &ArrayRef) -> Result<Vec<Option<u32>>> {
-        let mut numbers = Vec::new();
-        if self.reads_as_integers(field) {
+    pub fn lookup(&self, field: &Field, array: &ArrayRef) -> Result<Vec<Option<u32>>> {
+        let numbers = if self.reads_as_integers(field) {
+            let mut numbers = Vec::new();
             // Text that is not an integer is not among these.
             for integers in integers(array)? {
                 let integers = cast(&integers, self.field.data_type())?;
-                self.interner.intern(&integers, &mut numbers)?;
+                numbers.append(&mut self.interner.find(&integers)?);
             }
+            numbers
         } else {
-            self.interner.intern_other(field, array, &mut numbers)?;
-        }
-        // A value that is new to the interner came from this or an earlier column: it is not among the ids.
-        Ok(numbers.into_iter().map(|n| self.place.get(n as usize).copied().flatten()).collect())
+            self.interner.find_other(field, array)?
+        };
+        let place = |n: u32| (n != NULL).then(|| self.place[n as usize]);
+        Ok(numbers.into_iter().map(place).collect())
     }
 }
 
@@ -129,7 +135,7 @@ mod tests {
             (signed, [Some(0), None, None, Some(1), None, None]),
             (unsigned, [None, Some(1), None, Some(0), None, None]),
         ] {
-            let mut index = Ids::in_order(ids).index("id").unwrap();
+            let index = Ids::in_order(ids).index("id").unwrap();
             assert_eq!(index.lookup(&field, &texts).unwrap(), found);
         }
     }

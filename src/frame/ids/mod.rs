@@ -4,6 +4,7 @@
 //! Numbering by arrival would make every sum depend on the order of rows and files. Sorted numbers make the whole
 //! job independent of it, and the rows of tables come out sorted.
 
+mod common_type;
 mod decode;
 mod dictionary;
 mod direct;
@@ -12,6 +13,7 @@ mod hash;
 mod interner;
 mod key;
 mod lookup;
+mod run_ends;
 mod table;
 mod times;
 mod untyped;
@@ -27,6 +29,7 @@ pub(super) use floats::finite;
 pub(super) use interner::Interner;
 pub(super) use key::NULL;
 pub use lookup::IdIndex;
+pub(super) use run_ends::without_run_ends;
 pub(super) use untyped::as_text;
 
 use crate::error::Result;

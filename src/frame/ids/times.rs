@@ -24,6 +24,7 @@ pub(super) fn stored_type(data_type: &DataType) -> DataType {
         DataType::Dictionary(key, values) => {
             DataType::Dictionary(key.clone(), Box::new(stored_type(values)))
         }
+        DataType::RunEndEncoded(_, values) => stored_type(values.data_type()),
         other => other.clone(),
     }
 }

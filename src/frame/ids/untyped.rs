@@ -1,6 +1,5 @@
 //! Ids and labels from a format without types: text, or integers where every value is a plain decimal integer.
 
-use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use super::table::key;
 use crate::error::Result;
 use crate::frame::offsets::number;
 use crate::source::files::UNTYPED;
+use crate::source::is_plain_integer;
 
 /// The value of the mark where text must not become integers, because other columns must have the same type.
 const STAYS_TEXT: &str = "text";
@@ -89,7 +89,7 @@ fn is_above_signed(text: Option<&str>) -> bool {
 
 fn parsed<T: ArrowPrimitiveType>(texts: &[Option<&str>]) -> ArrayRef
 where
-    T::Native: FromStr + Display,
+    T::Native: FromStr,
 {
     let values = texts.iter().map(|text| text.and_then(plain::<T::Native>));
     Arc::new(values.collect::<PrimitiveArray<T>>())
@@ -100,9 +100,9 @@ fn plain_integer(bytes: &[u8]) -> Option<Packed> {
     Some(Packed::integer(i128::from(value)))
 }
 
-/// The integer whose plain decimal form the text is: "7", "-3", but neither "007" nor "+7" nor "1e3".
-fn plain<T: FromStr + Display>(text: &str) -> Option<T> {
-    text.parse().ok().filter(|value: &T| value.to_string() == text)
+/// The integer whose plain decimal form the text is.
+fn plain<T: FromStr>(text: &str) -> Option<T> {
+    if is_plain_integer(text) { text.parse().ok() } else { None }
 }
 
 #[cfg(test)]
@@ -128,6 +128,9 @@ mod tests {
         };
         assert_eq!(sorted(&["10", "9", "-1"]), ["-1", "9", "10"]);
         assert_eq!(sorted(&["10", "9", "007"]), ["007", "10", "9"]);
+        for other in ["+7", " 7", "-0"] {
+            assert_eq!(sorted(&["9", "10", other]), [other, "10", "9"]);
+        }
         assert_eq!(
             sorted(&["9223372036854775807", "10", "-1234567890123456789"]),
             ["-1234567890123456789", "10", "9223372036854775807"]

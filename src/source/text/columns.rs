@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 use super::super::format::{Format, INTEGERS, MIXED, UNTYPED};
 use super::super::known_columns::KnownColumns;
 use super::content::ColumnContent;
-use super::inferred::INFERRED;
+use super::inferred::{INFERRED, OF_TIMES};
 use crate::error::{Error, Result, offenders};
 
 /// The content of each column of one file, by name.
@@ -64,6 +64,7 @@ impl KnownColumns {
             let marks = [
                 (is_untyped, UNTYPED),
                 (is_inferred, INFERRED),
+                (is_inferred && self.times.iter().any(|time| time == name), OF_TIMES),
                 (is_mixed, MIXED),
                 (are_integers, INTEGERS),
             ];
@@ -89,6 +90,7 @@ impl KnownColumns {
         if self.are_features && seen.is_numeric() {
             return Some(DataType::Float64);
         }
+        let seen = if has(&self.times) { seen.of_measures() } else { *seen };
         // All CSV values are text: where no other type holds all of them, text does.
         Some(seen.data_type().unwrap_or(DataType::Utf8))
     }

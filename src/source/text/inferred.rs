@@ -2,8 +2,8 @@
 //! exactly.
 //!
 //! # Why
-//! An integer decoder reads `007` as 7, and a double decoder rounds integers beyond 2^53. In the first rows such values
-//! make the column text; further down in a file, two different codes would silently become one number.
+//! An integer decoder reads `007` and `+7` as 7, and a double decoder rounds integers beyond 2^53. In the first rows
+//! such values make the column text; further down in a file, two different codes would silently become one number.
 
 use std::sync::Arc;
 
@@ -17,6 +17,9 @@ use crate::error::{Error, Result};
 /// The metadata key of a field whose type is inferred.
 pub(super) const INFERRED: &str = "labelmill.inferred";
 
+/// The metadata key of such a field where it holds times: they are no codes, and may have a sign or spaces.
+pub(super) const OF_TIMES: &str = "labelmill.inferred_times";
+
 /// A field of text for a column that is checked; any other field unchanged.
 pub(super) fn as_decoded(field: &Field) -> Field {
     if is_checked(field) { Field::new(field.name(), DataType::Utf8, true) } else { field.clone() }
@@ -27,8 +30,8 @@ pub(super) fn as_decoded(field: &Field) -> Field {
 pub(super) fn as_inferred(field: &FieldRef, column: &ArrayRef, records: usize) -> Result<ArrayRef> {
     match field.data_type() {
         _ if !is_checked(field) => Ok(Arc::clone(column)),
-        DataType::Int64 => numbers::<Int64Type>(field.name(), column, records),
-        _ => numbers::<Float64Type>(field.name(), column, records),
+        DataType::Int64 => numbers::<Int64Type>(field, column, records),
+        _ => numbers::<Float64Type>(field, column, records),
     }
 }
 
@@ -38,17 +41,20 @@ fn is_checked(field: &Field) -> bool {
 }
 
 fn numbers<T: ArrowPrimitiveType + Parser>(
-    name: &str,
+    field: &Field,
     column: &ArrayRef,
     records: usize,
 ) -> Result<ArrayRef> {
+    let are_times = field.metadata().contains_key(OF_TIMES);
     let texts = column.as_string::<i32>().iter().enumerate();
     let number = |(row, text): (usize, Option<&str>)| {
         let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
-        let fits = ValueKinds::of_text(text).fits(&T::DATA_TYPE);
+        let kind = ValueKinds::of_text(text);
+        let kind = if are_times { kind.of_measures() } else { kind };
+        let fits = kind.fits(&T::DATA_TYPE);
         match T::parse(text).filter(|_| fits) {
             Some(number) => Ok(Some(number)),
-            None => Err(other_kind(name, (text, &T::DATA_TYPE), records + row + 1)),
+            None => Err(other_kind(field.name(), (text, &T::DATA_TYPE), records + row + 1)),
         }
     };
     let numbers: PrimitiveArray<T> = texts.map(number).collect::<Result<_>>()?;
@@ -61,6 +67,8 @@ fn other_kind(name: &str, (text, expected): (&str, &DataType), record: usize) ->
         .found(format!(
             "`{text}` in the column `{name}` of record {record}, which holds {kind} in the first {FIRST_ROWS}"
         ))
-        .help(format!("write {kind} alone, without zeros before them; or, where they are names, write one with letters near the \
-               beginning, or give the table as Parquet with a column of text"))
+        .help(format!(
+            "write {kind} alone, without zeros, a plus or spaces before them; or, where they are names, write one with \
+             letters near the beginning, or give the table as Parquet with a column of text"
+        ))
 }

@@ -3,6 +3,8 @@
 use arrow::compute::kernels::cast_utils::{Parser, string_to_timestamp_nanos};
 use arrow::datatypes::{DataType, Float64Type, Int64Type, TimeUnit};
 
+use crate::source::is_plain_integer;
+
 /// How many rows of a file type inference reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InferenceScope {
@@ -23,7 +25,7 @@ const EXACT: u64 = 1 << 53;
 
 /// A set of kinds of values, one bit each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct ValueKinds(u8);
+pub(super) struct ValueKinds(u16);
 
 impl ValueKinds {
     pub(super) const BOOLEAN: Self = Self(1);
@@ -38,6 +40,8 @@ impl ValueKinds {
     /// Integers that a double may round are [`Self::INTEGER`] and this. JSON integers beyond 64 bits, which the parser
     /// returns as doubles, are [`Self::NUMBER`] and this.
     const WIDE: Self = Self(128);
+    /// Integers that are not in their plain decimal form, such as "+7" and " 7", are [`Self::INTEGER`] and this.
+    const NOT_PLAIN: Self = Self(256);
 
     /// The kind of an integer.
     pub(super) fn of_integer(value: i64) -> Self {
@@ -71,7 +75,7 @@ impl ValueKinds {
 
     /// Whether all values are numbers.
     pub(super) fn is_numeric(self) -> bool {
-        let kinds = self.without(Self::WIDE);
+        let kinds = self.without(Self::WIDE.and(Self::NOT_PLAIN));
         !kinds.is_empty() && kinds.within(Self::NEGATIVE.and(Self::NUMBER))
     }
 
@@ -79,6 +83,11 @@ impl ValueKinds {
     pub(super) fn has_numbers_among_others(self) -> bool {
         let numbers = Self::INTEGER.and(Self::NUMBER);
         self.0 & numbers.0 != 0 && !self.is_numeric()
+    }
+
+    /// These kinds where the column holds measures: a measure is the same however its number is written.
+    pub(super) fn of_measures(self) -> Self {
+        self.without(Self::NOT_PLAIN)
     }
 
     /// The kind of a value of a CSV file, from its text.
@@ -89,10 +98,11 @@ impl ValueKinds {
             // As integers, 007 and 7 would be one id.
             v if has_leading_zero(v) => Self::TEXT,
             v if Int64Type::parse(v).is_some() => {
-                Int64Type::parse(v).map_or(Self::INTEGER, Self::of_integer)
+                let kind = Int64Type::parse(v).map_or(Self::INTEGER, Self::of_integer);
+                if is_plain_integer(v) { kind } else { kind.and(Self::NOT_PLAIN) }
             }
             // Digits beyond 64 bits would be rounded as a double.
-            v if v.trim_start_matches('-').bytes().all(|b| b.is_ascii_digit()) => Self::TEXT,
+            v if are_digits(v.trim().trim_start_matches(['-', '+'])) => Self::TEXT,
             v if Float64Type::parse(v).is_some() => Self::NUMBER,
             v if v.as_bytes().get(4) == Some(&b'-') && string_to_timestamp_nanos(v).is_ok() => {
                 Self::TIME
@@ -111,6 +121,7 @@ impl ValueKinds {
             (Self::TEXT, "text"),
             (Self::GREAT, "integers above 2^63"),
             (Self::WIDE, "integers that a double rounds"),
+            (Self::NOT_PLAIN, "integers with spaces, or with a sign that they do not need"),
         ];
         let words: Vec<&str> =
             kinds.into_iter().filter(|(kind, _)| kind.within(self)).map(|(_, w)| w).collect();
@@ -119,16 +130,18 @@ impl ValueKinds {
 
     /// Whether these values fit exactly into a column of this type, which was inferred from other values.
     pub(super) fn fits(self, inferred: &DataType) -> bool {
-        self.is_numeric() && (*inferred == DataType::Int64 || !Self::WIDE.within(self))
+        let changed = if *inferred == DataType::Int64 { Self::NOT_PLAIN } else { Self::WIDE };
+        self.is_numeric() && !changed.within(self)
     }
 
     /// The type that holds these values exactly; `None` where text and numbers, or other kinds, are mixed.
     pub(super) fn data_type(self) -> Option<DataType> {
-        if Self::WIDE.within(self) && Self::NUMBER.within(self) {
-            // As doubles, two ids could become one.
+        // Two ids could become one: large integers as doubles, and +7 and 7 as integers.
+        let changed = if Self::NUMBER.within(self) { Self::WIDE } else { Self::NOT_PLAIN };
+        if changed.within(self) {
             return None;
         }
-        match self.without(Self::WIDE) {
+        match self.without(Self::WIDE.and(Self::NOT_PLAIN)) {
             Self::BOOLEAN => Some(DataType::Boolean),
             Self::INTEGER | Self::NEGATIVE => Some(DataType::Int64),
             Self::TEXT | Self(0) => Some(DataType::Utf8),
@@ -143,7 +156,11 @@ impl ValueKinds {
 
 fn has_leading_zero(value: &str) -> bool {
     let digits = value.trim_start_matches(['-', '+']);
-    digits.len() > 1 && digits.starts_with('0') && digits.bytes().all(|b| b.is_ascii_digit())
+    digits.len() > 1 && digits.starts_with('0') && are_digits(digits)
+}
+
+fn are_digits(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -172,5 +189,9 @@ mod tests {
         assert_eq!(type_of(&["9007199254740993", "-9007199254740993"]), Some(DataType::Int64));
         assert_eq!(type_of(&["9007199254740992", "1.5"]), Some(DataType::Float64));
         assert_eq!(type_of(&["9007199254740993", "1.5"]), None);
+        for other in ["+7", " 7", "7 ", "-0", "007"] {
+            assert_eq!(type_of(&["7", other]), None, "{other}");
+        }
+        assert_eq!(type_of(&["+18446744073709551615"]), Some(DataType::Utf8));
     }
 }

@@ -17,6 +17,7 @@ use super::dictionary::dictionary;
 use super::floats::finite;
 use super::hash::Secret;
 use super::key::{IdType, IndexedKey, Key, NULL, Packed, compare, for_each_key};
+use super::run_ends::without_run_ends;
 use super::table::{KeyTable, key};
 use super::times::{stored, stored_type};
 use super::untyped::{as_integers, integers as plain_integers, is_untyped, may_become_integers};
@@ -158,16 +159,44 @@ impl Interner {
         array: &ArrayRef,
         numbers: &mut Vec<u32>,
     ) -> Result<()> {
+        let parts = self.with_own_type(field, array)?;
+        parts.iter().try_for_each(|part| self.intern(part, numbers))
+    }
+
+    /// The number of each row of `array`, [`NULL`] where it is null or not one of the values.
+    ///
+    /// # Errors
+    /// When the type is another [`IdType`] than this interner's.
+    pub fn find(&self, array: &ArrayRef) -> Result<Vec<u32>> {
+        let LookedUp { numbers, rows, .. } = self.look_up(array)?;
+        Ok(match rows {
+            Some(rows) => rows.into_iter().map(|r| r.map_or(NULL, |v| numbers[v])).collect(),
+            None => numbers,
+        })
+    }
+
+    /// As [`Interner::find`], for a column of another source: see [`Interner::intern_other`].
+    ///
+    /// # Errors
+    /// As [`Interner::find`].
+    pub fn find_other(&self, field: &Field, array: &ArrayRef) -> Result<Vec<u32>> {
+        let parts = self.with_own_type(field, array)?;
+        Ok(parts.iter().map(|part| self.find(part)).collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    /// The values of a column of another source, with a type that this interner takes; several arrays hold the rows one
+    /// after the other.
+    fn with_own_type(&self, field: &Field, array: &ArrayRef) -> Result<Vec<ArrayRef>> {
         let integers = |t: &DataType| IdType::of(t) == IdType::Integer;
         if self.untyped && integers(array.data_type()) && !integers(&self.data_type) {
             let texts = cast(array, &self.data_type);
-            return self.intern(&texts.map_err(|_| self.another_type(field))?, numbers);
+            return Ok(vec![texts.map_err(|_| self.another_type(field))?]);
         }
         if !is_untyped(field) || !integers(&self.data_type) {
             if IdType::of(array.data_type()) != IdType::of(&self.data_type) {
                 return Err(self.another_type(field));
             }
-            return self.intern(array, numbers);
+            return Ok(vec![Arc::clone(array)]);
         }
         // As in a column of text alone, "007" is not an integer.
         let plain = plain_integers(array)?;
@@ -179,7 +208,7 @@ impl Interner {
             let found = format!("`{text}` here, {} there", self.data_type);
             return Err(self.another_type(field).found(found));
         }
-        plain.iter().try_for_each(|part| self.intern(part, numbers))
+        Ok(plain)
     }
 
     /// Those of the values with these provisional numbers that the column's type cannot hold, as text.
@@ -201,9 +230,10 @@ impl Interner {
         if IdType::of(array.data_type()) != IdType::of(&self.data_type) {
             return Err(another_type(&self.column, array.data_type(), &self.data_type));
         }
-        let (values, rows) = match dictionary(array)? {
+        let plain = without_run_ends(array)?;
+        let (values, rows) = match dictionary(&plain)? {
             Some((values, rows)) => (values, Some(rows)),
-            None => (Arc::clone(array), None),
+            None => (plain, None),
         };
         let values =
             stored(&finite(&values)).map_err(|e| e.about(&format!("`{}`", self.column)))?;
