@@ -9,7 +9,7 @@ use crate::model::{ModelSpec, SavedModel};
 use crate::testing::described;
 
 /// Forty instances, each labelled by two annotators who agree.
-pub(super) fn agreeing() -> Annotations {
+pub(super) fn agreeing() -> Annotationslet of = |labels, train: &TrainSpec| {
     let rows: Vec<(u32, u32, u32)> = (0..80).map(|n| (n / 2, n % 2, n / 2 % 3)).collect();
     tiny(3, &rows)
 }
@@ -265,6 +265,17 @@ fn settings_that_a_model_has_no_use_for_are_refused() {
         let target = "is trained on one target for each instance";
         assert!(error.contains(target) && error.contains("f.train.batch_by"), "{error}");
     }
+    let mean = || TrainSpec { reduction: Some(Reduction::MeanAnnotation), ..TrainSpec::default() };
+    for (train, place) in [(single(), "f.train.batch_by"), (mean(), "f.train.reduction")] {
+        let of = |labels, train: &TrainSpec| {
+            let model = SingleConfusion { labels, ..SingleConfusion::default() };
+            problems(&|p| with(train.clone(), model.clone()).check("f", p))
+        };
+        let error = of(NoisyLabels::Majority, &train).unwrap_err();
+        assert!(error.contains("one label for each instance") && error.contains(place), "{error}");
+        of(NoisyLabels::Annotations, &train).unwrap();
+    }
+    problems(&|p| with(reduced(), SingleConfusion::default()).check("f", p)).unwrap();
     let patient = |select| TrainSpec { select, patience: Some(3), ..TrainSpec::default() };
     for select in [Select::Valid, Select::AnnotationLikelihood] {
         problems(&|p| with(patient(select), Conal::default()).check("f", p)).unwrap();
