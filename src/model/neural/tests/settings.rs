@@ -263,7 +263,7 @@ fn posteriors_follow_from_held_out_annotations_too() {
 #[test]
 fn a_training_ends_after_so_many_epochs_without_a_better_one() {
     let a = agreeing();
-    for (patience, epochs) in [(Some(2), 3), (Some(4), 5), (None, 9)] {
+    for (patience, epochs) in [(Some(2), 3), (Some(4), 5), (Some(u32::MAX), 9), (None, 9)] {
         let select = Select::AnnotationLikelihood;
         let train = TrainSpec { select, patience, ..train(descent(0.0, 0.0), 9) };
         let fitted = fit(&small(train, TraceRegularised::default()), &a, &described(&a)).unwrap();

@@ -76,10 +76,10 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     /// not count.
     pub(super) fn is_out_of_patience(&self, phase: &Phase) -> bool {
         let (patience, best) = (self.spec.patience, &self.state.best);
-        let delay = self.annotator_delay(phase);
+        let (delay, done) = (self.annotator_delay(phase), self.epochs_done(phase));
         patience
             .zip(best.as_ref())
-            .is_some_and(|(p, best)| self.epochs_done(phase) >= delay.max(best.epoch) + p)
+            .is_some_and(|(p, best)| done >= delay.max(best.epoch).saturating_add(p))
     }
 
     /// The number of completed epochs of the phase, including those of earlier acts.
