@@ -271,6 +271,18 @@ fn a_training_ends_after_so_many_epochs_without_a_better_one() {
     }
 }
 
+/// All learning rates are zero: the one epoch of patience begins after the six epochs with frozen annotators.
+// keys: model.train.patience
+#[test]
+fn patience_waits_for_the_annotators() {
+    let a = agreeing();
+    let select = Select::AnnotationLikelihood;
+    let optimiser = OptimiserSpec { annotator_delay: Some(6), ..descent(0.0, 0.0) };
+    let train = TrainSpec { select, patience: Some(1), ..train(optimiser, 9) };
+    let fitted = fit(&small(train, TraceRegularised::default()), &a, &described(&a)).unwrap();
+    assert_eq!(fitted.trace.len(), 7);
+}
+
 #[test]
 fn bfloat16_is_for_gpus_alone() {
     let after = |precision| {

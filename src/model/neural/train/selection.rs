@@ -67,9 +67,14 @@ impl<N: TrainingObjective> Trainer<'_, N> {
             self.learners.thaw();
             self.load(&kept)?;
         }
+        self.average_unknown();
+        Ok(())
+    }
+
+    /// Sets the parameters of annotators and instances without training data to the mean of the others'.
+    pub(crate) fn average_unknown(&mut self) {
         self.annotator_params.average_unknown(Owner::Annotator, &self.data.unknown());
         self.annotator_params.average_unknown(Owner::Instance, &self.data.unknown_instances());
-        Ok(())
     }
 
     /// Whether the last improvement of the phase is at least `patience` epochs ago; epochs with frozen annotators do
