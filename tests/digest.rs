@@ -194,12 +194,18 @@ async fn every_parameter_of_every_model_changes_the_digest() {
         let mut keys = Vec::new();
         leaves(&root, &root, "model", &mut keys);
         for (key, words) in &keys {
-            // These models accept one value of the key only.
+            // These models accept one value of the key only; `single_confusion` does for the majority vote.
             let has_one_value = match key.as_str() {
-                "model.train.batch_by" => {
-                    ["weighted_doctor_net", "max_mig", "dl", "soft_bootstrap", "agg_net", "tcl"]
-                        .contains(&kind_of_model.kind)
-                }
+                "model.train.batch_by" => [
+                    "weighted_doctor_net",
+                    "max_mig",
+                    "dl",
+                    "soft_bootstrap",
+                    "agg_net",
+                    "tcl",
+                    "single_confusion",
+                ]
+                .contains(&kind_of_model.kind),
                 "model.train.reduction" => ["dl", "soft_bootstrap", "agg_net", "tcl", "max_mig"]
                     .contains(&kind_of_model.kind),
                 "model.classifier.network.optimiser.annotator_learning_rate"

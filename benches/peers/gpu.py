@@ -338,21 +338,28 @@ def first_line(*command: str) -> str:
     return lines[0].strip() if lines else ""
 
 
-def heading(labelmill: Labelmill, device: str, scale: float) -> str:
+def torch_in_f32() -> str:
+    """Has PyTorch compute products and convolutions in f32, as labelmill without cuDNN does; returns its version."""
+    if not find_spec("torch"):
+        return "no PyTorch"
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    return f"PyTorch {torch.__version__} without TF32"
+
+
+def heading(labelmill: Labelmill, torch: str, device: str, scale: float) -> str:
     """The machine, and the versions of both sides."""
     gpu = first_line("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     on = f"{gpu.replace(', ', ', driver ')}" if gpu else "no GPU found"
     if device == "cpu":
         on = f"the processor on both sides, a trial of this script and no measurement ({platform.machine()})"
-    torch = "no PyTorch"
-    if find_spec("torch"):
-        import torch as module
-
-        torch = f"PyTorch {module.__version__}"
     commit = first_line("git", "rev-parse", "--short", "HEAD") or "unknown"
     version = labelmill.call("--version").strip()
     trial = "" if scale == 1 else f" Crowds are scaled by {scale:g}."
-    return f"{version}, commit {commit}, {torch}; on {on}, with {os.cpu_count()} processors.{trial}"
+    scripts = f"scripts of commit {commit}"
+    return f"{version}, {scripts}, {torch}; on {on}, with {os.cpu_count()} processors.{trial}"
 
 
 def main() -> int:
@@ -371,7 +378,8 @@ def main() -> int:
     clock = Clock(options.seconds, options.case_seconds)
     with tempfile.TemporaryDirectory() as folder:
         labelmill = Labelmill(options.binary.resolve(), Path(folder))
-        print(f"# Networks on a GPU\n\n{heading(labelmill, options.device, options.scale)}\n")
+        versions = heading(labelmill, torch_in_f32(), options.device, options.scale)
+        print(f"# Networks on a GPU\n\n{versions}\n")
         near, agree = agreement(labelmill, options.device, options.scale, options.tolerance, clock)
         print("The largest difference of a probability from that of the processor, after one epoch; at most")
         print(f"{options.tolerance:g} is wanted:\n")

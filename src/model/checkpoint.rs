@@ -89,7 +89,7 @@ impl Fingerprint {
 /// The state in the run's checkpoint, where there is one of today's format and this fingerprint; it warns of another one.
 ///
 /// # Errors
-/// When the checkpoint cannot be read.
+/// When the checkpoint cannot be read, or a new one could not be written.
 pub(crate) fn read(fingerprint: &str, run: &mut Run) -> Result<Option<Snapshot>> {
     let Some(bytes) = run.checkpoint()? else { return Ok(None) };
     let snapshot = Snapshot::from_bytes(&bytes)?;

@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
 
 use crate::error::{Error, Result};
 
@@ -36,8 +37,13 @@ pub(super) fn read(file: &Path) -> Result<CheckpointFile> {
             Ok(if is_whole { CheckpointFile::Whole(bytes) } else { CheckpointFile::Damaged })
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(CheckpointFile::Absent),
-        Err(e) => Err(fails(file, &e)),
+        Err(e) => Err(failed(file, "read", &e)),
     }
+}
+
+/// Checks that a checkpoint can be saved here, so that a fit does not find out after its first epoch.
+pub(super) fn check(file: &Path) -> Result<()> {
+    unfinished(file).map(drop).map_err(|e| failed(file, "written", &e))
 }
 
 /// Replaces the checkpoint atomically: a process that is killed while it writes leaves the previous checkpoint.
@@ -49,10 +55,18 @@ pub(super) fn save(file: &Path, bytes: &[u8]) -> Result<()> {
             _ => break,
         }
     }
-    saved.map_err(|e| fails(file, &e))
+    saved.map_err(|e| failed(file, "written", &e))
 }
 
 fn try_save(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut unfinished = unfinished(file)?;
+    unfinished.write_all(bytes)?;
+    unfinished.write_all(&Sha256::digest(bytes))?;
+    unfinished.persist(file).map(drop).map_err(|e| e.error)
+}
+
+/// A new temporary file beside the checkpoint, which is removed unless it is renamed.
+fn unfinished(file: &Path) -> io::Result<NamedTempFile> {
     let (folder, name) = folder_and_name(file);
     fs::create_dir_all(folder)?;
     let prefix = format!("{name}.");
@@ -61,10 +75,7 @@ fn try_save(file: &Path, bytes: &[u8]) -> io::Result<()> {
     // The mode of any other new file: the umask applies.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let mut unfinished = builder.tempfile_in(folder)?;
-    unfinished.write_all(bytes)?;
-    unfinished.write_all(&Sha256::digest(bytes))?;
-    unfinished.persist(file).map(drop).map_err(|e| e.error)
+    builder.tempfile_in(folder)
 }
 
 /// Removes the checkpoints whose names satisfy `is_own`, with their temporary files. A file that cannot be removed does
@@ -108,12 +119,18 @@ fn unseal(bytes: &mut Vec<u8>) -> bool {
     digest == Sha256::digest(&bytes).as_slice()
 }
 
-fn fails(file: &Path, e: &io::Error) -> Error {
-    use io::ErrorKind::{AlreadyExists, IsADirectory, NotADirectory};
-    let what = format!("the checkpoint fails: {e}");
-    // Where a file is in the folder's place, or a folder in the file's, another try would fail too.
+/// The error of a checkpoint that cannot be `done`: read or written.
+fn failed(file: &Path, done: &str, e: &io::Error) -> Error {
+    use io::ErrorKind as Kind;
+    let what = format!("the checkpoint cannot be {done}: {e}");
+    // Where a file is in the folder's place, or a folder in the file's, or where this user has no access, another try
+    // would fail too.
     let error = match e.kind() {
-        AlreadyExists | IsADirectory | NotADirectory => Error::spec(what),
+        Kind::AlreadyExists
+        | Kind::IsADirectory
+        | Kind::NotADirectory
+        | Kind::PermissionDenied
+        | Kind::ReadOnlyFilesystem => Error::spec(what),
         _ => Error::store(what),
     };
     error
@@ -148,6 +165,29 @@ mod tests {
         assert_eq!(read(&inside).unwrap_err().exit_code(), 2);
         assert_eq!(save(&inside, b"state").unwrap_err().exit_code(), 2);
         assert_eq!(fs::read(&occupied).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn a_folder_without_access_is_an_error_of_the_spec_and_a_full_disk_is_not() {
+        use io::ErrorKind as Kind;
+        for (kind, exit_code) in [
+            (Kind::PermissionDenied, 2),
+            (Kind::ReadOnlyFilesystem, 2),
+            (Kind::StorageFull, 5),
+            (Kind::TimedOut, 5),
+        ] {
+            let error = failed(Path::new("job.checkpoint"), "written", &kind.into());
+            assert_eq!(error.exit_code(), exit_code, "{error}");
+            assert!(error.to_string().contains("the checkpoint cannot be written: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_check_creates_the_folder_and_leaves_nothing_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let new = folder.path().join("new");
+        check(&new.join("job.checkpoint")).unwrap();
+        assert_eq!(fs::read_dir(new).unwrap().count(), 0);
     }
 
     #[test]

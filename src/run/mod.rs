@@ -151,9 +151,10 @@ impl Run {
     /// The checkpoint that an interrupted run of the same job left. A damaged one counts as absent, with a warning.
     ///
     /// # Errors
-    /// When the file exists and cannot be read.
+    /// When the file exists and cannot be read, or its folder cannot be written to.
     pub fn checkpoint(&mut self) -> Result<Option<Vec<u8>>> {
         let Some(file) = &self.checkpoint else { return Ok(None) };
+        checkpoint::check(file)?;
         match checkpoint::read(file)? {
             CheckpointFile::Absent => Ok(None),
             CheckpointFile::Whole(bytes) => Ok(Some(bytes)),
@@ -294,6 +295,20 @@ mod tests {
         assert!(run.warnings().is_empty());
         run.keep_warnings_of_machine();
         assert_eq!(run.warnings(), ["no GPU"]);
+    }
+
+    /// The folder is a link to nowhere: nothing can be read from it, as before the first checkpoint.
+    #[cfg(unix)]
+    #[test]
+    fn a_fit_finds_out_at_its_start_that_no_checkpoint_can_be_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("checkpoints");
+        std::os::unix::fs::symlink("nowhere", &link).unwrap();
+        let mut run = Run::new(1);
+        run.keep_checkpoint(Some(link.join("job.checkpoint")));
+        let error = run.checkpoint().unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{error}");
+        assert!(error.to_string().contains("the checkpoint cannot be written: "), "{error}");
     }
 
     /// Parts of a run have the run's memory.

@@ -141,7 +141,8 @@ impl Validator<'_> {
             if broken || !number.is_finite() {
                 let bound = bound(key).or_else(|| key.is_empty().then_some(MAX_AMOUNT));
                 let limit = bound.map_or_else(String::new, |b| {
-                    let b = if b.abs() < 1e15 { b.to_string() } else { format!("{b:e}") };
+                    let is_plain = b == 0.0 || (1e-6..1e15).contains(&b.abs());
+                    let b = if is_plain { b.to_string() } else { format!("{b:e}") };
                     format!(" {words} {b}")
                 });
                 let what = format!("the number must be{limit}");

@@ -1,9 +1,12 @@
 //! From evidence to a fitted model: prepares the data, trains, and predicts every row with the trained model.
 
+use std::borrow::Cow;
+
 use candle_core::Device;
 use rand::Rng as _;
 
-use super::{CrowdNet, NetworkSpec, Neural, Task, TrainingObjective, name_of};
+use super::all_predictions::{AllPredictions, Observed};
+use super::{CrowdNet, Neural, Sizes, Task, name_of};
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Evidence, QuestionFeatures, Role};
 use crate::model::checkpoint::Fingerprint;
@@ -12,23 +15,22 @@ use crate::model::em::kernels::expected_counts_of;
 use crate::model::fitted::{Fitted, Report, Stop, Trained};
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::TrainingData;
-use crate::model::neural::param_table::Owner;
 use crate::model::neural::predict::description;
 use crate::model::neural::train::learner::LearnerSetting;
+use crate::model::neural::train::learners::Learners;
 use crate::model::neural::train::on_device::learners_on_device;
 use crate::model::neural::train::spec::{Select, TrainSpec};
 use crate::model::neural::train::state::{MAIN_TARGETS, TrainState};
-use crate::model::neural::train::{LoopPosition, Trainer, not_finite};
-use crate::model::posterior::{Posterior, best};
+use crate::model::neural::train::{LoopPosition, Trainer};
+use crate::model::posterior::best;
 use crate::model::vote::agreement;
 use crate::model::{Model, from_features};
 use crate::run::Run;
 
 impl<N: CrowdNet> Model for Neural<N> {
     fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
-        let Self { network: NetworkSpec { device: on, train, .. }, model } = self;
         let described = from_features::described_of(evidence, N::KIND)?;
-        let dims = evidence.annotations.dims();
+        let (dims, train) = (evidence.annotations.dims(), &self.network.train);
         let split = split_annotations(train, evidence.annotations, run)?;
         let (training, held_out) = match &split {
             Some([training, held_out]) => {
@@ -36,81 +38,45 @@ impl<N: CrowdNet> Model for Neural<N> {
             }
             None => (evidence, None),
         };
-        let (mut aggregated, data) = prepared(self, training, held_out, run)?;
-        let state =
-            TrainState::with_targets(aggregated.as_ref().map(|f| f.posterior.dense().into_owned()));
-        let Some(data) = data.filter(|data| !data.is_empty() && dims.classes > 0) else {
-            return Err(from_features::no_examples());
-        };
+        let (aggregated, data) = prepared(self, training, held_out, run)?;
         let valid = gold_to_select_by(train, described)?;
         let sizes = self.sizes(dims, described);
-        let batch_rows = data.batch_rows(train.batching(N::DROPS_LAST_BATCH));
-        let (classifier, others) = self.learners(&sizes);
-        for learner in std::iter::once(&classifier).chain(&others) {
-            learner.input.check_batch(&sizes, batch_rows, run)?;
-        }
-        let precision = train.precision;
-        let setting =
-            LearnerSetting { precision, sizes: &sizes, run, device: &Device::Cpu, saved: None };
-        let specs = (classifier, others);
-        let (mut learners, device) = learners_on_device(on, specs, &setting, |_| batch_rows)?;
-        learners.fit_scalers(&data);
-        if !model.heads(&sizes).classifier && evidence.annotations.trusted.is_some() {
-            run.warn(format!(
-                "`{}` is trained on labels, not classes: trusted classes appear in the labels table, but do not train it",
-                N::KIND
-            ));
-        }
-        let task = Task {
-            evidence: training,
-            dims,
-            hidden: learners.classifier.network.hidden(),
-            run: &run.clone(),
-        };
-        let annotator_params = AnnotatorParams { tables: model.tables(&task)? };
-        learners.check_tables(&annotator_params)?;
-        let mut fingerprint = Fingerprint::new(N::KIND);
-        fingerprint.add_settings(model)?;
-        fingerprint.add_settings(&self.network.backbone)?;
-        if let Some(held_out) = held_out.filter(|_| run.keeps_checkpoints()) {
-            fingerprint.add_annotations(held_out, &run.cancel)?;
-        }
+        let (learners, device) = learners_for(self, &data, &sizes, run)?;
+        let targets = aggregated.as_ref().map(|fitted| fitted.posterior.dense().into_owned());
         let mut trainer = Trainer {
-            model,
-            fingerprint: Some(fingerprint),
+            model: &self.model,
+            annotator_params: first_params(&self.model, training, &learners, run)?,
+            fingerprint: Some(fingerprint_of(self, held_out, run)?),
             spec: train,
             data: &data,
             dims,
             valid: &valid,
             learners,
-            annotator_params,
-            state,
+            state: TrainState::with_targets(targets),
             position: LoopPosition::default(),
         };
         trainer.train(run)?;
-        trainer.annotator_params.average_unknown(Owner::Annotator, &data.unknown());
-        trainer.annotator_params.average_unknown(Owner::Instance, &data.unknown_instances());
-        // The posteriors use all annotations, held out or not.
-        let mut whole = None;
-        let (mut targets, is_own) = match trainer.state.targets.remove(MAIN_TARGETS) {
-            Some(targets) => (Some(targets.posterior), targets.is_own),
-            None => (None, false),
+        trainer.average_unknown();
+        // Posteriors follow from all annotations, held out or not.
+        let (aggregated, whole) = if held_out.is_some() {
+            let (aggregated, whole) = prepared(self, evidence, None, run)?;
+            (aggregated, Some(whole))
+        } else {
+            (aggregated, None)
         };
-        if held_out.is_some() {
-            (aggregated, whole) = prepared(self, evidence, None, run)?;
-            if let (Some(fitted), false) = (&aggregated, is_own) {
-                targets = Some(fitted.posterior.dense().into_owned());
-            }
-        }
+        let own = trainer.state.targets.remove(MAIN_TARGETS).filter(|targets| targets.is_own);
+        let targets = own
+            .map(|targets| Cow::Owned(targets.posterior))
+            .or_else(|| Some(aggregated.as_ref()?.posterior.dense()));
         let data = whole.as_ref().unwrap_or(&data);
-        let predicted = AllPredictions::of(&trainer, data, targets.as_ref(), evidence, run)?;
+        let observed = Observed { data, targets: targets.as_deref() };
+        let predicted = AllPredictions::of(&trainer, observed, run)?;
         let mut trace = aggregated.as_ref().map_or_else(Vec::new, |a| a.trace.clone());
         let iterations = trainer.state.trace.len() as u32;
         trace.append(&mut trainer.state.trace);
         let objective = trace.last().map(|row| row.objective);
         let converged = aggregated.as_ref().is_none_or(|fitted| fitted.stop.converged);
-        let task = Task { evidence, ..task };
-        let report = report(model, &task, &trainer.annotator_params, &predicted, aggregated, run);
+        let report = report(&trainer, evidence, &predicted, aggregated, run);
         Ok(Fitted {
             posterior: predicted.posterior.into(),
             predictions: Some(predicted.predictions),
@@ -138,14 +104,11 @@ pub(crate) fn split_annotations(
     let mut rng = run.rng("held-out annotations");
     let parts = a.hold_out(|_| rng.random::<f64>() < train.held_out)?;
     if parts[1].is_empty() {
-        return Err(Error::data("no annotation is held out to select the best epoch by")
-            .at("model.train.held_out")
-            .found(format!(
-                "a share of {} of {} annotations, without the first of each annotator",
-                train.held_out,
-                a.len()
-            ))
-            .help("hold out more, or choose another select"));
+        return Err(nothing_held_out(format!(
+            "a share of {} of {} annotations, without the first of each annotator",
+            train.held_out,
+            a.len()
+        )));
     }
     Ok(Some(parts))
 }
@@ -156,11 +119,27 @@ fn prepared<'a, N: CrowdNet>(
     evidence: Evidence<'a>,
     held_out: Option<&Annotations>,
     run: &mut Run,
-) -> Result<(Option<Fitted>, Option<TrainingData<'a>>)> {
+) -> Result<(Option<Fitted>, TrainingData<'a>)> {
     let aggregated = spec.model.aggregate(evidence, run)?;
     let batching = spec.network.train.batching(N::DROPS_LAST_BATCH);
-    let data = TrainingData::new(evidence, held_out, aggregated.is_some(), batching);
+    let data = TrainingData::new(evidence, held_out, aggregated.is_some(), batching)
+        .filter(|data| !data.is_empty() && evidence.annotations.dims().classes > 0)
+        .ok_or_else(from_features::no_examples)?;
+    if let Some(held_out) = held_out
+        && data.held_out_instances().is_empty()
+    {
+        let n = held_out.len();
+        return Err(nothing_held_out(format!("{n} annotations of instances without features")));
+    }
     Ok((aggregated, data))
+}
+
+/// The error where no held-out annotation can select the epoch.
+fn nothing_held_out(found: String) -> Error {
+    Error::data("no annotation is held out to select the best epoch by")
+        .at("model.train.held_out")
+        .found(found)
+        .help("hold out more, or choose another select")
 }
 
 fn gold_to_select_by(train: &TrainSpec, described: &QuestionFeatures) -> Result<Vec<(u32, u32)>> {
@@ -175,112 +154,76 @@ fn gold_to_select_by(train: &TrainSpec, described: &QuestionFeatures) -> Result<
     Ok(valid)
 }
 
-/// The predictions of the trained model for every row.
-struct AllPredictions {
-    posterior: Posterior,
-    predictions: Posterior,
-    instance_parameters: Vec<(String, Vec<f64>)>,
-}
-
-impl AllPredictions {
-    fn of<N: CrowdNet>(
-        trainer: &Trainer<'_, N>,
-        data: &TrainingData<'_>,
-        targets: Option<&Posterior>,
-        evidence: Evidence<'_>,
-        run: &mut Run,
-    ) -> Result<Self> {
-        let a = evidence.annotations;
-        let classes = a.dims().classes;
-        let predictions = predictions(trainer, classes, run)?;
-        let mut posterior = targets.cloned().unwrap_or_else(|| Posterior::from_votes(a));
-        let names = trainer.model.instance_parameters();
-        let mut parameters = vec![vec![f64::NAN; a.dims().instances]; names.len()];
-        let instances = data.instances();
-        if N::CONDITIONS_ON_ANNOTATIONS {
-            for part in instances.chunks(trainer.learners.rows_at_once()) {
-                run.cancel.check()?;
-                let predicted =
-                    trainer.predict_from(data.inputs(), &data.observed(part, targets))?;
-                for (n, i) in part.iter().map(|i| *i as usize).enumerate() {
-                    if a.trusted_class(i).is_none() {
-                        let own = &predicted.posterior[n * classes..(n + 1) * classes];
-                        posterior.row_mut(i).copy_from_slice(own);
-                    }
-                    for (name, values) in parameters.iter_mut().enumerate() {
-                        values[i] = predicted.parameters[n * names.len() + name];
-                    }
-                }
-            }
-            // A model without parameters of annotators has nothing to condition on but its targets.
-            let (_, without_features) = data.untrusted();
-            let conditions = !trainer.annotator_params.tables.is_empty();
-            let at_once = trainer.learners.rows_at_once();
-            for part in without_features.chunks(at_once).filter(|_| conditions) {
-                run.cancel.check()?;
-                let batch = data.observed(part, targets);
-                let predicted = trainer.predict_without_features(data.inputs(), &batch)?.posterior;
-                for (i, row) in part.iter().zip(predicted.chunks_exact(classes)) {
-                    posterior.row_mut(*i as usize).copy_from_slice(row);
-                }
-            }
-        } else {
-            for i in instances.iter().map(|i| *i as usize) {
-                if let (Some(row), None) = (data.row(i), a.trusted_class(i)) {
-                    posterior.row_mut(i).copy_from_slice(predictions.row(row));
-                }
-            }
-        }
-        let first_broken = |p: &Posterior| p.values().iter().position(|v| !v.is_finite());
-        let epochs = trainer.state.trace.len();
-        if let Some(at) = first_broken(&predictions) {
-            return Err(not_finite(at / classes, predictions.values()[at], epochs));
-        }
-        if let Some(at) = first_broken(&posterior) {
-            let p = posterior.values()[at];
-            return Err(match data.row(at / classes) {
-                Some(row) => not_finite(row, p, epochs),
-                None => trainer.diverged(&format!("a posterior of {p} without features")),
-            });
-        }
-        let without = a.dims().instances - instances.len();
-        if without > 0 {
-            run.warn(from_features::without_features(without, a.dims().instances));
-        }
-        let instance_parameters = names.into_iter().zip(parameters).collect();
-        Ok(Self { posterior, predictions, instance_parameters })
+/// The model's learners with initial parameters, scaled to these data, and the device that they are on.
+fn learners_for<N: CrowdNet>(
+    spec: &Neural<N>,
+    data: &TrainingData<'_>,
+    sizes: &Sizes,
+    run: &mut Run,
+) -> Result<(Learners, Device)> {
+    let train = &spec.network.train;
+    let batch_rows = data.batch_rows(train.batching(N::DROPS_LAST_BATCH));
+    let (classifier, others) = spec.learners(sizes);
+    for learner in std::iter::once(&classifier).chain(&others) {
+        learner.input.check_batch(sizes, batch_rows, run)?;
     }
+    let precision = train.precision;
+    let setting = LearnerSetting { precision, sizes, run, device: &Device::Cpu, saved: None };
+    let (specs, on) = ((classifier, others), &spec.network.device);
+    let (mut learners, device) = learners_on_device(on, specs, &setting, |_| batch_rows)?;
+    learners.fit_scalers(data);
+    if !spec.model.heads(sizes).classifier && data.annotations.trusted.is_some() {
+        run.warn(format!(
+            "`{}` is trained on labels, not classes: trusted classes appear in the labels table, but do not train it",
+            N::KIND
+        ));
+    }
+    Ok((learners, device))
 }
 
-/// The classifier's probabilities for every row of features.
-fn predictions<N: TrainingObjective>(
-    trainer: &Trainer<'_, N>,
-    classes: usize,
+/// The model's tables with their initial parameters.
+fn first_params<N: CrowdNet>(
+    model: &N,
+    evidence: Evidence<'_>,
+    learners: &Learners,
     run: &Run,
-) -> Result<Posterior> {
-    let (rows, at_once) = (trainer.data.matrix.len(), trainer.learners.rows_at_once());
-    let mut predictions = Posterior::zeros(rows, classes);
-    for first in (0..rows).step_by(at_once) {
-        run.cancel.check()?;
-        let part = first..(first + at_once).min(rows);
-        let predicted =
-            trainer.predict(&TrainingData::unseen(part.clone().map(|row| row as u32).collect()))?;
-        predictions.values_mut()[part.start * classes..part.end * classes]
-            .copy_from_slice(&predicted.classes);
+) -> Result<AnnotatorParams> {
+    let annotator_params =
+        AnnotatorParams { tables: model.tables(&task_of(evidence, learners, run))? };
+    learners.check_tables(&annotator_params)?;
+    Ok(annotator_params)
+}
+
+fn task_of<'a>(evidence: Evidence<'a>, learners: &Learners, run: &'a Run) -> Task<'a> {
+    let hidden = learners.classifier.network.hidden();
+    Task { evidence, dims: evidence.annotations.dims(), hidden, run }
+}
+
+/// The digest of the model's settings and, for checkpoints, of the held-out annotations. The trainer adds the rest.
+fn fingerprint_of<N: CrowdNet>(
+    spec: &Neural<N>,
+    held_out: Option<&Annotations>,
+    run: &Run,
+) -> Result<Fingerprint> {
+    let mut fingerprint = Fingerprint::new(N::KIND);
+    fingerprint.add_settings(&spec.model)?;
+    fingerprint.add_settings(&spec.network.backbone)?;
+    if let Some(held_out) = held_out.filter(|_| run.keeps_checkpoints()) {
+        fingerprint.add_annotations(held_out, &run.cancel)?;
     }
-    Ok(predictions)
+    Ok(fingerprint)
 }
 
 fn report<N: CrowdNet>(
-    model: &N,
-    task: &Task<'_>,
-    annotator_params: &AnnotatorParams,
+    trainer: &Trainer<'_, N>,
+    evidence: Evidence<'_>,
     predicted: &AllPredictions,
     aggregated: Option<Fitted>,
     run: &mut Run,
 ) -> Report {
-    let a = task.evidence.annotations;
-    let learned = model.report(task, annotator_params);
+    let a = evidence.annotations;
+    let task = task_of(evidence, &trainer.learners, run);
+    let learned = trainer.model.report(&task, &trainer.annotator_params);
     learned.warnings.into_iter().for_each(|warning| run.warn(warning));
     let mut report = aggregated.map_or_else(Report::default, |fitted| fitted.report);
     report.common = learned.common.map(|probability| {

@@ -37,6 +37,7 @@
 //!    checkpoints, saved models and prediction need no further code, and the conformance suite tests every registered
 //!    model. The gradient check in `tests/` fails until it has a case for the model.
 
+mod all_predictions;
 mod annotator_params;
 mod batch_context;
 mod crowd_net;

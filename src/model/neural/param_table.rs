@@ -42,7 +42,7 @@ impl Owner {
 pub struct ParamTable {
     /// The name of the table, unique in the model.
     pub name: String,
-    /// Whether annotators have rows of their own.
+    /// The owner of each row.
     pub owner: Owner,
     /// The number of values in a row.
     pub width: usize,

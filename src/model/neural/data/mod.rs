@@ -71,11 +71,12 @@ impl<'a> TrainingData<'a> {
             let own = by_instance.of(i);
             own.iter().for_each(|(annotator, _, weight)| weights[*annotator as usize] += weight);
             if batching.by_annotation && !own.is_empty() {
-                let mut first = 0;
+                let (mut first, all) = (0, own.chunk_by(is_same_annotator).count() as u32);
                 // The rows of one annotator are adjacent: a soft annotation is one unit.
                 for rows in own.chunk_by(is_same_annotator) {
-                    units.push(Unit::Annotation(i as u32, first, rows.len() as u32));
-                    first += rows.len() as u32;
+                    let (instance, len) = (i as u32, rows.len() as u32);
+                    units.push(Unit::Annotation { instance, first, len, all });
+                    first += len;
                 }
             } else if !own.is_empty() || a.trusted_class(i).is_some() {
                 units.push(Unit::Instance(i as u32));
@@ -233,10 +234,9 @@ impl<'a> TrainingData<'a> {
     fn batch(&self, units: &[Unit], targets: Option<&Posterior>, batches: usize) -> Batch {
         let parts = units.iter().map(|unit| match unit {
             Unit::Instance(i) => (*i, self.by_instance.of(*i as usize), 1),
-            Unit::Annotation(i, first, n) => {
-                let all = self.by_instance.of(*i as usize);
-                let units = all.chunk_by(is_same_annotator).count();
-                (*i, &all[*first as usize..][..*n as usize], units)
+            Unit::Annotation { instance, first, len, all } => {
+                let own = self.by_instance.of(*instance as usize);
+                (*instance, &own[*first as usize..][..*len as usize], *all as usize)
             }
         });
         self.gather(parts, targets, batches)
@@ -364,15 +364,22 @@ impl AnnotationsByInstance {
 enum Unit {
     /// An instance with all its annotations.
     Instance(u32),
-    /// One annotation: the instance, the index of the annotator's first row among the instance's rows, and the number
-    /// of the annotator's rows.
-    Annotation(u32, u32, u32),
+    /// One annotation, which has a row for each of its labels.
+    Annotation {
+        instance: u32,
+        /// The index of its first row among the rows of the instance.
+        first: u32,
+        /// The number of its rows.
+        len: u32,
+        /// The number of annotations of the instance.
+        all: u32,
+    },
 }
 
 impl Unit {
     fn instance(self) -> usize {
         match self {
-            Self::Instance(i) | Self::Annotation(i, ..) => i as usize,
+            Self::Instance(instance) | Self::Annotation { instance, .. } => instance as usize,
         }
     }
 }

@@ -8,8 +8,9 @@ use crate::model::neural::net::backbone::{BackboneSpec, Scaling};
 use crate::model::snapshot::Snapshot;
 use crate::run::Rng;
 
-/// A column with a smaller standard deviation counts as constant.
-const MIN_DEVIATION: f64 = 1e-8;
+/// A column is constant unless its standard deviation is larger than this share of its mean: half the least distance of
+/// neighbouring f32s, and twice the largest deviation that rounding gives to equal values with weights.
+const MIN_DEVIATION: f64 = f32::EPSILON as f64 / 4.0;
 
 /// Scales features by statistics of the rows it was fitted on, and augments images.
 #[derive(Debug, Clone, PartialEq)]
@@ -102,7 +103,7 @@ impl Scaler {
     /// Divides each column or channel by its number; one of zeros stays as it is.
     fn divide_by(&mut self, maxima: Vec<f32>) {
         for (factor, max) in self.factor.iter_mut().zip(maxima) {
-            *factor = if max > 0.0 { 1.0 / max } else { 1.0 };
+            *factor = if max > 0.0 { (1.0 / max).min(f32::MAX) } else { 1.0 };
         }
     }
 
@@ -125,8 +126,9 @@ impl Scaler {
         }
         for g in 0..groups {
             let deviation = (squares[g] / if sum > 0.0 { sum } else { 1.0 }).sqrt();
+            let varies = deviation > MIN_DEVIATION * mean[g].abs();
             self.mean[g] = mean[g] as f32;
-            self.factor[g] = if deviation > MIN_DEVIATION { (1.0 / deviation) as f32 } else { 1.0 };
+            self.factor[g] = if varies { ((1.0 / deviation) as f32).min(f32::MAX) } else { 1.0 };
         }
     }
 
@@ -211,6 +213,45 @@ mod tests {
         let mut row = [0.0; 2];
         scaler.read(&matrix, 1, &mut row);
         assert_eq!(row, [1.0, 0.0]);
+    }
+
+    /// Two columns in small units, the second with a mean of 0, and two that are constant.
+    #[test]
+    fn a_column_varies_or_not_whatever_its_unit() {
+        let rows = [1e-9, -1e-30, 5e-9, 1e9, 3e-9, 1e-30, 5e-9, 1e9];
+        let matrix = Matrix::from_rows(4, &rows);
+        let mut scaler = Scaler::identity(&[4], &BackboneSpec::default());
+        scaler.fit(&matrix, 0..2);
+        let mut row = [0.0; 4];
+        scaler.read(&matrix, 1, &mut row);
+        for (got, want) in row.iter().zip([1.0_f32, 1.0, 0.0, 0.0]) {
+            assert!((got - want).abs() < 1e-6, "{row:?}");
+        }
+        assert_eq!(scaler.factor[2..], [1.0, 1.0]);
+    }
+
+    /// The mean of equal values with weights is a rounded quotient, and so not always their value.
+    #[test]
+    fn equal_values_with_any_weights_are_constant() {
+        let matrix = Matrix::from_rows(1, &[1000.1; 3]);
+        for n in 1..200 {
+            let mut scaler = Scaler::identity(&[1], &BackboneSpec::default());
+            let weights = [1.0 / f64::from(n), 0.7, 1e-3];
+            scaler.fit_weighted(&matrix, (0..3).zip(weights));
+            assert_eq!((scaler.mean[0], scaler.factor[0]), (1000.1, 1.0), "1 / {n}");
+        }
+    }
+
+    /// One over the smallest f32 is infinite.
+    #[test]
+    fn the_smallest_values_have_a_finite_factor() {
+        let matrix = Matrix::from_rows(1, &[0.0, f32::from_bits(1)]);
+        for scaling in [Scaling::Standard, Scaling::MaxAbs, Scaling::GlobalMaxAbs] {
+            let spec = BackboneSpec { scaling, ..BackboneSpec::default() };
+            let mut scaler = Scaler::identity(&[1], &spec);
+            scaler.fit(&matrix, 0..2);
+            assert_eq!(scaler.factor, [f32::MAX], "{scaling:?}");
+        }
     }
 
     /// Two images of two channels of three pixels: one channel holds 0, 2, ..., 10 with the standard deviation sqrt(70

@@ -16,19 +16,29 @@ pub(crate) fn table(dims: Dims) -> ParamTable {
 /// their rows. A row of zeros stays zero.
 pub(crate) fn count(a: &Annotations, counts: &[f64], floor: f64, params: &mut AnnotatorParams) {
     let Dims { annotators, classes, labels, .. } = a.dims();
-    let (mut row, width) = (vec![0.0; labels], classes * labels);
-    let matrices = params.tables[CONFUSION].values.chunks_exact_mut(width.max(1));
+    let matrices = params.tables[CONFUSION].values.chunks_exact_mut((classes * labels).max(1));
     for (r, matrix) in (0..annotators).zip(matrices) {
-        for (k, to) in matrix.chunks_exact_mut(labels).enumerate() {
-            row.fill(floor);
-            for (column, label) in a.columns_of(r).zip(a.labels_of(r)) {
-                row[*label as usize] = counts[column * classes + k].max(floor);
-            }
+        let mut own = of_annotator(a, counts, r);
+        own.iter_mut().for_each(|count| *count = count.max(floor));
+        for (to, row) in matrix.chunks_exact_mut(labels).zip(own.chunks_exact(labels)) {
             let sum: f64 = row.iter().sum();
             let share = |count: &f64| if sum > 0.0 { count / sum } else { 0.0 };
-            to.iter_mut().zip(&row).for_each(|(to, count)| *to = share(count) as f32);
+            to.iter_mut().zip(row).for_each(|(to, count)| *to = share(count) as f32);
         }
     }
+}
+
+/// The expected counts of annotator `r`, `[class, label]`, out of those of all columns, `[column, class]`.
+pub(crate) fn of_annotator(a: &Annotations, counts: &[f64], r: usize) -> Vec<f64> {
+    let Dims { classes, labels, .. } = a.dims();
+    let mut matrix = vec![0.0; classes * labels];
+    for (column, label) in a.columns_of(r).zip(a.labels_of(r)) {
+        let of_column = &counts[column * classes..(column + 1) * classes];
+        for (row, count) in matrix.chunks_exact_mut(labels).zip(of_column) {
+            row[*label as usize] = *count;
+        }
+    }
+    matrix
 }
 
 /// The matrices `[annotator, class, label]` to report, whose rows are normalised again in f64. A row of zeros, for a

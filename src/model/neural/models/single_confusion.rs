@@ -19,19 +19,20 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
+use crate::error::{Problem, Result};
 use crate::frame::{Dims, Evidence};
 use crate::model::Model;
 use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
 use crate::model::neural::models::trace_regularised::{NoisyChannel, matrices, near_identity};
 use crate::model::neural::{
-    AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
+    AnnotatorParams, AnnotatorReport, BatchBy, BatchContext, BatchPrediction, CrowdNet, Gradient,
     NetworkSpec, ParamTable, Reduction, Task, TrainSpec, TrainingObjective,
 };
 use crate::model::posterior::{best, hardened};
 use crate::model::vote::MajorityVote;
 use crate::run::Run;
+use crate::spec::Problems;
 
 /// The source of the noisy labels.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -107,6 +108,27 @@ impl CrowdNet for SingleConfusion {
     fn paper() -> (NetworkSpec, Self) {
         let model = Self { identity_epochs: Some(6), ..Self::default() };
         (paper::network(30, None, 1e-3), model)
+    }
+
+    /// A vote is no sum over annotations: it has one loss, however many annotators gave it.
+    fn check(&self, train: &TrainSpec, place: &str, problems: &mut Problems) {
+        if self.labels == NoisyLabels::Annotations {
+            return;
+        }
+        let mut refuse = |key: &str, found: &str| {
+            problems.push(
+                Problem::new("the majority vote is one label for each instance")
+                    .at(format!("{place}.train.{key}"))
+                    .found(found)
+                    .help("set labels = \"annotations\", or leave it out"),
+            );
+        };
+        if train.batch_by == BatchBy::Annotation {
+            refuse("batch_by", "\"annotation\"");
+        }
+        if train.reduction == Some(Reduction::MeanAnnotation) {
+            refuse("reduction", "\"mean_annotation\"");
+        }
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {

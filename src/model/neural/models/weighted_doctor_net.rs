@@ -85,8 +85,8 @@ impl WeightedDoctorNet {
             let first = rows.start;
             let computed =
                 constants.is_empty().then(|| target_probabilities(context, rows.clone()));
-            let mut loss = 0.0;
-            let of_row = |b: usize| {
+            let (mut loss, mut block) = (0.0, BlockRows::new());
+            for b in rows {
                 let p: &[f64] = match &computed {
                     Some(computed) => &computed[b - first],
                     None => &constants[b],
@@ -95,9 +95,8 @@ impl WeightedDoctorNet {
                 let (of_row, d_logits) =
                     weights_loss_of_row(context, b, p, &std::mem::take(&mut row.logits));
                 loss += of_row;
-                (row, d_logits)
-            };
-            let block = rows.map(of_row).collect();
+                form.push(&mut block, row, d_logits);
+            }
             (loss, block)
         });
         let (losses, blocks): (Vec<f64>, Vec<BlockRows>) = blocks.into_iter().unzip();

@@ -14,20 +14,28 @@ pub(crate) const PREDICTION_SHARE: usize = 8;
 pub(crate) const MAX_PREDICTION_BYTES: usize = 1 << 30;
 
 impl Network {
-    /// The number of rows that are predicted at once, where the input and the output of a layer may take `max_bytes`.
+    /// The number of rows that are predicted at once, where the input and the output of a layer may take `max_bytes`. Heads
+    /// have layers too, and a network without layers holds its features.
     ///
     /// # Why
     /// A prediction holds the input and the output of one layer at a time: for 1 024 images of 224 x 224 pixels those
     /// of VGG-16's second convolution have 24.5 GiB.
     pub(crate) fn rows_at_once(&self, max_bytes: usize) -> usize {
         let max_numbers = max_bytes / size_of::<f32>();
-        (max_numbers / held(&self.layers, &self.input).max(1)).clamp(1, MAX_ROWS)
+        let sizes = |dense: &Dense| dense.weight.dims().iter().sum::<usize>();
+        let of_heads = self.layers_of_heads().map(sizes);
+        let most = of_heads.fold(held(&self.layers, &self.input), usize::max);
+        (max_numbers / most.max(1)).clamp(1, MAX_ROWS)
     }
 
     /// The number of multiply-adds of a forward pass over one row: those of its matrix products and convolutions.
     pub(crate) fn multiply_adds(&self) -> usize {
-        let heads = self.named.iter().flat_map(|head| &head.layers).chain(&self.classifier);
-        products(&self.layers, &self.input) + heads.map(weights).sum::<usize>()
+        products(&self.layers, &self.input) + self.layers_of_heads().map(weights).sum::<usize>()
+    }
+
+    /// The layers of the named heads, and the classifier.
+    fn layers_of_heads(&self) -> impl Iterator<Item = &Dense> {
+        self.named.iter().flat_map(|head| &head.layers).chain(&self.classifier)
     }
 }
 
@@ -54,10 +62,10 @@ fn products(layers: &[Layer], input: &[usize]) -> usize {
     sum
 }
 
-/// The largest number of values that are held at any time for one row: the input and the output of a layer. A residual
-/// block keeps its input until the output of its layers is added to it.
+/// The largest number of values that are held at any time for one row: the input and the output of a layer, or the
+/// features where there is no layer. A residual block keeps its input until the output of its layers is added to it.
 fn held(layers: &[Layer], input: &[usize]) -> usize {
-    let (mut shape, mut most) = (input.to_vec(), 0);
+    let (mut shape, mut most) = (input.to_vec(), input.iter().product::<usize>());
     for layer in layers {
         let given: usize = shape.iter().product();
         let inside =
@@ -81,15 +89,23 @@ mod tests {
 
     fn network(kind: Architecture, hidden: &[usize], features: &[usize], heads: &Heads) -> Network {
         let spec = BackboneSpec { kind, hidden: hidden.to_vec(), ..BackboneSpec::default() };
+        network_of(&spec, features, heads)
+    }
+
+    fn network_of(spec: &BackboneSpec, features: &[usize], heads: &Heads) -> Network {
         let shape = NetShape { features: features.to_vec(), classes: 2 };
         let run = Run::new(1);
-        Network::new(&spec, Precision::F32, heads, &shape, &run, &Device::Cpu).unwrap()
+        Network::new(spec, Precision::F32, heads, &shape, &run, &Device::Cpu).unwrap()
+    }
+
+    fn head(name: &'static str, from: HeadInput, widths: &[usize]) -> Head {
+        Head { name, from, widths: widths.to_vec() }
     }
 
     /// The second convolution of VGG-16 has 64 input and 64 output channels: 2 x 473 344 values for 86 x 86 pixels, 2 x
     /// 65 536 for 32 x 32, and 2 x 3 211 264 for 224 x 224. A block of ResNet-20 holds its input of 16 channels, the
-    /// input and output of a layer, and its own output: 4 x 802 816 for 224 x 224 pixels. The mlp holds the features
-    /// and their normalised copy. LeNet needs few values.
+    /// input and output of a layer, and its own output: 4 x 802 816 for 224 x 224 pixels. The mlp and the linear
+    /// network hold the features and their normalised copy. LeNet needs few values.
     #[test]
     fn rows_at_once_follow_from_the_largest_layer() {
         let rows = |kind, hidden, features: &[usize], bytes| {
@@ -101,10 +117,27 @@ mod tests {
         assert_eq!(rows(Architecture::Vgg16, 0, &[3, 224, 224], gib), (1 << 28) / 6_422_528);
         assert_eq!(rows(Architecture::Resnet20, 0, &[3, 224, 224], gib), (1 << 28) / 3_211_264);
         assert_eq!(rows(Architecture::Mlp, 10, &[240_000], gib), (1 << 28) / 480_000);
+        assert_eq!(rows(Architecture::Linear, 0, &[240_000], gib), (1 << 28) / 480_000);
         assert_eq!(rows(Architecture::Lenet, 0, &[1, 28, 28], gib), 1024);
         // 64 MiB are 2^24 values.
         assert_eq!(rows(Architecture::Vgg16, 0, &[3, 32, 32], 64 << 20), (1 << 24) / 131_072);
         assert_eq!(rows(Architecture::Vgg16, 0, &[3, 32, 32], 1), 1);
+    }
+
+    /// Without batch norm a linear network has no layers: it holds the features and two logits, or the features alone.
+    /// The second layer of the head has 5 inputs.
+    #[test]
+    fn rows_at_once_follow_from_features_and_heads_without_a_larger_layer() {
+        let kind = Architecture::Linear;
+        let spec = BackboneSpec { kind, batch_norm: false, ..BackboneSpec::default() };
+        let rows = |features, heads: &Heads| {
+            network_of(&spec, &[features], heads).rows_at_once(1 << 30)
+        };
+        assert_eq!(rows(300_000, &Heads::CLASSIFIER), (1 << 28) / 300_002);
+        assert_eq!(rows(300_000, &Heads::HIDDEN), (1 << 28) / 300_000);
+        assert_eq!(rows(300, &Heads::CLASSIFIER), 1024);
+        let named = vec![head("wide", HeadInput::Features, &[5, 400_000])];
+        assert_eq!(rows(3, &Heads { named, ..Heads::CLASSIFIER }), (1 << 28) / 400_005);
     }
 
     /// 3 x 5 + 5 x 4 for the hidden layers, 4 x 2 for the classifier, 3 x 7 and 4 x 6 + 6 x 1 for the heads. LeNet: 6 x
@@ -112,7 +145,6 @@ mod tests {
     /// 9 x 16 x 32 x 256 + 5 x 9 x 32^2 x 256 + 9 x 32 x 64 x 64 + 5 x 9 x 64^2 x 64 + 64 x 2.
     #[test]
     fn multiply_adds_are_those_of_products_and_convolutions() {
-        let head = |name, from, widths: &[usize]| Head { name, from, widths: widths.to_vec() };
         let named = vec![
             head("outer", HeadInput::Features, &[7]),
             head("inner", HeadInput::Hidden, &[6, 1]),

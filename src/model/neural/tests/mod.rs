@@ -1,4 +1,4 @@
-//! Losses compared with values that were computed independently.
+//! Tests of the neural models: their common cases, and losses compared with values that were computed independently.
 
 mod blocks;
 mod checkpoints;

@@ -263,12 +263,24 @@ fn posteriors_follow_from_held_out_annotations_too() {
 #[test]
 fn a_training_ends_after_so_many_epochs_without_a_better_one() {
     let a = agreeing();
-    for (patience, epochs) in [(Some(2), 3), (Some(4), 5), (None, 9)] {
+    for (patience, epochs) in [(Some(2), 3), (Some(4), 5), (Some(u32::MAX), 9), (None, 9)] {
         let select = Select::AnnotationLikelihood;
         let train = TrainSpec { select, patience, ..train(descent(0.0, 0.0), 9) };
         let fitted = fit(&small(train, TraceRegularised::default()), &a, &described(&a)).unwrap();
         assert_eq!(fitted.trace.len(), epochs, "{patience:?}");
     }
+}
+
+/// All learning rates are zero: the one epoch of patience begins after the six epochs with frozen annotators.
+// keys: model.train.patience
+#[test]
+fn patience_waits_for_the_annotators() {
+    let a = agreeing();
+    let select = Select::AnnotationLikelihood;
+    let optimiser = OptimiserSpec { annotator_delay: Some(6), ..descent(0.0, 0.0) };
+    let train = TrainSpec { select, patience: Some(1), ..train(optimiser, 9) };
+    let fitted = fit(&small(train, TraceRegularised::default()), &a, &described(&a)).unwrap();
+    assert_eq!(fitted.trace.len(), 7);
 }
 
 #[test]

@@ -11,9 +11,6 @@ use crate::model::neural::{BatchContext, TrainingObjective};
 use crate::model::posterior::Posterior;
 use crate::run::Run;
 
-/// The number of instances without features whose posteriors are computed at once.
-const WITHOUT_FEATURES_AT_ONCE: usize = 4096;
-
 impl<N: TrainingObjective> Trainer<'_, N> {
     /// Replaces the targets of this name by the model's posteriors; targets that do not exist yet start as the votes.
     /// Trusted rows stay one-hot. For an instance without features, learners that read features give all classes the
@@ -24,19 +21,19 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     pub(super) fn e_step(&mut self, name: &'static str, run: &Run) -> Result<()> {
         let old = self.state.targets.remove(name).map(|targets| targets.posterior);
         let mut posterior = old.unwrap_or_else(|| Posterior::from_votes(self.data.annotations));
-        let (described, without) = self.data.untrusted();
-        for part in described.chunks(self.learners.rows_at_once()) {
-            run.cancel.check()?;
+        let (described, undescribed) = self.data.untrusted();
+        let e_step = |context: &BatchContext<'_>| self.model.e_step(context, name);
+        self.each_part(&described, run, |part| {
             let batch = self.data.observed(part, Some(&posterior));
-            let e_step = |context: &BatchContext<'_>| self.model.e_step(context, name);
             replace(&mut posterior, part, &self.with_outputs(&batch, e_step)?);
-        }
-        for part in without.chunks(WITHOUT_FEATURES_AT_ONCE) {
+            Ok(())
+        })?;
+        self.each_part(&undescribed, run, |part| {
             let batch = self.data.observed(part, Some(&posterior));
-            let e_step = |context: &BatchContext<'_>| self.model.e_step(context, name);
             let values = self.without_features(self.data.inputs(), &batch, e_step)?;
             replace(&mut posterior, part, &values);
-        }
+            Ok(())
+        })?;
         self.state.targets.insert(name.to_owned(), NamedTargets { posterior, is_own: true });
         Ok(())
     }
@@ -115,6 +112,23 @@ mod tests {
     use crate::model::neural::tests::trainer::trainer_of;
     use crate::model::neural::{BackboneSpec, NetworkSpec, Neural, Tcl};
     use crate::testing::{described, tiny};
+
+    /// Instance 0 is trusted, so that the E-step has no other instance with features.
+    #[test]
+    fn an_e_step_of_instances_without_features_can_be_stopped() {
+        let mut a = tiny(2, &[(0, 0, 0), (1, 0, 1), (2, 1, 1)]);
+        a.trusted = Some(vec![Some(0), None, None]);
+        let mut described = described(&a);
+        described.row_of_instance[1..].fill(None);
+        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
+        let data = TrainingData::new(evidence, None, true, batching).unwrap();
+        let (spec, run) = (Neural::<Tcl>::default(), Run::new(1));
+        let mut trainer = trainer_of(&spec, &data, evidence, &run);
+        trainer.e_step(MAIN_TARGETS, &run).unwrap();
+        assert!(run.cancel.request(15));
+        assert_eq!(trainer.e_step(MAIN_TARGETS, &run).unwrap_err().exit_code(), 143);
+    }
 
     /// The odds of class 1 are 2^i / 4 for instance i. The trusted instances 1, 3 and 4 have the classes 0, 1 and 0; the
     /// trusted instance 5 has no features. Class 0 has a hit at 1/5, a miss at 1/3 and a hit at 2/3, of which the first

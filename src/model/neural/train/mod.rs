@@ -171,6 +171,22 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         if delays { phase.annotator_delay.unwrap_or_else(of_model) } else { 0 }
     }
 
+    /// Calls `of_part` with these instances in parts, of as many as every learner can predict at once.
+    ///
+    /// # Errors
+    /// When the run is cancelled, or `of_part` fails.
+    pub(crate) fn each_part(
+        &self,
+        instances: &[u32],
+        run: &Run,
+        mut of_part: impl FnMut(&[u32]) -> Result<()>,
+    ) -> Result<()> {
+        instances.chunks(self.learners.rows_at_once()).try_for_each(|part| {
+            run.cancel.check()?;
+            of_part(part)
+        })
+    }
+
     /// The current model's prediction for a batch.
     ///
     /// # Errors

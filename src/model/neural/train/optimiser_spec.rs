@@ -67,7 +67,7 @@ pub struct OptimiserSpec {
     #[schemars(range(min = 0.0, max = 0.999_999))]
     pub beta2: f64,
     /// Added to the square root of the second moment.
-    #[schemars(range(min = 0.0))]
+    #[schemars(range(min = 1e-30))]
     pub epsilon: f64,
     /// Nesterov's momentum (SGD).
     pub nesterov: bool,
@@ -117,7 +117,7 @@ impl OptimiserSpec {
                 0.5 * (1.0 + (std::f64::consts::PI * done).cos())
             }
         };
-        let warm = f64::from(epoch + 1) / f64::from(self.warmup + 1);
+        let warm = (f64::from(epoch) + 1.0) / (f64::from(self.warmup) + 1.0);
         scheduled * warm.min(1.0)
     }
 }
@@ -134,7 +134,10 @@ impl OptimiserSpec {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::spec::{Problems, check_schema};
 
     // keys: model.train.optimiser.schedule, model.train.optimiser.milestones
     // keys: model.train.optimiser.gamma, model.train.optimiser.warmup
@@ -150,5 +153,25 @@ mod tests {
         let schedule = LrSchedule::Constant;
         let warm = OptimiserSpec { warmup: 3, schedule, ..OptimiserSpec::default() };
         assert_eq!((warm.factor(0, 9), warm.factor(3, 9)), (0.25, 1.0));
+        let slow = OptimiserSpec { warmup: u32::MAX, ..warm };
+        assert_eq!(slow.factor(2, 9), 3.0 / 2_f64.powi(32));
+    }
+
+    /// Zero over zero is no number, and 1e-50 is zero in 32 bits.
+    // keys: model.train.optimiser.epsilon
+    #[test]
+    fn an_epsilon_that_32_bits_do_not_hold_is_refused() {
+        let schema = schemars::schema_for!(OptimiserSpec).to_value();
+        let check = |epsilon: f64| {
+            let mut problems = Problems::default();
+            check_schema(&json!({"epsilon": epsilon}), &schema, "optimiser", &mut problems);
+            problems.into_result()
+        };
+        for epsilon in [0.0, 1e-50] {
+            let error = check(epsilon).unwrap_err().to_string();
+            assert!(error.contains("the number must be at least 1e-30"), "{error}");
+            assert!(error.contains("optimiser: epsilon"), "{error}");
+        }
+        check(1e-30).unwrap();
     }
 }

@@ -67,19 +67,24 @@ impl<N: TrainingObjective> Trainer<'_, N> {
             self.learners.thaw();
             self.load(&kept)?;
         }
+        self.average_unknown();
+        Ok(())
+    }
+
+    /// Sets the parameters of annotators and instances without training data to the mean of the others'.
+    pub(crate) fn average_unknown(&mut self) {
         self.annotator_params.average_unknown(Owner::Annotator, &self.data.unknown());
         self.annotator_params.average_unknown(Owner::Instance, &self.data.unknown_instances());
-        Ok(())
     }
 
     /// Whether the last improvement of the phase is at least `patience` epochs ago; epochs with frozen annotators do
     /// not count.
     pub(super) fn is_out_of_patience(&self, phase: &Phase) -> bool {
         let (patience, best) = (self.spec.patience, &self.state.best);
-        let delay = self.annotator_delay(phase);
+        let (delay, done) = (self.annotator_delay(phase), self.epochs_done(phase));
         patience
             .zip(best.as_ref())
-            .is_some_and(|(p, best)| self.epochs_done(phase) >= delay.max(best.epoch) + p)
+            .is_some_and(|(p, best)| done >= delay.max(best.epoch).saturating_add(p))
     }
 
     /// The number of completed epochs of the phase, including those of earlier acts.

@@ -29,7 +29,7 @@ use pairs::Pairs;
 use crate::error::Result;
 use crate::frame::Dims;
 use crate::model::em::kernels::expected_counts_of;
-use crate::model::neural::models::paper;
+use crate::model::neural::models::{counted, paper};
 use crate::model::neural::numerics::{
     RowStochastic, at_least, log_softmax, softmax, softmax_backward,
 };
@@ -135,16 +135,10 @@ impl CrowdNet for MaxMig {
         let Dims { annotators, classes, labels, .. } = task.dims;
         let a = task.evidence.annotations;
         let votes = Posterior::from_votes(a);
-        let counted = expected_counts_of(a, &votes);
+        let counts = expected_counts_of(a, &votes);
         let mut values = Vec::with_capacity(annotators * classes * labels);
         for r in 0..annotators {
-            let mut counts = vec![0.0; classes * labels];
-            for column in a.columns_of(r) {
-                let label = a.label_of(column as u32) as usize;
-                let of_classes = &counted[column * classes..(column + 1) * classes];
-                of_classes.iter().enumerate().for_each(|(k, n)| counts[k * labels + label] += n);
-            }
-            for row in counts.chunks_exact_mut(labels) {
+            for row in counted::of_annotator(a, &counts, r).chunks_exact(labels) {
                 let sum: f64 = row.iter().sum();
                 let share = |c: f64| if sum > 0.0 { c / sum } else { 1.0 / labels as f64 };
                 values.extend(row.iter().map(|c| (share(*c) + self.start_floor).ln() as f32));

@@ -1,4 +1,4 @@
-//! Access to the values of tensors on the host, without copies.
+//! The operations of layers on the host, and access to the values of tensors without copies.
 
 pub(crate) mod conv;
 pub(crate) mod format;

@@ -24,6 +24,12 @@ fn block(columns: usize) -> usize {
 }
 
 /// Mean and (biased) variance of each column.
+///
+/// # Precision
+/// The sums over a block of n rows are f32s: its mean is off by at most n 2^-24 of the mean absolute value (3e-5 of it
+/// for 512 rows), and its variance by the square of that error. This is little for scaled features and outputs of
+/// layers, whose means are a few standard deviations. It is not for features that are used as they are and lie
+/// thousands of standard deviations from zero: of 128 rows of 1 000 001 the mean is 0.7 too small, and the variance 0.5.
 pub(crate) fn statistics(x: &[f32], columns: usize) -> [Vec<f64>; 2] {
     let of_blocks: Vec<(usize, Vec<f32>, Vec<f32>)> = x
         .par_chunks(block(columns))
