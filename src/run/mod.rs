@@ -182,20 +182,16 @@ impl Run {
         Arc::clone(self.pool.as_ref().unwrap_or_else(|| &SHARED_POOL))
     }
 
-    /// The random stream of one purpose: the same seed and purpose give the same numbers.
+    /// The random stream of one purpose: see [`rng`].
     #[must_use]
     pub fn rng(&self, purpose: &str) -> Rng {
-        let mut hash = Sha256::new();
-        hash.update(self.seed.to_le_bytes());
-        hash.update(purpose.as_bytes());
-        Rng::from_seed(hash.finalize().into())
+        rng(self.seed, purpose)
     }
 
     /// The same run for one of its parts, with separate random streams.
     #[must_use]
     pub fn part(&self, name: &str) -> Self {
-        let seed = self.rng(&format!("seed of {name}")).random();
-        Self { seed, ..self.clone() }
+        Self { seed: seed_of_part(self.seed, name), ..self.clone() }
     }
 
     /// Begins all further warnings with this subject, such as one of several questions.
@@ -245,6 +241,21 @@ impl Run {
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
+}
+
+/// The random stream of one purpose: the same seed and purpose give the same numbers.
+#[must_use]
+pub fn rng(seed: u64, purpose: &str) -> Rng {
+    let mut hash = Sha256::new();
+    hash.update(seed.to_le_bytes());
+    hash.update(purpose.as_bytes());
+    Rng::from_seed(hash.finalize().into())
+}
+
+/// The seed of a part of a run, whose random streams are those of no other part.
+#[must_use]
+pub fn seed_of_part(seed: u64, name: &str) -> u64 {
+    rng(seed, &format!("seed of {name}")).random()
 }
 
 /// The peak memory of this process so far; 0 where the system does not report it.
