@@ -79,6 +79,10 @@ impl Spec for DawidSkene {
     const KIND: &'static str = "dawid_skene";
     const SUMMARY: &'static str = "a confusion matrix for each annotator, by maximum likelihood";
     const SOURCE: &'static str = "Dawid and Skene 1979, doi:10.2307/2346806";
+
+    fn estimates_prior(&self) -> bool {
+        true
+    }
 }
 
 /// Maximum likelihood without smoothing is unreliable below this number of annotations per annotator and class.

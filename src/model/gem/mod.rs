@@ -87,6 +87,10 @@ impl Spec for Gem {
     const SUMMARY: &'static str = "EM around a regression, a tree, a forest or a network, with annotators' confusion matrices";
     const SOURCE: &'static str = "Raykar et al. 2010, JMLR 11";
 
+    fn estimates_prior(&self) -> bool {
+        true
+    }
+
     fn check(&self, place: &str, problems: &mut Problems) {
         self.classifier.check(&format!("{place}.classifier"), problems);
         let (n_fits, rounds) = (self.classifier.n_fits(), self.stop.max_iter);
