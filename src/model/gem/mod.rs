@@ -53,7 +53,9 @@ use crate::frame::{Annotations, Dims, Evidence, Matrix, QuestionFeatures};
 use crate::model::classifier::{Classifier, ClassifierSpec, ColumnCache, Examples};
 use crate::model::confusion::{Cells, Confusion, Smoothing};
 use crate::model::em::kernels::{ColumnModel, Prior};
-use crate::model::em::{EmSteps, LoopState, Objective, Optimum, StopRule, maximise};
+use crate::model::em::{
+    EmSteps, LoopState, Objective, Optimum, StopRule, few_annotations, maximise,
+};
 use crate::model::fitted::{Fitted, Report, Trained};
 use crate::model::numerics::{MIN_PROBABILITY, normalise};
 use crate::model::posterior::Posterior;
@@ -293,7 +295,8 @@ impl EmSteps for Steps<'_> {
     }
 
     fn caution(&self, a: &Annotations) -> Option<String> {
-        from_features::single_annotations(a)
+        let few = || few_annotations(a, self.spec.smoothing, self.spec.diagonal);
+        from_features::single_annotations(a).or_else(few)
     }
 
     fn is_in_training(&self, params: &Params) -> bool {
