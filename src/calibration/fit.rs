@@ -47,6 +47,7 @@ pub(crate) fn calibrate(
             RowKind::Predictions => "predictions",
         };
         let (points, role) = of_gold(spec.fit_on.roles(), frame, fitted, rows);
+        let mut split = role.map_or("annotations", Role::word);
         let (mut map, mut n_points) =
             (Calibrator::fit(spec.method, spec.smoothing, &points), points.len());
         if map.is_some() {
@@ -60,6 +61,7 @@ pub(crate) fn calibrate(
                 let row_of_instance = described.map_or(&[][..], |d| d.row_of_instance.as_slice());
                 let found = fit.calibrator(spec, rows, row_of_instance, &run.cancel)?;
                 (map, n_points) = found.map_or((None, 0), |(map, n)| (Some(map), n));
+                split = "annotations";
             }
         }
         let Some(map) = map else {
@@ -73,7 +75,6 @@ pub(crate) fn calibrate(
             ));
         }
         is_fitted = true;
-        let split = role.map_or("annotations", Role::word);
         done.metrics.extend(fitted_to(&map, n_points, rows, split));
         apply(&map, frame, fitted, rows);
     }
