@@ -5,11 +5,11 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::frame::{Annotations, ITEMS_PER_BLOCK};
+use crate::frame::{Annotations, Frame, ITEMS_PER_BLOCK};
 use crate::model::fitted::Fitted;
 use crate::model::posterior::{best, tied};
 use crate::model::sparse_posterior::StoredRow;
-use crate::run::Run;
+use crate::run;
 
 /// How labels are chosen.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -89,7 +89,8 @@ impl DecideSpec {
                 decision: Decision::Abstained,
             };
         };
-        let confidence = row.values[lowest];
+        // Of tied classes, another may be larger than the lowest one by rounding.
+        let confidence = row.values.iter().copied().fold(0.0, f64::max);
         let others = row.values.iter().enumerate().map(|(k, p)| if k == lowest { 0.0 } else { *p });
         let second = others.fold(0.0, f64::max);
         let decision = match (a.trusted_class(i), is_tied) {
@@ -115,16 +116,23 @@ impl DecideSpec {
         let lowest = equal[0];
         match (self.ties, &fitted.report.prior) {
             (Ties::Random, _) => {
-                let n = Run::new(seed).rng(&format!("tie/{i}")).random_range(0..equal.len());
+                let n = run::rng(seed, &format!("tie/{i}")).random_range(0..equal.len());
                 equal[n]
             }
-            (Ties::ByPrior, Some(prior)) => equal
-                .into_iter()
-                .rev()
-                .max_by(|a, b| prior[*a].total_cmp(&prior[*b]))
-                .unwrap_or(lowest),
+            (Ties::ByPrior, Some(prior)) => {
+                let priors: Vec<f64> = equal.iter().map(|k| prior[*k]).collect();
+                tied(&priors).next().map_or(lowest, |at| equal[at])
+            }
             _ => lowest,
         }
+    }
+}
+
+/// The seed of the ties of a frame's question: that of the run where no questions are declared.
+pub(crate) fn seed_of_ties(frame: &Frame, seed: u64) -> u64 {
+    match &frame.question {
+        Some(question) => run::seed_of_part(seed, &format!("question {}", question.text(0))),
+        None => seed,
     }
 }
 
@@ -186,9 +194,11 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::Dims;
     use crate::model::fitted_posterior::FittedPosterior;
     use crate::model::{Model, vote::MajorityVote, vote::VoteMode};
-    use crate::testing::tiny;
+    use crate::run::Run;
+    use crate::testing::{tiny, weighted};
 
     fn decide(spec: &DecideSpec, rows: &[(u32, u32, u32)]) -> Decided {
         let a = tiny(2, rows);
@@ -228,7 +238,13 @@ mod tests {
         // The last is larger by one bit, so that it would win alone.
         let row = [third, third, third + f64::EPSILON / 4.0];
         assert!(row[2] > row[1]);
-        for (prior, want) in [([0.2, 0.5, 0.3], 1), ([0.5, 0.3, 0.2], 0), ([0.3, 0.35, 0.35], 1)] {
+        // Of the last priors, the third is larger than the second by rounding.
+        for (prior, want) in [
+            ([0.2, 0.5, 0.3], 1),
+            ([0.5, 0.3, 0.2], 0),
+            ([0.3, 0.35, 0.35], 1),
+            ([0.2, 0.4, 0.4 + f64::EPSILON], 1),
+        ] {
             let decided = decided(&by_prior, &row, &prior);
             assert_eq!(
                 (decided.class, decided.decision),
@@ -238,6 +254,24 @@ mod tests {
         }
         // The prior breaks ties only.
         assert_eq!(decided(&by_prior, &[0.5, 0.3, 0.2], &[0.1, 0.1, 0.8]).class, Some(0));
+    }
+
+    /// .1 + .2 for one class is more than .3 for the other by one bit: the larger share is .5.
+    // keys: decide.min_confidence
+    #[test]
+    fn the_confidence_of_a_tie_is_the_largest_share_of_its_classes() {
+        let dims = Dims { instances: 1, annotators: 3, classes: 2, labels: 2 };
+        let spec = DecideSpec { min_confidence: 0.5, ..DecideSpec::default() };
+        for (one, other) in [(0, 1), (1, 0)] {
+            let rows = [(0, 0, one), (0, 1, other), (0, 2, other)];
+            let a = weighted(dims, &rows, vec![0.3, 0.1, 0.2]);
+            let fitted = MajorityVote::default().fit((&a).into(), &mut Run::new(0)).unwrap();
+            let share = |class: u32| fitted.posterior.row(0)[class as usize];
+            assert!(share(one) < share(other));
+            let decided = spec.decide(&a, &fitted, 7, 0);
+            assert_eq!((decided.class, decided.confidence), (Some(0), Some(0.5)), "{one}");
+            assert_eq!((decided.decision, decided.margin), (Decision::Tied, Some(0.0)));
+        }
     }
 
     #[test]

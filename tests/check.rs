@@ -340,3 +340,20 @@ fn a_date_in_a_pipeline_file_is_shown_as_it_is_written() {
     assert_eq!(error.matches("error: no value of a pipeline is a date").count(), 2, "{error}");
     assert_says(&error, &["found: `2026-01-02`", "found: `2026-01-03T04:05:06Z`", "seed\n"]);
 }
+
+// keys: decide.ties
+#[test]
+fn ties_cannot_be_broken_by_a_prior_that_the_model_does_not_estimate() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\n");
+    let pipeline = |model: &str| {
+        let source = "source.annotations = '{dir}in.csv'\ndecide.ties = 'by_prior'\n";
+        job.write("pipeline.toml", &format!("{source}{SINK}model.kind = '{model}'\n"))
+    };
+    let error = run_fails(&["check", &pipeline("majority_vote")], 2);
+    assert_problems(&error, &["`majority_vote` has no prior to break ties by"]);
+    assert_says(&error, &["pipeline.toml: decide.ties\n", "found: \"by_prior\"\n", "dawid_skene"]);
+    for model in ["dawid_skene", "one_coin", "ibcc", "glad"] {
+        run_ok(&["check", &pipeline(model)]);
+    }
+}

@@ -141,6 +141,27 @@ fn the_seed_decides_what_is_drawn() {
     assert_ne!(labels(1), labels(2));
 }
 
+/// Both questions have the same 64 ties.
+// keys: decide.ties
+#[test]
+fn random_ties_fall_otherwise_in_another_question() {
+    let job = Job::new();
+    let tie = |question: &str, i: u32| format!("i{i},a,0,{question}\ni{i},b,1,{question}\n");
+    let ties = |question| (0..64).map(move |i| tie(question, i)).collect::<String>();
+    let rows = ["p", "q"].map(ties).concat();
+    job.write("in.csv", &format!("instance_id,annotator_id,label,question\n{rows}"));
+    let run = job.run(&format!(
+        "source.annotations = '{{dir}}in.csv'\nsource.columns.question = 'question'\n{VOTE}decide.ties = 'random'"
+    ));
+    let labels = cells(&read_table(&run, "labels"), &["question", "label", "decision"]);
+    let of = |question: &str| -> Vec<&str> {
+        labels.iter().filter_map(|cells| cells.strip_prefix(question)).collect()
+    };
+    assert_eq!((of("p ").len(), of("q ").len()), (64, 64));
+    assert!(labels.iter().all(|cells| cells.ends_with(" tied")), "{labels:?}");
+    assert_ne!(of("p "), of("q "));
+}
+
 // keys: engine.scratch
 #[test]
 fn features_that_do_not_fit_go_to_the_scratch_folder() {

@@ -35,8 +35,9 @@ pub(crate) fn calibrate(
     run: &mut Run,
 ) -> Result<Calibrated> {
     let mut done = Calibrated { gold_roles: &[], metrics: Vec::new() };
-    let mut refit: Option<HeldOut> = None;
-    let mut is_fitted = false;
+    // `Some(None)` where no annotation can be held out.
+    let mut second_fit = None;
+    let (mut is_fitted, mut without_map) = (false, Vec::new());
     for rows in [RowKind::Posteriors, RowKind::Predictions] {
         if rows == RowKind::Predictions && fitted.predictions.is_none() {
             continue;
@@ -45,57 +46,68 @@ pub(crate) fn calibrate(
             RowKind::Posteriors => "posteriors",
             RowKind::Predictions => "predictions",
         };
-        let points = of_gold(spec.fit_on.roles(), frame, fitted, rows);
-        let map = Calibrator::fit(spec.method, spec.smoothing, &points);
-        let gold = map.map(|map| (map, points.len()));
-        if gold.is_some() {
+        let (points, role) = of_gold(spec.fit_on.roles(), frame, fitted, rows);
+        let mut split = role.map_or("annotations", Role::word);
+        let (mut map, mut n_points) =
+            (Calibrator::fit(spec.method, spec.smoothing, &points), points.len());
+        if map.is_some() {
             done.gold_roles = spec.fit_on.roles();
-        }
-        let of_gold = spec.fit_on.roles().last().filter(|_| gold.is_some());
-        let split = of_gold.map_or("annotations", |role| role.word());
-        let found = match gold {
-            Some(found) => Some(found),
-            None if spec.fit_on.needs_gold() => None,
-            None => {
-                if refit.is_none() {
-                    refit = Some(HeldOut::fit(spec, model, frame.evidence(), &mut run.clone())?);
-                }
+        } else if !spec.fit_on.needs_gold() {
+            if second_fit.is_none() {
+                second_fit = Some(HeldOut::fit(spec, model, frame.evidence(), run)?);
+            }
+            if let Some(Some(fit)) = &second_fit {
                 let described = frame.described.as_ref();
                 let row_of_instance = described.map_or(&[][..], |d| d.row_of_instance.as_slice());
-                refit.as_ref().and_then(|fit| fit.calibrator(spec, rows, row_of_instance))
+                let found = fit.calibrator(spec, rows, row_of_instance, &run.cancel)?;
+                (map, n_points) = found.map_or((None, 0), |(map, n)| (Some(map), n));
+                split = "annotations";
             }
-        };
-        let Some((map, points)) = found else {
-            if !spec.fit_on.needs_gold() || !done.gold_roles.is_empty() {
-                run.warn(format!(
-                    "nothing is known to calibrate the {name} by: they are the model's own"
-                ));
-            }
+        }
+        let Some(map) = map else {
+            without_map.push(name);
             continue;
         };
-        if points < FEW_POINTS {
+        if n_points < FEW_POINTS {
             run.warn(format!(
-                "the {name} are calibrated by {points} instances only: a temperature wants {FEW_POINTS} and more, isotonic \
+                "the {name} are calibrated by {n_points} instances only: a temperature wants {FEW_POINTS} and more, isotonic \
                  regression hundreds"
             ));
         }
         is_fitted = true;
-        done.metrics.extend(fitted_to(&map, points, rows, split));
+        done.metrics.extend(fitted_to(&map, n_points, rows, split));
         apply(&map, frame, fitted, rows);
     }
     if !is_fitted {
-        return Err(nothing_to_fit_to(spec));
+        let nothing_held_out = matches!(second_fit, Some(None));
+        return Err(nothing_to_fit_to(spec, frame.annotations.len(), nothing_held_out));
+    }
+    for name in without_map {
+        run.warn(format!("nothing is known to calibrate the {name} by: they are the model's own"));
     }
     Ok(done)
 }
 
-fn nothing_to_fit_to(spec: &CalibrationSpec) -> Error {
+/// The error that there is no map at all; `nothing_held_out` says that none of the `n_annotations` was held out.
+fn nothing_to_fit_to(
+    spec: &CalibrationSpec,
+    n_annotations: usize,
+    nothing_held_out: bool,
+) -> Error {
     if spec.fit_on.needs_gold() {
         let roles = roles(spec.fit_on);
         Error::data("there is no gold to calibrate by")
             .at("calibration.fit_on")
             .found(format!("no gold row of {roles} whose instance has a posterior or a prediction"))
             .help("give some in source.gold, or fit_on = \"annotations\"")
+    } else if nothing_held_out {
+        Error::data("no annotation is held out to calibrate by")
+            .at("calibration.held_out")
+            .found(format!(
+                "a share of {} of {n_annotations} annotations, without the first of each annotator",
+                spec.held_out
+            ))
+            .help("hold out more, or give gold of the role `calibrate`")
     } else {
         Error::data("there is nothing to calibrate by")
             .at("calibration.held_out")
@@ -104,17 +116,24 @@ fn nothing_to_fit_to(spec: &CalibrationSpec) -> Error {
     }
 }
 
-/// Gold of these roles, with the rows of its instances. A classifier predicts annotated instances, which it
-/// was trained on, better than others: where other instances have gold, predictions are compared with that gold alone.
-fn of_gold(roles: &[Role], frame: &Frame, fitted: &Fitted, rows: RowKind) -> Points {
+/// Gold of these roles, with the rows of its instances, and the last of the roles that some of it has. A classifier
+/// predicts annotated instances, which it was trained on, better than others: where other instances have gold,
+/// predictions are compared with that gold alone.
+fn of_gold(
+    roles: &[Role],
+    frame: &Frame,
+    fitted: &Fitted,
+    rows: RowKind,
+) -> (Points, Option<Role>) {
     let a = &frame.annotations;
-    let mut points = Points::new(a.dims().classes);
+    let (mut points, mut found) = (Points::new(a.dims().classes), Vec::new());
     match (rows, &frame.described, &fitted.predictions) {
         (RowKind::Posteriors, ..) => {
             let gold = frame.gold.iter().filter(|g| roles.contains(&g.role));
             for gold in gold.filter(|g| a.has_evidence(g.instance as usize)) {
                 let row = fitted.posterior.row(gold.instance as usize);
                 points.push_class(&row, gold.class as usize, 1.0);
+                found.push(gold.role);
             }
         }
         (RowKind::Predictions, Some(described), Some(predictions)) => {
@@ -130,11 +149,13 @@ fn of_gold(roles: &[Role], frame: &Frame, fitted: &Fitted, rows: RowKind) -> Poi
             for gold in gold().filter(|g| !any_new || is_new(g.instance)) {
                 let row = predictions.row(gold.instance as usize);
                 points.push_class(row, gold.class as usize, 1.0);
+                found.push(gold.role);
             }
         }
         (RowKind::Predictions, ..) => {}
     }
-    points
+    let last = roles.iter().rev().find(|role| found.contains(role));
+    (points, last.copied())
 }
 
 fn apply(map: &Calibrator, frame: &Frame, fitted: &mut Fitted, rows: RowKind) {

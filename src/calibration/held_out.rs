@@ -5,13 +5,13 @@ use std::borrow::Cow;
 use rand::Rng as _;
 use rayon::prelude::*;
 
+use super::likelihoods::log_likelihoods;
 use super::{CalibrationSpec, Calibrator, Points};
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Evidence};
 use crate::model::Model;
 use crate::model::fitted::Fitted;
-use crate::model::numerics::MIN_PROBABILITY;
-use crate::run::Run;
+use crate::run::{Cancel, Run};
 
 /// The largest number of rounds that estimate the targets from the map, and then the map from the targets.
 const MAX_ROUNDS: usize = 100;
@@ -19,11 +19,16 @@ const MAX_ROUNDS: usize = 100;
 /// The rounds end when no probability changes by more than this.
 const TOLERANCE: f64 = 1e-5;
 
+/// The second fit, in warnings and errors.
+const SECOND_FIT: &str = "the fit without held-out annotations";
+
 /// A fit to a part of the annotations, and the held-out rest.
 pub(super) struct HeldOut {
     training: Annotations,
     annotations: Annotations,
     fitted: Fitted,
+    /// ln P(label given class) of each held-out (annotator, label) pair, `[column, class]`.
+    log_likelihoods: Vec<f64>,
 }
 
 /// The rows that a map calibrates.
@@ -36,13 +41,16 @@ pub(super) enum RowKind {
 }
 
 impl HeldOut {
-    /// Fits the model without a share of the annotations.
+    /// Fits the model without a share of the annotations; `None` where none of them can be held out.
+    ///
+    /// # Errors
+    /// When the fit fails.
     pub(super) fn fit(
         spec: &CalibrationSpec,
         model: &dyn Model,
         evidence: Evidence<'_>,
         run: &mut Run,
-    ) -> Result<Self> {
+    ) -> Result<Option<Self>> {
         let a = evidence.annotations;
         let mut rng = run.rng("annotations held out to calibrate");
         // With a classifier, which predicts without annotations, half of the share are whole instances.
@@ -55,33 +63,34 @@ impl HeldOut {
             whole.is_some_and(|(_, is_whole)| is_whole) || rng.random::<f64>() < single
         })?;
         if held_out.is_empty() {
-            return Err(Error::data("no annotation is held out to calibrate by")
-                .at("calibration.held_out")
-                .found(format!(
-                    "a share of {} of {} annotations, without the first of each annotator",
-                    spec.held_out,
-                    a.len()
-                ))
-                .help("hold out more, or give gold of the role `calibrate`"));
+            return Ok(None);
         }
-        let fitted = model.fit(Evidence { annotations: &training, ..evidence }, run)?;
-        match fitted.not_finite() {
-            Some(what) => Err(Error::bug(format!("the fit gave NaN or an infinity: {what}"))),
-            None => Ok(Self { training, annotations: held_out, fitted }),
+        run.warn_of_part(Some(SECOND_FIT));
+        let fitted = model.fit(Evidence { annotations: &training, ..evidence }, run);
+        run.warn_of_part(None);
+        let fitted = fitted.map_err(|e| e.about(SECOND_FIT))?;
+        if let Some(what) = fitted.not_finite() {
+            return Err(Error::bug(format!("{SECOND_FIT} gave NaN or an infinity: {what}")));
         }
+        let log_likelihoods = log_likelihoods(&training, &held_out, &fitted.report);
+        Ok(Some(Self { training, annotations: held_out, fitted, log_likelihoods }))
     }
 
     /// The map of these rows, and the number of points that it was fitted to; `None` where no held-out annotation
     /// belongs to such a row.
+    ///
+    /// # Errors
+    /// When the run is cancelled.
     pub(super) fn calibrator(
         &self,
         spec: &CalibrationSpec,
         rows: RowKind,
         row_of_instance: &[Option<u32>],
-    ) -> Option<(Calibrator, usize)> {
+        cancel: &Cancel,
+    ) -> Result<Option<(Calibrator, usize)>> {
         let (a, n) = (&self.annotations, self.annotations.dims().classes);
         let mut points = Points::new(n);
-        let (mut likelihoods, columns) = (Vec::new(), self.log_columns());
+        let mut likelihoods = Vec::new();
         for i in 0..a.dims().instances {
             if a.trusted_class(i).is_some() || a.columns_of_instance(i).is_empty() {
                 continue;
@@ -100,38 +109,20 @@ impl HeldOut {
             let before = points.len();
             points.push(&row, &row, 1.0);
             if points.len() > before {
-                likelihoods.extend(self.likelihood(i, &columns));
+                likelihoods.extend(self.likelihood(i));
             }
         }
         let n_points = points.len();
-        let map = fit_through(spec, points, &likelihoods)?;
-        Some((map, n_points))
-    }
-
-    /// ln P(label given class) of each held-out (annotator, label) pair, `[column, class]`.
-    fn log_columns(&self) -> Vec<f64> {
-        let (a, dims, report) = (&self.annotations, self.annotations.dims(), &self.fitted.report);
-        let mut logs = Vec::with_capacity(a.n_columns() * dims.classes);
-        for column in 0..a.n_columns() as u32 {
-            let (r, label) = (a.annotator_of(column) as usize, a.label_of(column) as usize);
-            let cells = if let Some(confusion) = &report.confusion {
-                confusion.column(&self.training, r, label)
-            } else {
-                let skill = report.skill.get(r).copied().unwrap_or_default();
-                let wrong = (1.0 - skill) / (dims.labels.max(2) - 1) as f64;
-                (0..dims.classes).map(|k| if k == label { skill } else { wrong }).collect()
-            };
-            logs.extend(cells.into_iter().map(|p| p.max(MIN_PROBABILITY).ln()));
-        }
-        logs
+        let map = fit_through(spec, points, &likelihoods, cancel)?;
+        Ok(map.map(|map| (map, n_points)))
     }
 
     /// P(the held-out annotations of instance `i` given each class), up to a factor.
-    fn likelihood(&self, i: usize, columns: &[f64]) -> Vec<f64> {
+    fn likelihood(&self, i: usize) -> Vec<f64> {
         let n = self.annotations.dims().classes;
         let mut logs = vec![0.0; n];
         for (column, weight) in self.annotations.annotations_of(i) {
-            let cells = &columns[column as usize * n..(column as usize + 1) * n];
+            let cells = &self.log_likelihoods[column as usize * n..(column as usize + 1) * n];
             logs.iter_mut().zip(cells).for_each(|(log, cell)| *log += weight * cell);
         }
         let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -139,8 +130,12 @@ impl HeldOut {
     }
 }
 
-/// The maximum-likelihood map, by EM. `likelihoods` are P(held-out annotations given class) of each point, up to a
-/// factor for each point.
+/// The map that fits best to the targets which follow from the map: for a temperature, with biases or without, that of
+/// maximum likelihood, by EM. `likelihoods` are P(held-out annotations given class) of each point, up to a factor for
+/// each point.
+///
+/// # Errors
+/// When the run is cancelled.
 ///
 /// # Shapes
 /// `likelihoods` is `[points, classes]`.
@@ -148,11 +143,13 @@ fn fit_through(
     spec: &CalibrationSpec,
     mut points: Points,
     likelihoods: &[f64],
-) -> Option<Calibrator> {
+    cancel: &Cancel,
+) -> Result<Option<Calibrator>> {
     let n = points.n_classes;
     let mut calibrated = points.probabilities.clone();
     let mut map = None;
     for _ in 0..MAX_ROUNDS {
+        cancel.check()?;
         let cells = calibrated.par_chunks_exact(n).zip(likelihoods.par_chunks_exact(n));
         cells.zip(points.targets.par_chunks_exact_mut(n)).for_each(
             |((prior, likelihood), target)| {
@@ -166,7 +163,7 @@ fn fit_through(
                 }
             },
         );
-        let next = Calibrator::fit(spec.method, spec.smoothing, &points)?;
+        let Some(next) = Calibrator::fit(spec.method, spec.smoothing, &points) else { break };
         let rows = points.probabilities.par_chunks_exact(n).zip(calibrated.par_chunks_exact_mut(n));
         let apply = |row: &mut Vec<f64>, (p, calibrated): (&[f64], &mut [f64])| {
             row.clear();
@@ -183,13 +180,15 @@ fn fit_through(
             break;
         }
     }
-    map
+    Ok(map)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::calibration::Method;
+    use crate::model::vote::MajorityVote;
+    use crate::testing::tiny;
 
     /// Ten rows are [.9, .1]. Annotators with an accuracy of .7 label six as class 0 and four as class 1. With the
     /// share c of class 0, .7 c + .3 (1 - c) = .6 is most likely: c is 3 / 4, neither .9 nor the annotators' share, .6.
@@ -201,13 +200,17 @@ mod tests {
             points.push(&[0.9, 0.1], &[0.9, 0.1], 1.0);
             likelihoods.extend(if i < 6 { [0.7, 0.3] } else { [0.3, 0.7] });
         }
+        let cancel = Cancel::default();
         for method in [Method::Temperature, Method::Isotonic] {
             let spec = CalibrationSpec { method, smoothing: 0.0, ..CalibrationSpec::default() };
-            let map = fit_through(&spec, points.clone(), &likelihoods).unwrap();
+            let map = fit_through(&spec, points.clone(), &likelihoods, &cancel).unwrap().unwrap();
             let mut row = [0.9, 0.1];
             map.apply(&mut row);
             assert!((row[0] - 0.75).abs() < 1e-2, "{method:?}: {row:?}");
         }
+        assert!(cancel.request(15));
+        let stopped = fit_through(&CalibrationSpec::default(), points, &likelihoods, &cancel);
+        assert_eq!(stopped.unwrap_err().exit_code(), 143);
     }
 
     /// Annotators at chance level carry no information: the model's own probabilities stay.
@@ -221,7 +224,49 @@ mod tests {
             smoothing: 0.0,
             ..CalibrationSpec::default()
         };
-        let map = fit_through(&spec, points, &[0.5; 4]).unwrap();
-        assert_eq!(map, Calibrator::Temperature { temperature: 1.0 });
+        let map = fit_through(&spec, points, &[0.5; 4], &Cancel::default()).unwrap();
+        assert_eq!(map, Some(Calibrator::Temperature { temperature: 1.0 }));
+    }
+
+    /// A majority vote that warns of fewer annotations than `all`, or fails.
+    struct OfAll {
+        all: usize,
+        fails: bool,
+    }
+
+    impl Model for OfAll {
+        fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
+            if evidence.annotations.len() < self.all {
+                if self.fails {
+                    return Err(Error::fit("no optimum"));
+                }
+                run.warn("few rows");
+            }
+            MajorityVote::default().fit(evidence, run)
+        }
+    }
+
+    #[test]
+    fn warnings_and_errors_of_the_second_fit_say_where_they_come_from() {
+        let a = tiny(2, &(0..40).map(|n| (n / 2, n % 2, n % 2)).collect::<Vec<_>>());
+        let (spec, mut run) = (CalibrationSpec::default(), Run::new(1));
+        let fit = |fails, run: &mut Run| {
+            HeldOut::fit(&spec, &OfAll { all: a.len(), fails }, (&a).into(), run)
+        };
+        assert!(fit(false, &mut run).unwrap().is_some());
+        run.warn("few rows");
+        let want = ["the fit without held-out annotations: few rows", "few rows"];
+        assert_eq!(run.warnings(), want);
+        let error = fit(true, &mut run).err().unwrap();
+        assert_eq!(error.exit_code(), 4);
+        assert_eq!(error.to_string(), "error: the fit without held-out annotations: no optimum");
+    }
+
+    /// The only annotation of an annotator is never held out.
+    #[test]
+    fn without_an_annotation_to_hold_out_there_is_no_second_fit() {
+        let (spec, a) = (CalibrationSpec::default(), tiny(2, &[(0, 0, 0), (1, 1, 1)]));
+        let model = OfAll { all: 3, fails: true };
+        assert!(HeldOut::fit(&spec, &model, (&a).into(), &mut Run::new(1)).unwrap().is_none());
     }
 }

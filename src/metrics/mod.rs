@@ -160,32 +160,59 @@ impl Scored {
     /// The metrics that calibration may change. Each name begins with `prefix`.
     #[must_use]
     pub fn of_probabilities(&self, prefix: &str, split: &'static str) -> Vec<Metric> {
-        const NAMES: [&str; 5] = ["accuracy", "log_loss", "ece", "ece_adaptive", "ece_classwise"];
-        let is_wanted =
-            |m: &Metric| m.name.strip_prefix(prefix).is_some_and(|n| NAMES.contains(&n));
-        self.all(prefix, split).into_iter().filter(is_wanted).collect()
+        self.measured(prefix, split, |measure| measure.is_of_probabilities)
     }
 
     /// Every metric. Each name begins with `prefix`.
     #[must_use]
     pub fn all(&self, prefix: &str, split: &'static str) -> Vec<Metric> {
-        let n = Some(self.truth.len() as f64);
-        let metric =
-            |name, value: Option<f64>| Metric { name: format!("{prefix}{name}"), split, value };
-        vec![
-            metric("instances", n),
-            metric("coverage", self.coverage()),
-            metric("accuracy", self.accuracy()),
-            metric("accuracy_expected_ties", self.accuracy_expected_ties()),
-            metric("macro_f1", self.macro_f1()),
-            metric("log_loss", self.log_loss()),
-            metric("ece", self.ece()),
-            metric("ece_adaptive", self.ece_adaptive()),
-            metric("ece_classwise", self.ece_classwise()),
-            metric("auc", self.auc()),
-        ]
+        self.measured(prefix, split, |_| true)
+    }
+
+    fn measured(
+        &self,
+        prefix: &str,
+        split: &'static str,
+        is_wanted: impl Fn(&Measure) -> bool,
+    ) -> Vec<Metric> {
+        let metric = |measure: &Measure| Metric {
+            name: format!("{prefix}{}", measure.name),
+            split,
+            value: (measure.of)(self),
+        };
+        MEASURES.iter().filter(|measure| is_wanted(measure)).map(metric).collect()
     }
 }
+
+/// A number that scores labels or posteriors.
+struct Measure {
+    name: &'static str,
+    /// Whether calibration may change it.
+    is_of_probabilities: bool,
+    of: fn(&Scored) -> Option<f64>,
+}
+
+const fn measure(name: &'static str, of: fn(&Scored) -> Option<f64>) -> Measure {
+    Measure { name, is_of_probabilities: false, of }
+}
+
+const fn measure_of_probabilities(name: &'static str, of: fn(&Scored) -> Option<f64>) -> Measure {
+    Measure { is_of_probabilities: true, ..measure(name, of) }
+}
+
+/// In the order of the table `metrics`.
+const MEASURES: &[Measure] = &[
+    measure("instances", |scored| Some(scored.truth.len() as f64)),
+    measure("coverage", Scored::coverage),
+    measure_of_probabilities("accuracy", Scored::accuracy),
+    measure("accuracy_expected_ties", Scored::accuracy_expected_ties),
+    measure("macro_f1", Scored::macro_f1),
+    measure_of_probabilities("log_loss", Scored::log_loss),
+    measure_of_probabilities("ece", Scored::ece),
+    measure_of_probabilities("ece_adaptive", Scored::ece_adaptive),
+    measure_of_probabilities("ece_classwise", Scored::ece_classwise),
+    measure("auc", Scored::auc),
+];
 
 /// The most probable class; none where no class has any probability.
 fn winner(row: &[f64]) -> Option<usize> {
@@ -306,5 +333,19 @@ mod tests {
         labels.push(Some(1), &[], 0);
         assert_eq!(defined(&labels), ["instances", "coverage", "accuracy", "macro_f1"]);
         close(labels.accuracy(), 0.5);
+    }
+
+    #[test]
+    fn the_metrics_that_calibration_may_change_are_those_among_all() {
+        let s = scored();
+        let (all, some) = (s.all("p_", "truth"), s.of_probabilities("p_", "truth"));
+        let names: Vec<&str> = some.iter().map(|m| m.name.as_str()).collect();
+        let wanted = ["p_accuracy", "p_log_loss", "p_ece", "p_ece_adaptive", "p_ece_classwise"];
+        assert_eq!(names, wanted);
+        for metric in some {
+            let of_all = all.iter().find(|m| m.name == metric.name).unwrap();
+            assert!(of_all.value.is_some() && of_all.value == metric.value, "{}", metric.name);
+        }
+        assert_eq!((all.len(), all[0].value), (10, Some(4.0)));
     }
 }

@@ -17,6 +17,9 @@ pub struct Confusion {
     pub expected_count: Vec<f64>,
 }
 
+/// The least expected count with which a class counts as met by an annotator, or as one that occurs at all.
+pub const MET: f64 = 0.5;
+
 /// The confusion matrix that all annotators share, `[class, label]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CommonConfusion {

@@ -11,6 +11,10 @@ use std::convert::Infallible;
 /// The number of [`Correction`]s that are kept.
 const MEMORY: usize = 8;
 
+/// The numbers for each coordinate that a search holds at once: the point, the next one, their gradients and the
+/// direction, and two for each correction and for the next one.
+pub const NUMBERS_OF_SEARCH: usize = 5 + 2 * (MEMORY + 1);
+
 /// The sufficient-increase condition: a step must achieve this share of the increase that the gradient predicts.
 const SUFFICIENT: f64 = 1e-4;
 

@@ -72,6 +72,10 @@ pub trait Spec:
     fn paper() -> Option<Self> {
         None
     }
+    /// Whether a fit with these parameters estimates P(class), by which ties may be broken.
+    fn estimates_prior(&self) -> bool {
+        false
+    }
     /// Checks rules that involve several fields; the range of a single field is an attribute of that field.
     fn check(&self, _place: &str, _problems: &mut Problems) {}
     /// Adds to `problems` the settings that no pipeline without gold can follow.
@@ -194,6 +198,8 @@ pub struct LoadedModel {
     pub model: Box<dyn Model>,
     /// Every parameter, defaults included; the digest of the run includes them.
     pub parameters: Value,
+    /// Whether a fit estimates P(class).
+    pub estimates_prior: bool,
     /// Adds the broken rules across fields to the problems, given the place of the section.
     pub check: SpecCheck,
     /// Adds the settings that no pipeline without gold can follow.
@@ -234,6 +240,7 @@ impl ModelKind {
                 let parameters = serde_json::to_value(&spec)?;
                 let (checked, without_gold) = (spec.clone(), spec.clone());
                 Ok(LoadedModel {
+                    estimates_prior: spec.estimates_prior(),
                     model: Box::new(M::from(spec)),
                     parameters,
                     check: Box::new(move |place, problems| checked.check(place, problems)),
@@ -282,6 +289,8 @@ pub fn model_kind(name: &str) -> Result<&'static ModelKind> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -298,6 +307,22 @@ mod tests {
             let mut problems = Problems::default();
             (loaded.check)("model", &mut problems);
             assert!(problems.into_result().is_ok(), "{}", model.kind);
+        }
+    }
+
+    #[test]
+    fn whether_there_is_a_prior_may_depend_on_the_parameters() {
+        let estimates = |kind: &str, parameters: Value| {
+            model_kind(kind).unwrap().load(parameters).unwrap().estimates_prior
+        };
+        assert!(!estimates("majority_vote", json!({})) && estimates("dawid_skene", json!({})));
+        for (kind, without, with) in [
+            ("dl", json!({}), json!({"aggregator": {"kind": "dawid_skene"}})),
+            ("max_mig", json!({"prior": "votes"}), json!({"prior": "learned"})),
+        ] {
+            if cfg!(feature = "neural") {
+                assert!(!estimates(kind, without) && estimates(kind, with), "{kind}");
+            }
         }
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! The likelihood does not change when the classes and the rows of all confusion matrices are permuted together, so a
 //! fit may end with two classes exchanged. The check is the trace of the annotators' mean confusion matrix against its
-//! best value over all column permutations (an assignment problem). A class with an expected count of zero adds nothing
-//! to either, and no row gains by a label that was never given: the matrix has the other rows and columns only.
+//! best value over all column permutations (an assignment problem). A class whose expected count is below [`MET`] does
+//! not occur, since a fit leaves a tiny count of every class, and no row gains by a label that was never given: the
+//! matrix has the other rows and columns only.
 
 use pathfinding::kuhn_munkres::kuhn_munkres;
 use pathfinding::matrix::Matrix;
 
-use super::confusion::Confusion;
+use super::confusion::{Confusion, MET};
 use crate::frame::Annotations;
 
 /// A permuted trace must be larger by this share before it counts as switching.
@@ -39,14 +40,18 @@ pub fn switched(
         let of_label = columns.map(|(c, counts)| (a.label_of(c as u32) as usize, counts));
         of_label.filter(|(label, _)| *label < n)
     };
-    let (mut occurs, mut is_given) = (vec![false; n], vec![false; n]);
+    let (mut totals, mut is_given) = (vec![0.0; n], vec![false; n]);
     for (label, counts) in columns() {
         is_given[label] = true;
-        occurs.iter_mut().zip(counts).for_each(|(occurs, count)| *occurs |= *count > 0.0);
+        totals.iter_mut().zip(counts).for_each(|(total, count)| *total += count);
     }
-    let classes: Vec<usize> = (0..n).filter(|k| occurs[*k]).collect();
+    let occurs = |k: usize| totals[k] >= MET;
+    let classes: Vec<usize> = (0..n).filter(|k| occurs(*k)).collect();
+    if classes.is_empty() {
+        return Ok(None);
+    }
     // With the labels of its own rows, the matrix has as many columns as rows, and its trace.
-    let labels: Vec<usize> = (0..n).filter(|k| occurs[*k] || is_given[*k]).collect();
+    let labels: Vec<usize> = (0..n).filter(|k| occurs(*k) || is_given[*k]).collect();
     let (rows, width) = (classes.len(), labels.len());
     if rows.saturating_mul(rows).saturating_mul(width) > MAX_STEPS {
         return Err(TooManyClasses(rows));
@@ -58,10 +63,10 @@ pub fn switched(
         let sums = pooled[at..at + rows].iter_mut().zip(&classes);
         sums.for_each(|(sum, k)| *sum += counts[*k]);
     }
-    let total = |row: usize| (0..width).map(|label| pooled[label * rows + row]).sum::<f64>();
-    let totals: Vec<f64> = (0..rows).map(|row| total(row).max(f64::MIN_POSITIVE)).collect();
     // The assignment solver needs integers; nine digits are enough for a threshold of five percent.
-    let share = |row: usize, label: usize| (pooled[label * rows + row] / totals[row] * 1e9) as i64;
+    let share = |row: usize, label: usize| {
+        (pooled[label * rows + row] / totals[classes[row]] * 1e9) as i64
+    };
     let weights = (0..rows * width).map(|cell| share(cell / width, cell % width)).collect();
     let Ok(matrix) = Matrix::from_vec(rows, width, weights) else { return Ok(None) };
     let (best, assignment) = kuhn_munkres(&matrix);
@@ -128,6 +133,25 @@ mod tests {
         (0..n).for_each(|k| expected_count[of(k, n) * n_classes + k] = 10.0);
         let confusion = Confusion { expected_count, cells: Cells::Dense(Vec::new()) };
         switched(&tiny(n_classes, &rows), &confusion)
+    }
+
+    /// Of 100 annotations of `a`, 40 say so, and of `b` 90. Of the class that nobody uses, half are of each label: if it
+    /// had the name of `a`, the trace would be .5 + .9 instead of .4 + .9.
+    #[test]
+    fn a_tiny_expected_count_does_not_make_a_class_occur() {
+        let a = tiny(3, &[(0, 0, 0), (1, 0, 1)]);
+        let switched_with = |unused: f64| {
+            // [column, class]
+            let expected_count = vec![40.0, 10.0, unused, 60.0, 90.0, unused];
+            switched(&a, &Confusion { expected_count, cells: Cells::Dense(Vec::new()) })
+        };
+        assert_eq!(switched_with(5e-10), Ok(None));
+        assert!(matches!(switched_with(0.25), Ok(Some(_))), "half an annotation in all");
+        let rows: Vec<(u32, u32, u32)> = (0..10).map(|k| (k, 0, k)).collect();
+        let mut expected_count = vec![1e-7; 10 * 2_000];
+        (0..10).for_each(|k| expected_count[k * 2_000 + k] = 10.0);
+        let confusion = Confusion { expected_count, cells: Cells::Dense(Vec::new()) };
+        assert_eq!(switched(&tiny(2_000, &rows), &confusion), Ok(None));
     }
 
     /// With a row for every class of the list, this would be a matrix of 3.8 GB.

@@ -10,6 +10,7 @@ use crate::tables::metrics::Metric;
 /// Scores fits of one question.
 pub(super) struct Scorer<'a> {
     pub(super) decide: &'a DecideSpec,
+    /// The seed of ties: see [`seed_of_ties`](crate::decide::seed_of_ties).
     pub(super) seed: u64,
     pub(super) frame: &'a Frame,
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::examples::TestSpec;
 use crate::calibration::CalibrationSpec;
-use crate::decide::DecideSpec;
+use crate::decide::{DecideSpec, Ties};
 use crate::engine::EngineSpec;
 use crate::error::{Error, Problem, Result};
 use crate::frame::FrameSpec;
@@ -86,6 +86,14 @@ impl PipelineSpec {
         }
         match self.model.load() {
             Ok(loaded) => {
+                if self.decide.ties == Ties::ByPrior && !loaded.estimates_prior {
+                    problems.push(
+                        Problem::new(format!("`{}` has no prior to break ties by", self.model.kind))
+                            .at(format!("{place}: decide.ties"))
+                            .found("\"by_prior\"")
+                            .help("choose another value, or a model that estimates P(class), such as dawid_skene"),
+                    );
+                }
                 let place = format!("{place}: model");
                 (loaded.check)(&place, problems);
                 if !self.source.has_gold() {

@@ -91,6 +91,8 @@ pub struct Run {
     subject: Option<String>,
     /// The number of warnings before those about the subject.
     before_subject: usize,
+    /// The part of the fit that the next warnings come from, where it is not the fit itself.
+    part_of_fit: Option<&'static str>,
     /// The warnings of [`Run::warn_of_machine`], of this run and of all its clones.
     of_machine: Arc<Mutex<Vec<String>>>,
     checkpoint: Option<PathBuf>,
@@ -110,6 +112,7 @@ impl Run {
             warnings: Vec::new(),
             subject: None,
             before_subject: 0,
+            part_of_fit: None,
             of_machine: Arc::default(),
             checkpoint: None,
         }
@@ -183,20 +186,16 @@ impl Run {
         Arc::clone(self.pool.as_ref().unwrap_or_else(|| &SHARED_POOL))
     }
 
-    /// The random stream of one purpose: the same seed and purpose give the same numbers.
+    /// The random stream of one purpose: see [`rng`].
     #[must_use]
     pub fn rng(&self, purpose: &str) -> Rng {
-        let mut hash = Sha256::new();
-        hash.update(self.seed.to_le_bytes());
-        hash.update(purpose.as_bytes());
-        Rng::from_seed(hash.finalize().into())
+        rng(self.seed, purpose)
     }
 
     /// The same run for one of its parts, with separate random streams.
     #[must_use]
     pub fn part(&self, name: &str) -> Self {
-        let seed = self.rng(&format!("seed of {name}")).random();
-        Self { seed, ..self.clone() }
+        Self { seed: seed_of_part(self.seed, name), ..self.clone() }
     }
 
     /// Begins all further warnings with this subject, such as one of several questions.
@@ -205,19 +204,27 @@ impl Run {
         self.before_subject = self.warnings.len();
     }
 
+    /// Begins all further warnings with a part of the fit, such as one without some annotations, after the subject.
+    pub(crate) fn warn_of_part(&mut self, part: Option<&'static str>) {
+        self.part_of_fit = part;
+    }
+
     /// Reports a warning, and keeps it for the table `run`; once only, if it is repeated about the same subject.
     ///
     /// # Why
-    /// A fit may contain the same fit of other annotations, such as of those that are not held out. The same words again
-    /// tell nobody anything new. Only the warnings about one subject are compared, for there may be many questions.
+    /// A part of the fit may be the same fit of other annotations, such as of those that are not held out. The same words
+    /// again tell nobody anything new. Only the warnings about one subject are compared, for there may be many questions.
     pub fn warn(&mut self, message: impl Into<String>) {
-        let mut message = message.into();
-        if let Some(subject) = &self.subject {
-            message = format!("{subject}: {message}");
-        }
-        if !self.warnings[self.before_subject..].contains(&message) {
-            self.progress.warn(&message);
-            self.warnings.push(message);
+        let message = message.into();
+        let said_of = |part: Option<&str>| {
+            let prefixes = self.subject.as_deref().into_iter().chain(part);
+            prefixes.chain([message.as_str()]).collect::<Vec<&str>>().join(": ")
+        };
+        let (of_whole, of_part) = (said_of(None), said_of(self.part_of_fit));
+        let before = &self.warnings[self.before_subject..];
+        if !before.contains(&of_whole) && !before.contains(&of_part) {
+            self.progress.warn(&of_part);
+            self.warnings.push(of_part);
         }
     }
 
@@ -246,6 +253,21 @@ impl Run {
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
+}
+
+/// The random stream of one purpose: the same seed and purpose give the same numbers.
+#[must_use]
+pub fn rng(seed: u64, purpose: &str) -> Rng {
+    let mut hash = Sha256::new();
+    hash.update(seed.to_le_bytes());
+    hash.update(purpose.as_bytes());
+    Rng::from_seed(hash.finalize().into())
+}
+
+/// The seed of a part of a run, whose random streams are those of no other part.
+#[must_use]
+pub fn seed_of_part(seed: u64, name: &str) -> u64 {
+    rng(seed, &format!("seed of {name}")).random()
 }
 
 /// The peak memory of this process so far; 0 where the system does not report it.
@@ -282,6 +304,19 @@ mod tests {
         let want = ["", "question `p`: ", "question `q`: "]
             .map(|subject| [format!("{subject}few rows"), format!("{subject}no gold")]);
         assert_eq!(run.warnings(), want.as_flattened());
+    }
+
+    #[test]
+    fn a_part_of_the_fit_repeats_no_warning_of_the_whole_and_names_itself() {
+        let mut run = Run::new(1);
+        run.warn_about(Some("question `p`".to_owned()));
+        run.warn("few rows");
+        run.warn_of_part(Some("the second fit"));
+        ["few rows", "no gold", "no gold"].into_iter().for_each(|warning| run.warn(warning));
+        run.warn_of_part(None);
+        run.warn("no gold");
+        let want = ["few rows", "the second fit: no gold", "no gold"];
+        assert_eq!(run.warnings(), want.map(|warning| format!("question `p`: {warning}")));
     }
 
     #[cfg(feature = "neural")]

@@ -18,12 +18,9 @@ use super::{
 };
 use crate::error::Result;
 use crate::frame::Annotations;
-use crate::model::confusion::Confusion;
+use crate::model::confusion::{Confusion, MET};
 
 pub(super) struct ConfusionMatricesTable;
-
-/// The least expected count of a class that an annotator counts as having met.
-pub(crate) const MET: f64 = 0.5;
 
 #[derive(Default)]
 struct CellRows {

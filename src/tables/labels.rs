@@ -8,6 +8,7 @@ use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 use super::{
     COUNT, Column, ColumnType, Outcome, OutcomeTable, QuestionResult, REAL, TEXT, column, nullable,
 };
+use crate::decide::seed_of_ties;
 use crate::error::Result;
 
 pub(super) struct LabelsTable;
@@ -45,7 +46,7 @@ impl OutcomeTable for LabelsTable {
     ) -> Result<Vec<ArrayRef>> {
         let QuestionResult { frame, fitted, .. } = &outcome.answers[question];
         let a = &frame.annotations;
-        let seed = outcome.run.seed;
+        let seed = seed_of_ties(frame, outcome.run.seed);
         let decided: Vec<_> =
             units.clone().map(|i| outcome.decide.decide(a, fitted, seed, i)).collect();
         let n_annotations = units.clone().map(|i| i64::from(a.rows_of_instance(i)));

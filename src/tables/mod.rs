@@ -28,7 +28,6 @@ use crate::error::{Problem, Result, did_you_mean};
 use crate::frame::{Frame, Ids};
 use crate::model::fitted::Fitted;
 pub use computed::ComputedTable;
-pub(crate) use confusion_matrices::MET;
 use cut::{Chunk, UnitRows, cut, row_bytes, rows_of_batch, rows_of_part};
 pub use cut::{UnitSpan, UnitSpans};
 pub(crate) use probabilities::predictions;

@@ -10,8 +10,8 @@ use datafusion::prelude::{DataFrame, cast, col, lit};
 use super::NamedScore;
 use super::tables::{Tables, columns_of};
 use crate::error::{Error, Result, offenders};
+use crate::model::confusion::MET;
 use crate::sql;
-use crate::tables::MET;
 
 /// The measures, in the order of the columns of `sql/confusion_error.sql`.
 const MEASURES: [&str; 4] = [

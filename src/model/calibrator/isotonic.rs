@@ -38,19 +38,15 @@ impl Isotonic {
     /// The function of class `k` with the least squared error. A class that is the target of no point keeps its
     /// probabilities: the points do not show when it is right.
     pub(super) fn fit(points: &Points, k: usize, smoothing: f64) -> Self {
-        let n = points.n_classes;
-        let column = |all: &[f64], i: usize| all[i * n + k];
-        let mut found: Vec<(f64, f64, f64)> = (0..points.len())
-            .map(|i| {
-                let weight = points.weights[i];
-                let hits = weight * column(&points.targets, i);
-                (rounded(column(&points.probabilities, i)), hits, weight)
-            })
-            .collect();
+        let of_point = |i: &u32| {
+            let (i, cell) = (*i as usize, *i as usize * points.n_classes + k);
+            let weight = points.weights[i];
+            (rounded(points.probabilities[cell]), weight * points.targets[cell], weight)
+        };
+        let mut found: Vec<(f64, f64, f64)> = points.orders()[k].iter().map(of_point).collect();
         if !found.iter().any(|(_, hits, _)| *hits > 0.0) {
             return Self { at: vec![0.0, 1.0], value: vec![0.0, 1.0] };
         }
-        found.sort_by(|a, b| a.0.total_cmp(&b.0));
         // A pseudo-hit at the lowest probability and a pseudo-miss at the highest keep both ends away from 0 and 1.
         let (lowest, highest) = (found[0].0, found[found.len() - 1].0);
         found.insert(0, (lowest, smoothing, smoothing));

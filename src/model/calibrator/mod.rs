@@ -8,6 +8,7 @@ mod isotonic;
 mod points;
 mod temperature;
 
+use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -85,8 +86,11 @@ impl Calibrator {
                 Some(Self::BiasCorrectedTemperature { temperature, biases })
             }
             Method::Isotonic => {
+                // Sorted first, so that no thread waits for the orders while it fits a class.
+                points.orders();
                 let of = |k| Isotonic::fit(points, k, smoothing);
-                Some(Self::Isotonic { classes: (0..points.n_classes).map(of).collect() })
+                let classes = (0..points.n_classes).into_par_iter().map(of).collect();
+                Some(Self::Isotonic { classes })
             }
         }
     }

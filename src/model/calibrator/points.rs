@@ -1,23 +1,30 @@
 //! The data that a calibration map is fitted to.
 
+use std::sync::OnceLock;
+
+use rayon::prelude::*;
+
 /// The data that a [`Calibrator`](super::Calibrator) is fitted to: rows of probabilities, their true classes as
 /// distributions, and their weights.
 ///
 /// # Shapes
 /// `probabilities` and `targets` are `[points, classes]`, row-major; `weights` is `[points]`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Points {
     pub(crate) n_classes: usize,
     pub(crate) probabilities: Vec<f64>,
     pub(crate) targets: Vec<f64>,
     pub(super) weights: Vec<f64>,
+    /// The points by rounded probability, for each class: see [`Points::orders`].
+    orders: OnceLock<Vec<Vec<u32>>>,
 }
 
 impl Points {
     /// No points yet.
     #[must_use]
     pub fn new(n_classes: usize) -> Self {
-        Self { n_classes, probabilities: Vec::new(), targets: Vec::new(), weights: Vec::new() }
+        let (probabilities, targets, weights) = (Vec::new(), Vec::new(), Vec::new());
+        Self { n_classes, probabilities, targets, weights, orders: OnceLock::new() }
     }
 
     /// Adds a row whose class is known. A row of zeros carries no information and is left out.
@@ -34,6 +41,7 @@ impl Points {
             self.probabilities.extend_from_slice(probabilities);
             self.targets.extend_from_slice(target);
             self.weights.push(weight);
+            self.orders = OnceLock::new();
         }
     }
 
@@ -47,6 +55,21 @@ impl Points {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.weights.is_empty()
+    }
+
+    /// The points in ascending order of their [`rounded`] probabilities of each class. They are sorted once, in parallel,
+    /// for all fits to these points with one target after the other.
+    pub(super) fn orders(&self) -> &[Vec<u32>] {
+        self.orders.get_or_init(|| {
+            let order = |class: usize| {
+                let column = self.probabilities.iter().skip(class).step_by(self.n_classes);
+                let keys: Vec<f64> = column.map(|p| rounded(*p)).collect();
+                let mut order: Vec<u32> = (0..keys.len() as u32).collect();
+                order.sort_by(|i, j| keys[*i as usize].total_cmp(&keys[*j as usize]));
+                order
+            };
+            (0..self.n_classes).into_par_iter().map(order).collect()
+        })
     }
 
     /// The sum of all weights.
@@ -80,6 +103,16 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+
+    #[test]
+    fn a_further_point_is_sorted_among_the_others() {
+        let mut points = Points::new(2);
+        points.push_class(&[0.9, 0.1], 0, 1.0);
+        points.push_class(&[0.3, 0.7], 1, 1.0);
+        assert_eq!(points.orders(), [[1, 0], [0, 1]]);
+        points.push_class(&[0.5, 0.5], 1, 1.0);
+        assert_eq!(points.orders(), [[1, 2, 0], [0, 2, 1]]);
+    }
 
     #[test]
     fn equal_cells_in_a_row_are_evaluated_once() {

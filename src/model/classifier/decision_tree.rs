@@ -11,8 +11,8 @@ use crate::run::{Cancel, Run};
 /// A single tree that considers all features at each split.
 ///
 /// # Why
-/// [`Classifier::predict_examples`] leaves an example out of its leaf: the target of a single example would come back as
-/// its probabilities, and a model that combines them with the annotations behind the target would count these twice.
+/// [`Classifier::examples_p`] leaves an example out of its leaf: the target of a single example would come back as its
+/// probabilities, and a model that combines them with the annotations behind the target would count these twice.
 pub struct DecisionTree {
     spec: TreeSpec,
     n_features: usize,
@@ -20,14 +20,14 @@ pub struct DecisionTree {
     /// `None` before the first fit.
     tree: Option<Tree>,
     /// P(class) of the examples of the last fit without their own targets, `[example, class]`.
-    without_own: Vec<f64>,
+    without_own: Option<Vec<f64>>,
 }
 
 impl DecisionTree {
     /// A tree that has learned nothing yet.
     #[must_use]
     pub fn new(spec: TreeSpec, n_features: usize, n_classes: usize) -> Self {
-        Self { spec, n_features, n_classes, tree: None, without_own: Vec::new() }
+        Self { spec, n_features, n_classes, tree: None, without_own: None }
     }
 
     /// Writes P(class) of a row of features, `[feature]`, into `p`, `[class]`.
@@ -42,10 +42,10 @@ impl DecisionTree {
 impl Classifier for DecisionTree {
     fn fit(&mut self, examples: Examples<'_>, run: &Run) -> Result<()> {
         check_memory(examples, &self.spec, 1, run)?;
-        let columns = examples.columns.of(examples);
+        let columns = examples.features.columns();
         let growth = Growth { columns, examples, spec: &self.spec, cancel: &run.cancel };
         let tree = growth.tree(examples.weights, None)?;
-        self.without_own = growth.without_own(&tree);
+        self.without_own = Some(growth.without_own(&tree));
         self.tree = Some(tree);
         Ok(())
     }
@@ -54,9 +54,8 @@ impl Classifier for DecisionTree {
         predict_rows(matrix, rows, p, cancel, |row, p| self.predict_row(row, p))
     }
 
-    fn predict_examples(&self, _: &Matrix, _: &[u32], p: &mut [f64], _: &Cancel) -> Result<()> {
-        p.copy_from_slice(&self.without_own);
-        Ok(())
+    fn examples_p(&self) -> Option<&[f64]> {
+        self.without_own.as_deref()
     }
 
     fn save(&self, to: &mut Snapshot) -> Result<()> {
@@ -66,7 +65,7 @@ impl Classifier for DecisionTree {
 
     fn load(&mut self, from: &Snapshot, _: &Run) -> Result<()> {
         self.tree = load((self.n_features, self.n_classes), 1, from)?.pop();
-        self.without_own = Vec::new();
+        self.without_own = None;
         Ok(())
     }
 
@@ -242,10 +241,7 @@ mod tests {
         let of = |spec: TreeSpec, data: &Owned| {
             let mut tree = DecisionTree::new(spec, 1, 2);
             data.fit(&mut tree);
-            let mut p = vec![0.0; data.targets.len()];
-            let cancel = Cancel::default();
-            tree.predict_examples(&data.matrix, &data.rows, &mut p, &cancel).unwrap();
-            p
+            tree.examples_p().unwrap().to_vec()
         };
         let heavy = TreeSpec { min_leaf_weight: 2.0, ..spec() };
         assert_near(&of(heavy, &four()), &[1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0], 1e-15);

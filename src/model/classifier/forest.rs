@@ -12,7 +12,7 @@
 //! a multinomial one, which gives examples with weights a plain meaning, and in that trees have a least weight of a leaf.
 //!
 //! # Why
-//! [`Classifier::predict_examples`] takes the mean over the trees that did not see the example (out of bag). A tree
+//! [`Classifier::examples_p`] takes the mean over the trees that did not see the example (out of bag). A tree
 //! nearly gives the target of an example back that it has seen: a model that combines such a prediction with the
 //! annotations behind the target would count them twice.
 
@@ -59,14 +59,14 @@ pub struct RandomForest {
     /// None before the first fit.
     trees: Vec<Tree>,
     /// P(class) of the examples of the last fit, out of bag, `[example, class]`.
-    out_of_bag: Vec<f64>,
+    out_of_bag: Option<Vec<f64>>,
 }
 
 impl RandomForest {
     /// A forest that has learned nothing yet.
     #[must_use]
     pub fn new(spec: ForestSpec, n_features: usize, n_classes: usize) -> Self {
-        Self { spec, n_features, n_classes, trees: Vec::new(), out_of_bag: Vec::new() }
+        Self { spec, n_features, n_classes, trees: Vec::new(), out_of_bag: None }
     }
 
     /// The number of features that each split considers.
@@ -169,7 +169,7 @@ impl Classifier for RandomForest {
     fn fit(&mut self, examples: Examples<'_>, run: &Run) -> Result<()> {
         let (spec, per_split) = (&self.spec, self.features_per_split()?);
         check_memory(examples, &spec.tree, spec.trees as usize, run)?;
-        let columns = examples.columns.of(examples);
+        let columns = examples.features.columns();
         let growth = Growth { columns, examples, spec: &spec.tree, cancel: &run.cancel };
         let grown = (0..spec.trees as usize).into_par_iter().map(|t| {
             let mut rng = stream(t, run);
@@ -180,7 +180,7 @@ impl Classifier for RandomForest {
         let (trees, seen): (_, Vec<SeenExamples>) =
             grown.collect::<Result<Vec<_>>>()?.into_iter().unzip();
         self.trees = trees;
-        self.out_of_bag = self.means_out_of_bag(columns, &seen, run)?;
+        self.out_of_bag = Some(self.means_out_of_bag(columns, &seen, run)?);
         Ok(())
     }
 
@@ -188,9 +188,8 @@ impl Classifier for RandomForest {
         predict_rows(matrix, rows, p, cancel, |row, p| self.predict_row(row, p))
     }
 
-    fn predict_examples(&self, _: &Matrix, _: &[u32], p: &mut [f64], _: &Cancel) -> Result<()> {
-        p.copy_from_slice(&self.out_of_bag);
-        Ok(())
+    fn examples_p(&self) -> Option<&[f64]> {
+        self.out_of_bag.as_deref()
     }
 
     fn save(&self, to: &mut Snapshot) -> Result<()> {
@@ -201,7 +200,7 @@ impl Classifier for RandomForest {
     fn load(&mut self, from: &Snapshot, _: &Run) -> Result<()> {
         let n_trees = self.spec.trees as usize;
         self.trees = load((self.n_features, self.n_classes), n_trees, from)?;
-        self.out_of_bag = Vec::new();
+        self.out_of_bag = None;
         Ok(())
     }
 
@@ -298,10 +297,7 @@ mod tests {
         let of = |data: &Owned| {
             let mut forest = forest(30, None);
             let p = data.fit(&mut forest);
-            let mut own = vec![0.0; 80];
-            let cancel = Cancel::default();
-            forest.predict_examples(&data.matrix, &data.rows, &mut own, &cancel).unwrap();
-            (p, own)
+            (p, forest.out_of_bag.unwrap())
         };
         let ((p, own), (p_flipped, own_flipped)) = (of(&data), of(&flipped));
         assert_eq!(own[6..8], own_flipped[6..8]);
@@ -316,7 +312,7 @@ mod tests {
     fn an_example_that_every_tree_saw_has_the_mean_of_all() {
         let mut forest = forest(1, None);
         let p = forty().fit(&mut forest);
-        assert_eq!(forest.out_of_bag, p);
+        assert_eq!(forest.out_of_bag, Some(p));
     }
 
     /// Heavier examples pull the shares of a leaf: 3 of 4, on average over the samples.

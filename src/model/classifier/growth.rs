@@ -13,7 +13,6 @@
 //! features).
 
 use std::cmp::Ordering;
-use std::sync::OnceLock;
 
 use rand::seq::SliceRandom as _;
 use rand::seq::index::sample;
@@ -22,22 +21,11 @@ use rayon::prelude::*;
 use super::Examples;
 use super::tree::{Criterion, Tree, TreeSpec};
 use crate::error::{Error, Result};
-use crate::frame::ITEMS_PER_BLOCK;
+use crate::frame::{ITEMS_PER_BLOCK, Matrix};
 use crate::run::{Cancel, Rng, Run};
 
 /// The least share of a node's weight that counts as a gain, or as a weight: another order of summation changes less.
 const MIN_RELATIVE_GAIN: f64 = 1e-10;
-
-/// The features of examples by column, which the first fit that needs them copies.
-#[derive(Default)]
-pub struct ColumnCache(OnceLock<FeatureColumns>);
-
-impl ColumnCache {
-    /// The columns of these examples.
-    pub(super) fn of(&self, examples: Examples<'_>) -> &FeatureColumns {
-        self.0.get_or_init(|| FeatureColumns::of(examples))
-    }
-}
 
 /// The features of examples, `[feature, example]`.
 pub(super) struct FeatureColumns {
@@ -46,12 +34,12 @@ pub(super) struct FeatureColumns {
 }
 
 impl FeatureColumns {
-    /// Copies the features of the examples to memory.
-    fn of(examples: Examples<'_>) -> Self {
-        let (n, width) = (examples.rows.len(), examples.matrix.width());
+    /// Copies these rows of the matrix to memory.
+    pub(super) fn of(matrix: &Matrix, rows: &[u32]) -> Self {
+        let (n, width) = (rows.len(), matrix.width());
         let (mut values, mut features) = (vec![0.0; n * width], vec![0.0; width]);
-        for (i, row) in examples.rows.iter().enumerate() {
-            examples.matrix.read(*row as usize, &mut features);
+        for (i, row) in rows.iter().enumerate() {
+            matrix.read(*row as usize, &mut features);
             features.iter().enumerate().for_each(|(j, x)| values[j * n + i] = *x);
         }
         Self { values, n_examples: n }
@@ -74,8 +62,8 @@ pub(super) fn check_memory(
     n_trees: usize,
     run: &Run,
 ) -> Result<()> {
-    let (n, n_classes) = (examples.rows.len(), examples.n_classes);
-    let columns = n.saturating_mul(examples.matrix.width()).saturating_mul(size_of::<f32>());
+    let (n, n_classes) = (examples.len(), examples.n_classes);
+    let columns = n.saturating_mul(examples.width()).saturating_mul(size_of::<f32>());
     // The weights of a bootstrap, the lists of the pending nodes, and the sorted values of a feature.
     let of_thread = n * (size_of::<f64>() + size_of::<u32>() + size_of::<(f32, u32)>());
     // A leaf has an example of positive weight; a tree has one inner node less than leaves.
@@ -183,12 +171,12 @@ impl Growth<'_> {
             let weight = sign * examples.weights[i];
             counts.iter_mut().zip(examples.target(i)).for_each(|(c, p)| *c += weight * p);
         };
-        for i in 0..examples.rows.len() {
+        for i in 0..examples.len() {
             let leaf = leaf_of(i);
             add(i, 1.0, &mut of_leaf[leaf * n..(leaf + 1) * n]);
             add(i, 1.0, &mut of_all);
         }
-        let mut rows = vec![0.0; examples.rows.len() * n];
+        let mut rows = vec![0.0; examples.len() * n];
         rows.par_chunks_mut(n).with_min_len(ITEMS_PER_BLOCK).enumerate().for_each(|(i, row)| {
             let leaf = leaf_of(i);
             for counts in [&of_leaf[leaf * n..(leaf + 1) * n], &of_all] {
@@ -237,7 +225,7 @@ impl Node<'_> {
 
     /// The best split by the features that are considered.
     fn best_split(&self, counts: &[f64], random: &mut Option<RandomFeatures>) -> Option<Split> {
-        let n_features = self.growth.examples.matrix.width();
+        let n_features = self.growth.examples.width();
         let Some(RandomFeatures { per_split, rng }) = random else {
             return self.best_of(&(0..n_features).collect::<Vec<_>>(), counts);
         };

@@ -19,9 +19,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Classifier, Examples, predict_rows};
-use crate::error::Result;
-use crate::frame::Matrix;
-use crate::model::lbfgs::try_maximise;
+use crate::error::{Error, Result};
+use crate::frame::{MAX_RANGES, Matrix};
+use crate::model::lbfgs::{self, try_maximise};
 use crate::model::numerics::softmax;
 use crate::model::snapshot::Snapshot;
 use crate::run::{Cancel, Run};
@@ -32,6 +32,10 @@ const TOLERANCE: f64 = 1e-7;
 
 /// A feature whose standard deviation is a smaller share of its mean counts as constant: an `f32` cannot vary by less.
 const MIN_RELATIVE_DEVIATION: f64 = 1e-8;
+
+/// The numbers for each coefficient that a fit holds at once: those of L-BFGS, and the gradient's sums over each range of
+/// examples and over all.
+const NUMBERS_OF_FIT: usize = lbfgs::NUMBERS_OF_SEARCH + MAX_RANGES + 1;
 
 /// The settings of logistic regression.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -81,17 +85,18 @@ impl LogisticRegression {
     fn objective(&self, examples: Examples<'_>, coefficients: &[f64], gradient: &mut [f64]) -> f64 {
         let (n, width) = (coefficients.len(), self.n_features + 1);
         // The last sum is the log-likelihood.
-        let sums = examples.sum(n + 1, |i, row, sums| {
-            let (s, mut logits) = (self.scale.apply(row), vec![0.0; self.n_classes]);
-            let mut p = vec![0.0; self.n_classes];
-            logits_of(coefficients, &s, &mut logits);
-            let log_sum = softmax(&logits, &mut p);
+        let sums = examples.sum(n + 1, width + 2 * self.n_classes, |i, row, buffer, sums| {
+            let (s, of_classes) = buffer.split_at_mut(width);
+            let (logits, p) = of_classes.split_at_mut(self.n_classes);
+            self.scale.apply(row, s);
+            logits_of(coefficients, s, logits);
+            let log_sum = softmax(logits, p);
             let (weight, target) = (examples.weights[i], examples.target(i));
             let (gradient, likelihood) = sums.split_at_mut(n);
             for (k, gradient) in gradient.chunks_exact_mut(width).enumerate() {
                 likelihood[0] += weight * target[k] * (logits[k] - log_sum);
                 let residual = weight * (target[k] - p[k]);
-                gradient.iter_mut().zip(&s).for_each(|(g, s)| *g += residual * s);
+                gradient.iter_mut().zip(&*s).for_each(|(g, s)| *g += residual * s);
             }
         });
         gradient.copy_from_slice(&sums[..n]);
@@ -105,9 +110,26 @@ impl LogisticRegression {
 
     /// Writes P(class) of a row of features, `[feature]`, into `p`, `[class]`.
     fn predict_row(&self, row: &[f32], p: &mut [f64]) {
-        let mut logits = vec![0.0; self.n_classes];
-        logits_of(&self.coefficients, &self.scale.apply(row), &mut logits);
+        let (mut s, mut logits) = (vec![0.0; self.n_features + 1], vec![0.0; self.n_classes]);
+        self.scale.apply(row, &mut s);
+        logits_of(&self.coefficients, &s, &mut logits);
         softmax(&logits, p);
+    }
+
+    /// Refuses a fit that needs more than half of the run's memory.
+    ///
+    /// # Errors
+    /// When it does.
+    fn check_memory(&self, run: &Run) -> Result<()> {
+        let bytes = self.coefficients.len().saturating_mul(NUMBERS_OF_FIT * size_of::<f64>());
+        if bytes <= run.share_of_memory(2, usize::MAX) {
+            return Ok(());
+        }
+        let (features, classes) = (self.n_features, self.n_classes);
+        Err(Error::spec("a logistic regression of so many coefficients does not fit in memory")
+            .at("model.classifier.kind")
+            .found(format!("{bytes} bytes for {features} features and {classes} classes"))
+            .help("raise engine.memory_limit, give fewer features, or choose another kind"))
     }
 
     /// The term of the penalty in the objective.
@@ -120,6 +142,7 @@ impl LogisticRegression {
 
 impl Classifier for LogisticRegression {
     fn fit(&mut self, examples: Examples<'_>, run: &Run) -> Result<()> {
+        self.check_memory(run)?;
         self.scale = Standardisation::of(examples);
         let mut coefficients = std::mem::take(&mut self.coefficients);
         let objective = |at: &[f64], gradient: &mut [f64]| {
@@ -166,13 +189,13 @@ impl Standardisation {
     }
 
     fn of(examples: Examples<'_>) -> Self {
-        let (n, total) = (examples.matrix.width(), examples.total_weight());
-        let mut mean = examples.sum(n, |i, row, sums| {
+        let (n, total) = (examples.width(), examples.total_weight());
+        let mut mean = examples.sum(n, 0, |i, row, _, sums| {
             let weight = examples.weights[i];
             sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += weight * f64::from(*x));
         });
         mean.iter_mut().for_each(|sum| *sum /= total);
-        let squares = examples.sum(n, |i, row, sums| {
+        let squares = examples.sum(n, 0, |i, row, _, sums| {
             let weight = examples.weights[i];
             for ((sum, x), mean) in sums.iter_mut().zip(row).zip(&mean) {
                 *sum += weight * (f64::from(*x) - mean).powi(2);
@@ -186,11 +209,11 @@ impl Standardisation {
         Self { mean, factor }
     }
 
-    /// The standardised features, then 1 for the intercept.
-    fn apply(&self, row: &[f32]) -> Vec<f64> {
+    /// Writes the standardised features, then 1 for the intercept, into `s`.
+    fn apply(&self, row: &[f32], s: &mut [f64]) {
         let scaled = row.iter().zip(&self.mean).zip(&self.factor);
         let scaled = scaled.map(|((x, mean), factor)| (f64::from(*x) - mean) * factor);
-        scaled.chain([1.0]).collect()
+        s.iter_mut().zip(scaled.chain([1.0])).for_each(|(s, scaled)| *s = scaled);
     }
 }
 
@@ -255,7 +278,8 @@ mod tests {
             let mut row = [0.0; 2];
             for i in 0..6 {
                 data.matrix.read(i, &mut row);
-                let s = regression.scale.apply(&row);
+                let mut s = [0.0; 3];
+                regression.scale.apply(&row, &mut s);
                 for k in 0..3 {
                     let residual = data.weights[i] * (data.targets[3 * i + k] - p[3 * i + k]);
                     (0..3).for_each(|j| scores[3 * k + j] += residual * s[j]);
@@ -322,5 +346,17 @@ mod tests {
         regression.predict(&data.matrix, &data.rows, &mut last, &Cancel::default()).unwrap();
         assert!((first[0] - last[0]).abs() > 1e-3);
         assert_near(&last[..3], &[0.256_177, 0.412_719, 0.331_104], 1e-5);
+    }
+
+    /// Nine coefficients of 8 bytes: 23 numbers for each in L-BFGS, and 17 sums, are 2880 bytes, half of the memory.
+    #[test]
+    fn coefficients_beyond_half_of_the_memory_are_refused() {
+        let fit = |bytes| regression(1.0).fit(uneven().examples(), &Run::new(1).with_memory(bytes));
+        assert!(fit(5760).is_ok());
+        let error = fit(5759).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        let error = error.to_string();
+        assert!(error.contains("found: 2880 bytes for 2 features and 3 classes\n"), "{error}");
+        assert!(error.contains("engine.memory_limit"), "{error}");
     }
 }

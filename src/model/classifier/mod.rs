@@ -27,6 +27,8 @@ mod network;
 mod tests;
 mod tree;
 
+use std::sync::{Arc, OnceLock};
+
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -40,31 +42,69 @@ use crate::run::{Cancel, Run};
 use crate::spec::Problems;
 pub use decision_tree::DecisionTree;
 pub use forest::{ForestSpec, RandomForest};
-pub use growth::ColumnCache;
+use growth::FeatureColumns;
 pub use logistic::{LogisticRegression, LogisticSpec};
 #[cfg(feature = "neural")]
 pub use network::{NetworkClassifier, NetworkClassifierSpec};
 pub use tree::{Criterion, TreeSpec};
 
+/// The features of examples: rows of a matrix, for as many fits as there are.
+pub struct ExampleFeatures {
+    matrix: Arc<Matrix>,
+    rows: Vec<u32>,
+    /// The same by column, once a fit has needed them so.
+    columns: OnceLock<FeatureColumns>,
+}
+
+impl ExampleFeatures {
+    /// The features in these rows of the matrix.
+    #[must_use]
+    pub fn new(matrix: Arc<Matrix>, rows: Vec<u32>) -> Self {
+        Self { matrix, rows, columns: OnceLock::new() }
+    }
+
+    /// The matrix.
+    #[must_use]
+    pub fn matrix(&self) -> &Matrix {
+        &self.matrix
+    }
+
+    /// The row of each example in the matrix.
+    #[must_use]
+    pub fn rows(&self) -> &[u32] {
+        &self.rows
+    }
+
+    /// The features by column, which the first fit that needs them copies.
+    fn columns(&self) -> &FeatureColumns {
+        self.columns.get_or_init(|| FeatureColumns::of(&self.matrix, &self.rows))
+    }
+}
+
 /// Rows of features with soft targets and weights.
 #[derive(Clone, Copy)]
 pub struct Examples<'a> {
     /// The features.
-    pub matrix: &'a Matrix,
-    /// The row of each example in the matrix.
-    pub rows: &'a [u32],
+    pub features: &'a ExampleFeatures,
     /// P(class) of each example, `[example, class]`; each row sums to 1.
     pub targets: &'a [f64],
     /// The weight of each example, not negative.
     pub weights: &'a [f64],
     /// The number of classes.
     pub n_classes: usize,
-    /// Their features by column, for classifiers that read them so: one cache for one matrix and its rows, in as many
-    /// fits as there are.
-    pub columns: &'a ColumnCache,
 }
 
 impl<'a> Examples<'a> {
+    /// The number of examples.
+    fn len(&self) -> usize {
+        self.features.rows.len()
+    }
+
+    /// The number of features of an example.
+    fn width(&self) -> usize {
+        self.features.matrix.width()
+    }
+
     /// The target of the `i`-th example.
     #[must_use]
     pub fn target(&self, i: usize) -> &'a [f64] {
@@ -77,15 +117,22 @@ impl<'a> Examples<'a> {
         self.weights.iter().sum()
     }
 
-    /// Calls `add(example, row, sums)` for every example, and returns the `n` sums. A fixed number of ranges of
-    /// examples is summed in order, so that the result does not depend on the number of threads.
-    fn sum(&self, n: usize, add: impl Fn(usize, &[f32], &mut [f64]) + Sync) -> Vec<f64> {
-        let ranges = ranges_of_instances(self.rows.len(), MAX_RANGES).with_max_len(1);
+    /// Calls `add(example, row, buffer, sums)` for every example, with a buffer of `n_buffer` numbers to write to, and
+    /// returns the `n` sums. A fixed number of ranges of examples is summed in order, so that the result does not depend on
+    /// the number of threads.
+    fn sum(
+        &self,
+        n: usize,
+        n_buffer: usize,
+        add: impl Fn(usize, &[f32], &mut [f64], &mut [f64]) + Sync,
+    ) -> Vec<f64> {
+        let ranges = ranges_of_instances(self.len(), MAX_RANGES).with_max_len(1);
         let sums = ranges.map(|examples| {
-            let (mut sums, mut row) = (vec![0.0; n], vec![0.0; self.matrix.width()]);
+            let (mut sums, mut row) = (vec![0.0; n], vec![0.0; self.width()]);
+            let mut buffer = vec![0.0; n_buffer];
             for i in examples {
-                self.matrix.read(self.rows[i] as usize, &mut row);
-                add(i, &row, &mut sums);
+                self.features.matrix.read(self.features.rows[i] as usize, &mut row);
+                add(i, &row, &mut buffer, &mut sums);
             }
             sums
         });
@@ -104,7 +151,7 @@ pub trait Classifier: Send + Sync {
     /// was learned before, and on the seed of the run; not on the number of threads.
     ///
     /// # Errors
-    /// When the run is cancelled, or the examples do not fit in memory.
+    /// When the run is cancelled, or the examples or what is learned do not fit in memory.
     fn fit(&mut self, examples: Examples<'_>, run: &Run) -> Result<()>;
 
     /// Writes P(class) of rows of a matrix into `p`, `[row, class]`; uniform before the first fit.
@@ -113,19 +160,10 @@ pub trait Classifier: Send + Sync {
     /// When the run is cancelled, or the device fails.
     fn predict(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64], cancel: &Cancel) -> Result<()>;
 
-    /// Writes P(class) of the examples of the last fit, given the same matrix and rows, into `p`, `[example, class]`; if
-    /// the classifier supports it, from what it learned without the example.
-    ///
-    /// # Errors
-    /// When the run is cancelled, or the device fails.
-    fn predict_examples(
-        &self,
-        matrix: &Matrix,
-        rows: &[u32],
-        p: &mut [f64],
-        cancel: &Cancel,
-    ) -> Result<()> {
-        self.predict(matrix, rows, p, cancel)
+    /// P(class) of the examples of the last fit, `[example, class]`, each from what was learned without the example;
+    /// `None` for a classifier that predicts its examples as it predicts other rows.
+    fn examples_p(&self) -> Option<&[f64]> {
+        None
     }
 
     /// The logarithm of the prior of what was learned, up to a constant: the term that a fit adds to the weighted

@@ -7,25 +7,31 @@ const SECTION: &str = "model.classifier";
 
 /// Examples with their data.
 pub(super) struct Owned {
-    pub(super) matrix: Matrix,
+    pub(super) matrix: Arc<Matrix>,
     pub(super) rows: Vec<u32>,
     pub(super) targets: Vec<f64>,
     pub(super) weights: Vec<f64>,
     pub(super) n_classes: usize,
-    columns: ColumnCache,
+    features: ExampleFeatures,
 }
 
 impl Owned {
     /// The rows of a matrix of this width, in order.
     pub(super) fn new(width: usize, features: &[f32], targets: &[f64], weights: &[f64]) -> Self {
-        Self {
-            matrix: Matrix::from_rows(width, features),
-            rows: (0..weights.len() as u32).collect(),
-            targets: targets.to_vec(),
-            weights: weights.to_vec(),
-            n_classes: targets.len() / weights.len(),
-            columns: ColumnCache::default(),
-        }
+        let matrix = Arc::new(Matrix::from_rows(width, features));
+        let rows = (0..weights.len() as u32).collect();
+        Self::of_rows(matrix, rows, targets.to_vec(), weights.to_vec())
+    }
+
+    fn of_rows(
+        matrix: Arc<Matrix>,
+        rows: Vec<u32>,
+        targets: Vec<f64>,
+        weights: Vec<f64>,
+    ) -> Self {
+        let features = ExampleFeatures::new(Arc::clone(&matrix), rows.clone());
+        let n_classes = targets.len() / weights.len();
+        Self { matrix, rows, targets, weights, n_classes, features }
     }
 
     /// Every example once for each of its classes, with the class's share of the weight.
@@ -35,40 +41,20 @@ impl Owned {
         let each = self.rows.iter().flat_map(|row| (0..n).map(move |_| *row));
         let targets = self.rows.iter().flat_map(|_| (0..n).flat_map(one_hot));
         let weight = |i: usize| self.weights[i / n] * self.targets[i];
-        Self {
-            matrix: self.matrix_again(),
-            rows: each.collect(),
-            targets: targets.collect(),
-            weights: (0..self.targets.len()).map(weight).collect(),
-            n_classes: n,
-            columns: ColumnCache::default(),
-        }
+        let weights = (0..self.targets.len()).map(weight).collect();
+        Self::of_rows(Arc::clone(&self.matrix), each.collect(), targets.collect(), weights)
     }
 
     /// Every example twice, with half of its weight each time.
     pub(super) fn doubled(&self) -> Self {
-        Self {
-            matrix: self.matrix_again(),
-            rows: [&self.rows[..], &self.rows].concat(),
-            targets: [&self.targets[..], &self.targets].concat(),
-            weights: [&self.weights[..], &self.weights].concat().iter().map(|w| w / 2.0).collect(),
-            n_classes: self.n_classes,
-            columns: ColumnCache::default(),
-        }
-    }
-
-    fn matrix_again(&self) -> Matrix {
-        let width = self.matrix.width();
-        let mut values = vec![0.0; self.matrix.len() * width];
-        for (row, values) in values.chunks_exact_mut(width).enumerate() {
-            self.matrix.read(row, values);
-        }
-        Matrix::from_rows(width, &values)
+        let rows = self.rows.repeat(2);
+        let weights = self.weights.repeat(2).iter().map(|weight| weight / 2.0).collect();
+        Self::of_rows(Arc::clone(&self.matrix), rows, self.targets.repeat(2), weights)
     }
 
     pub(super) fn examples(&self) -> Examples<'_> {
-        let Self { matrix, rows, targets, weights, n_classes, columns } = self;
-        Examples { matrix, rows, targets, weights, n_classes: *n_classes, columns }
+        let Self { features, targets, weights, n_classes, .. } = self;
+        Examples { features, targets, weights, n_classes: *n_classes }
     }
 
     /// P(class) of every row of the matrix, after a fit.
@@ -153,6 +139,11 @@ fn a_saved_classifier_predicts_the_same_and_only_fits_its_own_sizes() {
         let mut again = vec![0.0; p.len()];
         loaded.predict(&data.matrix, &data.rows, &mut again, &Cancel::default()).unwrap();
         assert_eq!(p, again, "{:?}", spec.kind);
+        let examples_p = fitted.examples_p().map(<[f64]>::len);
+        let is_of_trees =
+            matches!(spec.kind, ClassifierKind::DecisionTree | ClassifierKind::RandomForest);
+        assert_eq!(examples_p, is_of_trees.then_some(18), "{:?}", spec.kind);
+        assert_eq!(loaded.examples_p(), None, "{:?}", spec.kind);
         assert!(p[9] > 0.5, "{:?} has learned: {p:?}", spec.kind);
         for (n_features, n_classes) in [(1, 3), (2, 2)] {
             let mut other = spec.build(&[n_features], n_classes);

@@ -79,10 +79,11 @@ impl Spec for DawidSkene {
     const KIND: &'static str = "dawid_skene";
     const SUMMARY: &'static str = "a confusion matrix for each annotator, by maximum likelihood";
     const SOURCE: &'static str = "Dawid and Skene 1979, doi:10.2307/2346806";
-}
 
-/// Maximum likelihood without smoothing is unreliable below this number of annotations per annotator and class.
-const FEW_PER_CLASS: usize = 5;
+    fn estimates_prior(&self) -> bool {
+        true
+    }
+}
 
 /// Class shares `[class]`, and P(label of the column given class).
 pub struct Params {
@@ -146,23 +147,8 @@ impl EmSteps for DawidSkene {
         Report { skill, prior: Some(prior), confusion: Some(confusion), ..Report::default() }
     }
 
-    /// Without smoothing, a single annotation sets a whole row of the annotator's matrix, and so confirms itself.
     fn caution(&self, a: &Annotations) -> Option<String> {
-        let mut rows: Vec<u32> = (0..a.dims().annotators).map(|r| a.rows_of_annotator(r)).collect();
-        if rows.is_empty() || a.dims().classes < 2 {
-            return None;
-        }
-        let middle = rows.len() / 2;
-        let median = *rows.select_nth_unstable(middle).1;
-        let enough = FEW_PER_CLASS * a.dims().classes;
-        // The same words for a fit of other annotations, such as of those that are not held out: one warning in all.
-        (self.smoothing == 0.0 && (median as usize) < enough).then(|| {
-            format!(
-                "half of the annotators have fewer than {enough} annotations, few for a {n} x {n} confusion matrix: set \
-                 model.smoothing between 0.01 and 0.1, or compare with majority_vote",
-                n = a.dims().classes
-            )
-        })
+        few_annotations(a, self.smoothing, self.diagonal)
     }
 
     fn stop(&self) -> &StopRule {
@@ -172,6 +158,29 @@ impl EmSteps for DawidSkene {
     fn restarts(&self) -> u32 {
         self.restarts
     }
+}
+
+/// Maximum likelihood without pseudo-counts is unreliable below this number of annotations per annotator and class.
+const FEW_PER_CLASS: usize = 5;
+
+/// The warning that annotators have few annotations for matrices with these pseudo-counts. There is none with any
+/// pseudo-count: without them, a single annotation sets a whole row of the annotator's matrix, and so confirms itself.
+pub(crate) fn few_annotations(a: &Annotations, smoothing: f64, diagonal: f64) -> Option<String> {
+    let mut rows: Vec<u32> = (0..a.dims().annotators).map(|r| a.rows_of_annotator(r)).collect();
+    if rows.is_empty() || a.dims().classes < 2 || smoothing > 0.0 || diagonal > 0.0 {
+        return None;
+    }
+    let middle = rows.len() / 2;
+    let median = *rows.select_nth_unstable(middle).1;
+    let enough = FEW_PER_CLASS * a.dims().classes;
+    // The same words for a fit of other annotations, such as of those that are not held out: one warning in all.
+    ((median as usize) < enough).then(|| {
+        format!(
+            "half of the annotators have fewer than {enough} annotations, few for a {n} x {n} confusion matrix: set \
+             model.smoothing between 0.01 and 0.1, or compare with majority_vote",
+            n = a.dims().classes
+        )
+    })
 }
 
 #[cfg(test)]
@@ -193,6 +202,13 @@ mod tests {
         }
         assert_eq!(run.warnings().len(), 1, "{:?}", run.warnings());
         assert!(run.warnings()[0].contains("fewer than 10 annotations, few for a 2 x 2"));
+        let a = tiny(2, &rows);
+        for (smoothing, diagonal) in [(0.1, 0.0), (0.0, 0.1)] {
+            let spec = DawidSkene { smoothing, diagonal, ..DawidSkene::default() };
+            let mut run = Run::new(0);
+            Em(spec).fit((&a).into(), &mut run).unwrap();
+            assert!(run.warnings().is_empty(), "{smoothing} {diagonal}: {:?}", run.warnings());
+        }
     }
 
     // keys: dawid_skene.smoothing, dawid_skene.diagonal

@@ -84,6 +84,10 @@ impl Spec for Ibcc {
     const SOURCE: &'static str =
         "Kim and Ghahramani 2012; Simpson et al. 2013, doi:10.1007/978-3-642-36406-8_1";
     const PROPERTIES: Properties = Properties::Deterministic { has_prior: true };
+
+    fn estimates_prior(&self) -> bool {
+        true
+    }
 }
 
 /// The distributions of q and pi, as far as the E-step reads them.

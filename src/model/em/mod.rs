@@ -21,6 +21,7 @@ use crate::model::posterior::Posterior;
 use crate::model::{Model, ModelKind, Spec};
 use crate::run::{Cancel, Run};
 pub use dawid_skene::DawidSkene;
+pub(crate) use dawid_skene::few_annotations;
 pub use glad::Glad;
 pub use ibcc::Ibcc;
 pub use maximise::LoopState;

@@ -66,6 +66,10 @@ impl Spec for OneCoin {
     const KIND: &'static str = "one_coin";
     const SUMMARY: &'static str = "one accuracy for each annotator, by maximum likelihood";
     const SOURCE: &'static str = "Zhang et al. 2016, JMLR 17";
+
+    fn estimates_prior(&self) -> bool {
+        true
+    }
 }
 
 /// Class shares `[class]`, and P(label of the column given class).

@@ -23,8 +23,8 @@ impl Steps<'_> {
         fingerprint.add_seed(&self.run);
         fingerprint.add_annotations(a, cancel)?;
         fingerprint.add_numbers(self.instances.iter().map(|i| *i as u32));
-        fingerprint.add_numbers(self.rows.iter().copied());
-        fingerprint.add_features(self.matrix, cancel)?;
+        fingerprint.add_numbers(self.features.rows().iter().copied());
+        fingerprint.add_features(self.features.matrix(), cancel)?;
         Ok(fingerprint.finish())
     }
 

@@ -44,16 +44,20 @@ mod checkpoint;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::error::{Problem, Result};
 use crate::frame::{Annotations, Dims, Evidence, Matrix, QuestionFeatures};
-use crate::model::classifier::{Classifier, ClassifierSpec, ColumnCache, Examples};
+use crate::model::classifier::{Classifier, ClassifierSpec, ExampleFeatures, Examples};
 use crate::model::confusion::{Cells, Confusion, Smoothing};
 use crate::model::em::kernels::{ColumnModel, Prior};
-use crate::model::em::{EmSteps, LoopState, Objective, Optimum, StopRule, maximise};
+use crate::model::em::{
+    EmSteps, LoopState, Objective, Optimum, StopRule, few_annotations, maximise,
+};
 use crate::model::fitted::{Fitted, Report, Trained};
 use crate::model::numerics::{MIN_PROBABILITY, normalise};
 use crate::model::posterior::Posterior;
@@ -86,6 +90,10 @@ impl Spec for Gem {
     const KIND: &'static str = "gem";
     const SUMMARY: &'static str = "EM around a regression, a tree, a forest or a network, with annotators' confusion matrices";
     const SOURCE: &'static str = "Raykar et al. 2010, JMLR 11";
+
+    fn estimates_prior(&self) -> bool {
+        true
+    }
 
     fn check(&self, place: &str, problems: &mut Problems) {
         self.classifier.check(&format!("{place}.classifier"), problems);
@@ -128,14 +136,12 @@ impl GemSizes {
 /// The spec with the data of one fit.
 struct Steps<'a> {
     spec: &'a Gem,
-    matrix: &'a Matrix,
     /// The instances that have features, ascending.
     instances: Vec<usize>,
-    /// Their rows of features.
-    rows: Vec<u32>,
+    /// Their features.
+    features: ExampleFeatures,
     /// Their weights: 1 with a term of the log-likelihood, else 0.
     weights: Vec<f64>,
-    columns: ColumnCache,
     /// (instance, class) of those that are trusted and have no annotations, whose term an E-step leaves out.
     trusted_alone: Vec<(usize, usize)>,
     run: Run,
@@ -163,9 +169,9 @@ impl Model for Gem {
             steps.fingerprint = Some(steps.fingerprint_of(a)?);
         }
         let (Optimum { posterior, params, stop, .. }, trace) = maximise(&steps, kind, a, run)?;
-        let sizes = GemSizes::new(steps.matrix, a.dims().classes);
-        let classifier = params.classifier.as_ref();
-        let predictions = predictions_of(classifier, steps.matrix, sizes.classes, &run.cancel)?;
+        let (matrix, classifier) = (steps.features.matrix(), params.classifier.as_ref());
+        let sizes = GemSizes::new(matrix, a.dims().classes);
+        let predictions = predictions_of(classifier, matrix, sizes.classes, &run.cancel)?;
         let mut learned = Snapshot::default();
         params.classifier.save(&mut learned)?;
         let mut description = json!({"kind": kind, "parameters": self, "sizes": sizes});
@@ -190,7 +196,7 @@ impl<'a> Steps<'a> {
     fn new(
         spec: &'a Gem,
         a: &Annotations,
-        described: &'a QuestionFeatures,
+        described: &QuestionFeatures,
         run: &mut Run,
     ) -> Result<Self> {
         let row_of = &described.row_of_instance;
@@ -216,11 +222,9 @@ impl<'a> Steps<'a> {
         }
         Ok(Self {
             spec,
-            matrix: described.matrix(),
             instances,
-            rows,
+            features: ExampleFeatures::new(Arc::clone(&described.features.matrix), rows),
             weights,
-            columns: ColumnCache::default(),
             trusted_alone,
             run: run.clone(),
             fingerprint: None,
@@ -235,7 +239,7 @@ impl EmSteps for Steps<'_> {
         let Dims { instances, classes, .. } = a.dims();
         Params {
             prior: vec![1.0 / classes as f64; instances * classes],
-            classifier: self.spec.classifier.build(self.matrix.shape(), classes),
+            classifier: self.spec.classifier.build(self.features.matrix().shape(), classes),
             was_fitted: false,
             columns: ColumnModel::new(a),
             smoothing: Smoothing::new(a, self.spec.smoothing, self.spec.diagonal),
@@ -258,12 +262,15 @@ impl EmSteps for Steps<'_> {
         if !*was_fitted {
             return Ok(());
         }
-        let Self { matrix, rows, weights, columns: cache, .. } = self;
+        let Self { features, weights, .. } = self;
         let (n_classes, instances) = (a.dims().classes, self.instances.iter());
         let mut p: Vec<f64> = instances.clone().flat_map(|i| t.row(*i)).copied().collect();
-        let examples = Examples { matrix, rows, targets: &p, weights, n_classes, columns: cache };
+        let examples = Examples { features, targets: &p, weights, n_classes };
         classifier.fit(examples, &self.run)?;
-        classifier.predict_examples(matrix, rows, &mut p, cancel)?;
+        match classifier.examples_p() {
+            Some(own) => p.copy_from_slice(own),
+            None => classifier.predict(features.matrix(), features.rows(), &mut p, cancel)?,
+        }
         for (i, p) in instances.zip(p.chunks_exact(n_classes)) {
             let prior = &mut prior[i * n_classes..(i + 1) * n_classes];
             prior.copy_from_slice(p);
@@ -289,7 +296,8 @@ impl EmSteps for Steps<'_> {
     }
 
     fn caution(&self, a: &Annotations) -> Option<String> {
-        from_features::single_annotations(a)
+        let few = || few_annotations(a, self.spec.smoothing, self.spec.diagonal);
+        from_features::single_annotations(a).or_else(few)
     }
 
     fn is_in_training(&self, params: &Params) -> bool {

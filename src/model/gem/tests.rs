@@ -327,6 +327,22 @@ fn single_annotations_are_cautioned_against() {
     assert!(error.contains("`gem` learns from features"), "{error}");
 }
 
+/// Two annotators have nine annotations each, for matrices of two classes.
+// keys: gem.smoothing, gem.diagonal
+#[test]
+fn few_annotations_are_cautioned_against_without_pseudo_counts() {
+    let a = tiny(2, &(0..18).map(|n| (n / 2, n % 2, n / 2 % 2)).collect::<Vec<_>>());
+    let described = described(&a);
+    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let cases = [(0.0, 0.0, true), (0.1, 0.0, false), (0.0, 0.1, false)];
+    for (smoothing, diagonal, is_cautioned) in cases {
+        let mut run = Run::new(1);
+        Gem { smoothing, diagonal, ..Gem::default() }.fit(evidence, &mut run).unwrap();
+        let is_about = |warning: &String| warning.contains("fewer than 10 annotations");
+        assert_eq!(run.warnings().iter().any(is_about), is_cautioned, "{smoothing} {diagonal}");
+    }
+}
+
 /// An instance without a label that is a class; a single example; a single class; a crowd without any evidence.
 #[test]
 fn degenerate_crowds_give_no_panic_and_no_nan() {

@@ -90,6 +90,11 @@ pub trait CrowdNet:
     #[must_use]
     fn paper() -> (NetworkSpec, Self);
 
+    /// Whether a fit with these settings estimates P(class).
+    fn estimates_prior(&self) -> bool {
+        false
+    }
+
     /// Adds to `problems` the violated rules among the model's settings, and between them and `train`.
     fn check(&self, _train: &TrainSpec, _place: &str, _problems: &mut Problems) {}
 

@@ -100,6 +100,10 @@ impl<N: CrowdNet> Spec for Neural<N> {
         Some(Self { network: NetworkSpec { preset: Preset::Paper, ..network }, model })
     }
 
+    fn estimates_prior(&self) -> bool {
+        self.model.estimates_prior()
+    }
+
     fn check(&self, place: &str, problems: &mut Problems) {
         let NetworkSpec { backbone, train, .. } = &self.network;
         backbone.check(place, problems);

@@ -61,6 +61,12 @@ pub(super) fn sums_to_one(model: &Subject<'_>) -> std::result::Result<(), String
     Ok(())
 }
 
+pub(super) fn prior(model: &Subject<'_>) -> std::result::Result<(), String> {
+    let loaded = model.kind.load(model.parameters.clone()).map_err(|e| e.to_string())?;
+    let prior = model.fit(&crowd(1))?.report.prior;
+    expect(prior.is_some() == loaded.estimates_prior, || format!("it is {prior:?}"))
+}
+
 pub(super) fn objective_never_falls(model: &Subject<'_>) -> std::result::Result<(), String> {
     for seed in 0..5 {
         for row in model.fit(&crowd(seed))?.trace {

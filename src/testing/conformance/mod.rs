@@ -15,7 +15,7 @@ use crate::model::{MODELS, ModelKind, Properties};
 use crate::run::Run;
 use checks::{
     annotator_permutation, better_than_chance, class_permutation, degenerate, double_weight,
-    instance_permutation, many_agree, objective_never_falls, repeatable, resumed, saved,
+    instance_permutation, many_agree, objective_never_falls, prior, repeatable, resumed, saved,
     sums_to_one, threads, trusted, unanimous,
 };
 
@@ -52,6 +52,7 @@ const CHECKS: &[(&str, AppliesTo, Settings, Check)] = &[
         DefaultsAndVariant,
         sums_to_one,
     ),
+    ("there is a prior if the parameters say so", ALL, DefaultsAndVariant, prior),
     ("the objective never falls", FIXED_START, DefaultsAndVariant, objective_never_falls),
     ("a second fit gives the same bits", ALL, Defaults, repeatable),
     ("one thread and four give the same bits", ALL, DefaultsAndVariant, threads),

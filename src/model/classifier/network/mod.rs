@@ -126,15 +126,15 @@ impl NetworkClassifier {
 
 impl Classifier for NetworkClassifier {
     fn fit(&mut self, examples: Examples<'_>, run: &Run) -> Result<()> {
-        let Examples { matrix, weights, n_classes, .. } = examples;
+        let Examples { features, weights, n_classes, .. } = examples;
         let seen: Vec<usize> = (0..weights.len()).filter(|i| weights[*i] > 0.0).collect();
-        let rows: Vec<u32> = seen.iter().map(|i| examples.rows[*i]).collect();
+        let rows: Vec<u32> = seen.iter().map(|i| features.rows()[*i]).collect();
         let mut targets = Posterior::zeros(seen.len(), n_classes);
         for (i, targets) in seen.iter().zip(targets.values_mut().chunks_exact_mut(n_classes)) {
             let target = examples.target(*i);
             targets.iter_mut().zip(target).for_each(|(to, share)| *to = weights[*i] * share);
         }
-        let examples = WeightedTargets { matrix, rows: &rows, targets };
+        let examples = WeightedTargets { matrix: features.matrix(), rows: &rows, targets };
         self.network.fit(examples, run).map_err(with_own_keys)
     }
 

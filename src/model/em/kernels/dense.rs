@@ -156,12 +156,9 @@ impl<'a> Singletons<'a> {
     ) -> f64 {
         let n = width::<K>(self.n_classes);
         let Self { label_matters, factors, labels, repeats, starts, .. } = self;
-        let annotations = range.offsets[first + rows.len() / n] - range.offsets[first];
-        factors.resize(annotations * n, 0.0);
         labels.clear();
         repeats.clear();
         starts.clear();
-        let mut counts = factors.chunks_exact_mut(n);
         let mut begin = range.offsets[first] - range.offsets[0];
         for (i, row) in (first..).zip(rows.chunks_exact(n)) {
             starts.push(labels.len());
@@ -184,7 +181,12 @@ impl<'a> Singletons<'a> {
             } else {
                 (1, singletons.len() as u32)
             };
-            for (at, (column, counts)) in singletons[..n_rows].iter().zip(&mut counts).enumerate() {
+            let own = labels.len() * n..(labels.len() + n_rows) * n;
+            if factors.len() < own.end {
+                factors.resize(own.end, 0.0);
+            }
+            let counts = factors[own].chunks_exact_mut(n);
+            for (at, (column, counts)) in singletons[..n_rows].iter().zip(counts).enumerate() {
                 let weight = weights.get(at).copied().unwrap_or(1.0);
                 counts.iter_mut().zip(row).for_each(|(count, p)| *count = weight * p);
                 // Labels are read only if they matter: each is a random read from memory.
@@ -252,4 +254,22 @@ fn split_stored<'a, const K: usize>(
 ) -> (&'a [u32], &'a [u32]) {
     let stored = (cells.len() / stride(width::<K>(n_classes)).max(1)) as u32;
     columns.split_at(columns.iter().position(|c| *c >= stored).unwrap_or(columns.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::confusion::Smoothing;
+    use crate::testing::tiny;
+
+    /// Thirty annotators of the first instance, which is special, and one of the second have a single annotation each.
+    #[test]
+    fn only_columns_that_are_prepared_take_memory() {
+        let triples: Vec<_> = (0..30).map(|r| (0, r, 0)).chain([(1, 30, 1)]).collect();
+        let a = tiny(2, &triples);
+        let smoothing = Smoothing::new(&a, 0.0, 0.5);
+        let mut singletons = Singletons::new(2, &smoothing);
+        singletons.prepare::<0>(&a.range(0..2), 0, (&[0.5; 4], &[]), |i, _| i == 0);
+        assert_eq!((singletons.factors.len(), singletons.starts), (2, vec![0, 0]));
+    }
 }

@@ -28,7 +28,7 @@ use super::padded_matrix::{prefetch_row, stride};
 use super::posterior_rows::{MAX_CHUNK, PosteriorRows, chunk_len};
 use super::prior::{LogPrior, Prior};
 use super::sparse::SparseColumns;
-use super::special_rows::{MAX_FACTORS, SpecialRows, product_stays_in_range};
+use super::special_rows::{MAX_FACTORS, RowPath, SpecialRows, product_stays_in_range};
 use super::sums::{Sums, normalise_row};
 use super::width::{for_classes, width};
 use crate::frame::{Annotations, InstanceRange, WeightSlice};
@@ -178,9 +178,9 @@ impl EStep<'_> {
             add_prior_term(columns.write(place, estimator, previous, factors));
         };
         let is_special = |i: usize, positions: Range<usize>| {
-            range.trusted_class(i).is_some()
-                || positions.len() > MAX_FACTORS
-                || !range.weights.slice(positions).is_ones()
+            let (is_trusted, n_columns) = (range.trusted_class(i).is_some(), positions.len());
+            let is_weighted = !range.weights.slice(positions).is_ones();
+            RowPath::of(is_trusted, is_weighted, n_columns) != RowPath::Plain
         };
         let (mut begin, base) = (0, range.offsets[0]);
         for start in (0..range.len()).step_by(chunk_len(n)) {
@@ -198,13 +198,9 @@ impl EStep<'_> {
                 prefetcher.prefetch::<STORES_ALL>(positions.clone(), sums.table, n);
                 let (columns, prior) = (&range.columns[positions.clone()], prior.of(i, n));
                 let is_weighted = special.is_next(positions.end);
-                let is_trusted = range.trusted_class(i).is_some();
-                if K > 0
-                    && all_stored
-                    && !is_weighted
-                    && !is_trusted
-                    && columns.len() <= MAX_FACTORS
-                {
+                let path =
+                    RowPath::of(range.trusted_class(i).is_some(), is_weighted, columns.len());
+                if K > 0 && all_stored && path == RowPath::Plain {
                     // Stays in registers until it is counted.
                     let mut product = [0.0; K];
                     dense::multiply::<K>(&mut product, prior, prefetcher.cells, columns);
@@ -214,19 +210,22 @@ impl EStep<'_> {
                 }
                 let weights =
                     if is_weighted { range.weights.slice(positions) } else { WeightSlice::Ones };
-                if is_trusted || is_weighted && !product_stays_in_range(columns, weights) {
-                    terms += special.row(&range, i, prior, write, false, row);
-                    sums.add_normalised::<K>(row, columns, weights);
-                    continue;
-                }
-                if is_weighted {
-                    special.weighted_row(columns, weights, prior, write, row);
-                } else if columns.len() > MAX_FACTORS {
-                    terms += special.long_row(columns, prior, write, row);
-                } else if all_stored {
-                    dense::multiply::<K>(row, prior, prefetcher.cells, columns);
-                } else {
-                    singletons.multiply::<K>(at, row, prior, prefetcher.cells, columns);
+                match path {
+                    RowPath::Plain if all_stored => {
+                        dense::multiply::<K>(row, prior, prefetcher.cells, columns);
+                    }
+                    RowPath::Plain => {
+                        singletons.multiply::<K>(at, row, prior, prefetcher.cells, columns);
+                    }
+                    RowPath::Long => terms += special.long_row(columns, prior, write, row),
+                    RowPath::Weighted if product_stays_in_range(columns, weights) => {
+                        special.weighted_row(columns, weights, prior, write, row);
+                    }
+                    RowPath::Weighted | RowPath::Trusted => {
+                        terms += special.row(&range, i, prior, write, false, row);
+                        sums.add_normalised::<K>(row, columns, weights);
+                        continue;
+                    }
                 }
                 sums.add::<K>(row, columns, weights);
             }

@@ -14,6 +14,35 @@ pub(super) const MAX_FACTORS: usize = 14;
 /// The exponent of a class that the prior excludes: less than the exponent of any product.
 const NEVER: i64 = i64::MIN / 2;
 
+/// How the product of an instance's row is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RowPath {
+    /// As the plain product of the prior and all factors.
+    Plain,
+    /// In runs of [`MAX_FACTORS`] factors.
+    Long,
+    /// With weights other than 1: as powers, or in the log domain.
+    Weighted,
+    /// In the log domain; the row is the trusted class.
+    Trusted,
+}
+
+impl RowPath {
+    /// The path of an instance with this many annotations; `is_weighted` says that one of them has a weight other than 1.
+    #[inline(always)]
+    pub(super) fn of(is_trusted: bool, is_weighted: bool, n_annotations: usize) -> Self {
+        if is_trusted {
+            Self::Trusted
+        } else if is_weighted {
+            Self::Weighted
+        } else if n_annotations > MAX_FACTORS {
+            Self::Long
+        } else {
+            Self::Plain
+        }
+    }
+}
+
 /// Computes the rows of instances with long products, weights other than 1, or a trusted class.
 pub(super) struct SpecialRows<'a> {
     /// The positions of the remaining weights other than 1, if the weights are `Few`; else empty.

@@ -72,6 +72,10 @@ impl CrowdNet for Dl {
         (paper::network(30, Some(128), 1e-4), Self::default())
     }
 
+    fn estimates_prior(&self) -> bool {
+        self.aggregator.load().is_ok_and(|aggregator| aggregator.estimates_prior)
+    }
+
     fn check(&self, _train: &TrainSpec, place: &str, problems: &mut Problems) {
         let place = format!("{place}.aggregator");
         match self.aggregator.load() {

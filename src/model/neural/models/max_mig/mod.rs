@@ -131,6 +131,10 @@ impl CrowdNet for MaxMig {
         (paper::network(20, Some(64), 1e-4), Self::default())
     }
 
+    fn estimates_prior(&self) -> bool {
+        self.prior == PriorChoice::Learned
+    }
+
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
         let Dims { annotators, classes, labels, .. } = task.dims;
         let a = task.evidence.annotations;
