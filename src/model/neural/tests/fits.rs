@@ -9,7 +9,7 @@ use crate::model::{ModelSpec, SavedModel};
 use crate::testing::described;
 
 /// Forty instances, each labelled by two annotators who agree.
-pub(super) fn agreeing() -> Annotationslet of = |labels, train: &TrainSpec| {
+pub(super) fn agreeing() -> Annotations {
     let rows: Vec<(u32, u32, u32)> = (0..80).map(|n| (n / 2, n % 2, n / 2 % 3)).collect();
     tiny(3, &rows)
 }
