@@ -53,10 +53,10 @@ pub async fn predict(
     stores: &StoreSpec,
     run: &mut Run,
 ) -> Result<Published<RunRecord>> {
-    published(what, stores, run).await.map_err(|e| at_options(e, &OPTIONS))
+    predict_and_publish(what, stores, run).await.map_err(|e| at_options(e, &OPTIONS))
 }
 
-async fn published(
+async fn predict_and_publish(
     what: &Prediction<'_>,
     stores: &StoreSpec,
     run: &mut Run,

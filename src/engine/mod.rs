@@ -310,7 +310,7 @@ mod tests {
     /// The machine has a bound of its own, which changes while a job runs.
     // keys: engine.memory_limit
     #[test]
-    fn large_allocations_may_take_twice_the_limit_whatever_the_machine_has() {
+    fn large_allocations_may_take_twice_the_limit_or_2_gib_above_it_whatever_the_machine_has() {
         let of = |limit: &str| {
             let memory_limit = Some(limit.to_owned());
             EngineSpec { memory_limit, ..EngineSpec::default() }.allocation_bound() >> 20

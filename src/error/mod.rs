@@ -6,13 +6,15 @@
 
 mod exhausted;
 mod libraries;
-mod words;
+mod nearest;
+mod offenders;
 
 use std::borrow::Cow;
 use std::fmt;
 
 pub(crate) use libraries::NAME_HELP;
-pub use words::{SHOWN_OFFENDERS, did_you_mean, nearest, offenders};
+pub use nearest::{did_you_mean, nearest};
+pub use offenders::{SHOWN_OFFENDERS, offenders};
 
 use crate::escape;
 use crate::redact::redacted;

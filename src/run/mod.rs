@@ -216,11 +216,11 @@ impl Run {
     /// again tell nobody anything new. Only the warnings about one subject are compared, for there may be many questions.
     pub fn warn(&mut self, message: impl Into<String>) {
         let message = message.into();
-        let said_of = |part: Option<&str>| {
+        let prefixed = |part: Option<&str>| {
             let prefixes = self.subject.as_deref().into_iter().chain(part);
             prefixes.chain([message.as_str()]).collect::<Vec<&str>>().join(": ")
         };
-        let (of_whole, of_part) = (said_of(None), said_of(self.part_of_fit));
+        let (of_whole, of_part) = (prefixed(None), prefixed(self.part_of_fit));
         let before = &self.warnings[self.before_subject..];
         if !before.contains(&of_whole) && !before.contains(&of_part) {
             self.progress.warn(&of_part);

@@ -278,12 +278,12 @@ mod tests {
     fn a_kind_that_is_no_text_is_shown_and_one_that_is_missing_is_named() {
         let kind = |kind: &str| json!({"type": "object", "properties": {"kind": {"const": kind}, "n": {}}});
         let schema = json!({"properties": {"model": {"oneOf": [kind("gem"), kind("tcl")]}}});
-        let said = |model: Value| {
+        let checked = |model: Value| {
             let mut problems = Problems::default();
             validate(&json!({"model": model}), &schema, "p.toml", &mut problems);
             problems.into_result().map_err(|e| e.to_string())
         };
-        assert_eq!(said(json!({"kind": "gem", "n": 3})), Ok(()));
+        assert_eq!(checked(json!({"kind": "gem", "n": 3})), Ok(()));
         for (model, wanted) in [
             (
                 json!({"kind": 3}),
@@ -302,7 +302,7 @@ mod tests {
                 "`kind` is missing\n  where: p.toml: model\n  help: one of `gem`, `tcl`",
             ),
         ] {
-            assert_eq!(said(model), Err(format!("error: {wanted}")));
+            assert_eq!(checked(model), Err(format!("error: {wanted}")));
         }
     }
 }

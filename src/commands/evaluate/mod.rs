@@ -61,10 +61,14 @@ pub async fn evaluate(
     stores: &StoreSpec,
     run: &mut Run,
 ) -> Result<Vec<Score>> {
-    scored(what, stores, run).await.map_err(|e| at_options(e, &OPTIONS))
+    evaluate_run(what, stores, run).await.map_err(|e| at_options(e, &OPTIONS))
 }
 
-async fn scored(what: &Evaluation<'_>, stores: &StoreSpec, run: &mut Run) -> Result<Vec<Score>> {
+async fn evaluate_run(
+    what: &Evaluation<'_>,
+    stores: &StoreSpec,
+    run: &mut Run,
+) -> Result<Vec<Score>> {
     let ctx = EngineSpec::default().session()?;
     register_run(&ctx, what.run, stores).await?;
     let mut tables = std::collections::BTreeMap::from([("truth".to_owned(), url(what.truth))]);

@@ -94,10 +94,14 @@ pub async fn simulate(
     stores: &StoreSpec,
     run: &mut Run,
 ) -> Result<Simulated> {
-    published(what, stores, run).await.map_err(|e| at_options(e, &OPTIONS))
+    simulate_and_publish(what, stores, run).await.map_err(|e| at_options(e, &OPTIONS))
 }
 
-async fn published(what: &Simulation<'_>, stores: &StoreSpec, run: &mut Run) -> Result<Simulated> {
+async fn simulate_and_publish(
+    what: &Simulation<'_>,
+    stores: &StoreSpec,
+    run: &mut Run,
+) -> Result<Simulated> {
     let recipe = recipe(what.recipe)?;
     check_given(recipe, &what.given)?;
     for (option, url) in what.given.urls() {
