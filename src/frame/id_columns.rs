@@ -21,7 +21,7 @@ pub(super) fn id_columns(schema: &Schema) -> Result<[&Field; 3]> {
 
 /// The column of labels, where its type can be that of an id.
 pub(super) fn label_column(schema: &Schema) -> Option<&Field> {
-    typed(schema, "label")
+    id_field(schema, "label")
 }
 
 /// Checks, before any row is read, that gold has ids and classes of the types that the annotations have.
@@ -31,7 +31,7 @@ pub(super) fn label_column(schema: &Schema) -> Option<&Field> {
 pub fn check_types_of_gold(annotations: &Schema, gold: &Schema) -> Result<()> {
     let same = [("instance_id", "instance_id"), ("label", "class"), ("question", "question")];
     let errors = same.into_iter().filter_map(|(own, other)| {
-        let (own, other) = (typed(annotations, own)?, gold.field_with_name(other).ok()?);
+        let (own, other) = (id_field(annotations, own)?, gold.field_with_name(other).ok()?);
         expect_type(own, other).err().map(|e| e.at("source.gold"))
     });
     Error::all(errors)
@@ -48,7 +48,7 @@ pub fn check_type_of_features(
     relation: &str,
     id: &str,
 ) -> Result<()> {
-    match (typed(annotations, id), typed(features, id)) {
+    match (id_field(annotations, id), id_field(features, id)) {
         (Some(annotated), Some(own)) => {
             expect_type(own, annotated).map_err(|e| e.at(format!("source.{relation}")))
         }
@@ -63,7 +63,7 @@ fn expect_type(own: &Field, other: &Field) -> Result<()> {
 }
 
 /// The column of this name, where its type can be that of an id: one of another type has its own error.
-fn typed<'a>(schema: &'a Schema, name: &str) -> Option<&'a Field> {
+fn id_field<'a>(schema: &'a Schema, name: &str) -> Option<&'a Field> {
     schema.field_with_name(name).ok().filter(|field| problem(field).is_none())
 }
 

@@ -19,7 +19,7 @@ pub(super) struct OptionalColumns {
 
 impl OptionalColumns {
     pub(super) fn of(batch: &RecordBatch) -> Result<Self> {
-        let typed = |name: &str, what: &str, convert: &dyn Fn(&ArrayRef) -> Option<ArrayRef>| {
+        let read = |name: &str, what: &str, convert: &dyn Fn(&ArrayRef) -> Option<ArrayRef>| {
             let Some(column) = batch.column_by_name(name) else { return Ok(None) };
             match convert(column) {
                 Some(array) => Ok(Some(array)),
@@ -44,8 +44,8 @@ impl OptionalColumns {
             _ => nanoseconds(a),
         };
         Ok(Self {
-            weight: typed("weight", "numbers", &number)?,
-            annotated_at: typed("annotated_at", "times", &time)?,
+            weight: read("weight", "numbers", &number)?,
+            annotated_at: read("annotated_at", "times", &time)?,
         })
     }
 

@@ -35,7 +35,7 @@ impl Questions {
         let listed = check_listed_labels(schema, spec);
         Error::all(check_columns(schema, spec).err().into_iter().chain(listed.err()))?;
         let ids = schema.field_with_name("question").ok().map(Interner::new);
-        let schema = if ids.is_some() { typed(schema) } else { SchemaRef::clone(schema) };
+        let schema = if ids.is_some() { untyped_as_text(schema) } else { SchemaRef::clone(schema) };
         let collectors = match ids {
             Some(_) => BTreeMap::new(),
             None => BTreeMap::from([(0, Collector::new(&schema)?)]),
@@ -196,7 +196,7 @@ fn without_question(rows: &RecordBatch) -> Result<Rejects> {
 
 /// The schema in which untyped text always stays text: if it became integers where possible, the types of questions
 /// could differ.
-fn typed(schema: &SchemaRef) -> SchemaRef {
+fn untyped_as_text(schema: &SchemaRef) -> SchemaRef {
     let fields = schema.fields().iter().map(|field| as_text(field));
     SchemaRef::new(Schema::new(fields.collect::<Vec<_>>()))
 }

@@ -12,7 +12,7 @@ use object_store::path::Path;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::typed_values::{typed, untyped};
+use super::typed_values::{from_json, to_json};
 use super::{PublishedRun, digest};
 use crate::calibration::Calibrator;
 use crate::error::{Error, Result, offenders};
@@ -54,7 +54,7 @@ pub fn files(outcome: &Outcome) -> Result<Vec<(String, Vec<u8>)>> {
         description["format"] = json!(FORMAT);
         description[PARAMETERS_DIGEST] = json!(digest(&trained.parameters));
         description["labelmill"] = json!(env!("CARGO_PKG_VERSION"));
-        description["classes"] = typed(&classes)?;
+        description["classes"] = to_json(&classes)?;
         let described = frame.described.as_ref();
         if let Some(described) = described.filter(|d| !d.features.columns.is_empty()) {
             description["columns"] = json!(described.features.columns);
@@ -90,7 +90,7 @@ fn check_seal(description: &Value, text: &str) -> Result<()> {
 
 /// The classes in the model's order.
 pub(crate) fn classes_of(description: &Value) -> Result<Ids> {
-    let classes = Ids::in_order(untyped(&description["classes"], DESCRIPTION)?);
+    let classes = Ids::in_order(from_json(&description["classes"], DESCRIPTION)?);
     let learned = &description["sizes"]["classes"];
     if *learned != json!(classes.len()) {
         return Err(Error::data("the model's classes are not those that it learned")

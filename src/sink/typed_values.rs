@@ -15,12 +15,13 @@ use arrow::util::display::array_value_to_string;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
+use crate::frame::value_type;
 
 /// The encoding of bytes.
 const HEX: &str = "hex";
 
 /// Values with their type, as JSON.
-pub(super) fn typed(values: &ArrayRef) -> Result<Value> {
+pub(super) fn to_json(values: &ArrayRef) -> Result<Value> {
     let data_type = values.data_type();
     if value_type(data_type).is_binary() {
         // Arrow shows bytes as hexadecimal digits.
@@ -33,15 +34,8 @@ pub(super) fn typed(values: &ArrayRef) -> Result<Value> {
     Ok(json!({"type": data_type.to_string(), "values": text}))
 }
 
-fn value_type(data_type: &DataType) -> &DataType {
-    match data_type {
-        DataType::Dictionary(_, values) => values,
-        other => other,
-    }
-}
-
-/// The values of [`typed`]; `place` is the file, for errors.
-pub(super) fn untyped(value: &Value, place: &str) -> Result<ArrayRef> {
+/// The values of [`to_json`]; `place` is the file, for errors.
+pub(super) fn from_json(value: &Value, place: &str) -> Result<ArrayRef> {
     let damaged = || Error::data("the model's classes cannot be read").at(place);
     let name = value["type"].as_str().ok_or_else(damaged)?;
     // The parser is recursive, and no type of ids has a long name.
@@ -118,7 +112,7 @@ mod tests {
             Arc::new(StringArray::from(Vec::<&str>::new())),
         ];
         for values in all {
-            let read = untyped(&typed(&values).unwrap(), "model.json").unwrap();
+            let read = from_json(&to_json(&values).unwrap(), "model.json").unwrap();
             assert_eq!(&read, &values);
         }
     }
@@ -126,7 +120,7 @@ mod tests {
     #[test]
     fn bytes_of_older_files_are_text() {
         let older = json!({"type": "Binary", "values": ["ab"]});
-        let read = untyped(&older, "model.json").unwrap();
+        let read = from_json(&older, "model.json").unwrap();
         assert_eq!(read.as_binary::<i32>().value(0), b"ab");
     }
 
@@ -142,7 +136,7 @@ mod tests {
             ("Int64", "", "x"),
         ] {
             let value = json!({"type": name, "encoding": encoding, "values": [text]});
-            let error = untyped(&value, "model.json").unwrap_err();
+            let error = from_json(&value, "model.json").unwrap_err();
             assert_eq!(error.exit_code(), 3);
             let error = error.to_string();
             assert!(error.contains("the model's classes cannot be read"), "{name} {text}: {error}");

@@ -48,24 +48,24 @@ pub fn to_array<'a>(
             converter.convert_rows(rows)?.swap_remove(0)
         }
     };
-    typed(plain, data_type)
+    cast_to_column_type(plain, data_type)
 }
 
 /// Casts decoded values to the type of their column, or to the narrowest one that holds all of them: one batch fits the
 /// indices or offsets of the column's type, but all batches together may not.
-fn typed(plain: ArrayRef, data_type: &DataType) -> Result<ArrayRef> {
+fn cast_to_column_type(plain: ArrayRef, data_type: &DataType) -> Result<ArrayRef> {
     // Otherwise a value that does not fit would become null.
     let strict = CastOptions { safe: false, ..CastOptions::default() };
     let cast = |wanted: &DataType| cast_with_options(&plain, wanted, &strict);
-    let typed = match data_type {
+    let found = match data_type {
         DataType::Dictionary(_, values) => cast(data_type).or_else(|_| cast(values)),
         _ => cast(data_type),
     };
-    match typed {
+    match found {
         Err(_) if matches!(plain.data_type(), DataType::LargeUtf8 | DataType::LargeBinary) => {
             Ok(plain)
         }
-        typed => Ok(typed?),
+        found => Ok(found?),
     }
 }
 
@@ -130,7 +130,8 @@ fn text<'a, O: OffsetSizeTrait>(
     Ok(Arc::new(GenericStringArray::<O>::try_new(offsets, text, nulls)?))
 }
 
-fn value_type(data_type: &DataType) -> &DataType {
+/// The type of a column's values, which a dictionary holds once.
+pub(crate) fn value_type(data_type: &DataType) -> &DataType {
     match data_type {
         DataType::Dictionary(_, values) => values,
         other => other,
@@ -208,8 +209,9 @@ mod tests {
         };
         let coded = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Binary));
         for data_type in [DataType::Binary, coded] {
-            assert_eq!(typed(large(3), &data_type).unwrap().data_type(), &data_type);
-            let wide = typed(large(1 << 31), &data_type).unwrap();
+            let narrow = cast_to_column_type(large(3), &data_type).unwrap();
+            assert_eq!(narrow.data_type(), &data_type);
+            let wide = cast_to_column_type(large(1 << 31), &data_type).unwrap();
             assert_eq!((wide.data_type(), wide.len()), (&DataType::LargeBinary, 1), "{data_type}");
         }
     }
