@@ -6,7 +6,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 
 use super::Table;
-use super::cut::{BATCH_ROWS, PART_ROWS, rows_of_batch, rows_of_part};
+use super::cut::{BATCH_ROWS, PART_ROWS, RowBytes};
 use crate::error::Result;
 
 /// Computes the rows of a range of units.
@@ -42,9 +42,9 @@ impl<'a> ComputedTable<'a> {
         }
     }
 
-    /// The same table with batches and parts for rows of at most `bytes` bytes.
-    pub(crate) fn with_row_bytes(self, bytes: usize) -> Self {
-        Self { batch_rows: rows_of_batch(bytes), part_rows: rows_of_part(bytes), ..self }
+    /// The same table with batches and parts for rows of these bytes.
+    pub(super) fn with_row_bytes(self, bytes: RowBytes) -> Self {
+        Self { batch_rows: bytes.rows_of_batch(), part_rows: bytes.rows_of_part(), ..self }
     }
 
     fn units_per_part(&self) -> usize {
@@ -87,15 +87,20 @@ mod tests {
     use super::super::cut::{BATCH_BYTES, PART_BYTES};
     use super::*;
 
+    /// Rows of so many bytes each.
+    fn alike(bytes: usize) -> RowBytes {
+        RowBytes { longest: bytes, mean: bytes }
+    }
+
     /// The ranges of units that each part asks for.
     fn ranges(units: usize, rows_per_unit: usize) -> Vec<Vec<Range<usize>>> {
-        ranges_of_rows(units, rows_per_unit, 1)
+        ranges_of_rows(units, rows_per_unit, alike(1))
     }
 
     fn ranges_of_rows(
         units: usize,
         rows_per_unit: usize,
-        row_bytes: usize,
+        row_bytes: RowBytes,
     ) -> Vec<Vec<Range<usize>>> {
         let asked = Mutex::new(Vec::new());
         let schema = Arc::new(Schema::empty());
@@ -156,12 +161,15 @@ mod tests {
 
     #[test]
     fn rows_of_many_bytes_make_small_batches_and_parts() {
-        assert_eq!(ranges_of_rows(5, 2, BATCH_BYTES / 4), [[0..2, 2..4, 4..5]]);
-        assert_eq!(ranges_of_rows(2, 3, 2 * BATCH_BYTES), [[0..1, 1..2]]);
-        assert_eq!(ranges_of_rows(4, 2, PART_BYTES / 4), [[0..1, 1..2], [2..3, 3..4]]);
-        assert_eq!(ranges_of_rows(2, 3, 2 * PART_BYTES).len(), 2);
+        assert_eq!(ranges_of_rows(5, 2, alike(BATCH_BYTES / 4)), [[0..2, 2..4, 4..5]]);
+        assert_eq!(ranges_of_rows(2, 3, alike(2 * BATCH_BYTES)), [[0..1, 1..2]]);
+        assert_eq!(ranges_of_rows(4, 2, alike(PART_BYTES / 4)), [[0..1, 1..2], [2..3, 3..4]]);
+        assert_eq!(ranges_of_rows(2, 3, alike(2 * PART_BYTES)).len(), 2);
         // Rows of 512 bytes are cut by their number alone.
-        assert_eq!(ranges_of_rows(PART_ROWS, 1, 512).len(), 1);
-        assert_eq!(ranges_of_rows(PART_ROWS, 1, 513).len(), 2);
+        assert_eq!(ranges_of_rows(PART_ROWS, 1, alike(512)).len(), 1);
+        assert_eq!(ranges_of_rows(PART_ROWS, 1, alike(513)).len(), 2);
+        // One long row among short ones makes small batches alone.
+        let one_long = RowBytes { longest: PART_BYTES, mean: 512 };
+        assert_eq!(ranges_of_rows(3, 1, one_long), [[0..1, 1..2, 2..3]]);
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use arrow::array::{ArrayRef, Float64Array, StringArray};
 
-use super::cut::{row_bytes_of, rows_of_batch};
+use super::cut::{longest_row, rows_of_batch};
 use super::{
     Column, ColumnType, Outcome, OutcomeTable, QuestionResult, REAL, TEXT, UnitSpan, UnitSpans,
     column, nullable,
@@ -80,7 +80,7 @@ impl OutcomeTable for ConfusionMatricesTable {
     fn unit_spans<'a>(&self, answer: &'a QuestionResult) -> Option<UnitSpans<'a>> {
         let (a, report) = (&answer.frame.annotations, &answer.fitted.report);
         let (dims, common) = (a.dims(), usize::from(report.common.is_some()));
-        let (room, weights) = (rows_of_batch(row_bytes_of(&answer.frame)), OnceLock::new());
+        let (room, weights) = (rows_of_batch(longest_row(&answer.frame)), OnceLock::new());
         let whole = UnitSpan { units: dims.classes, rows: dims.classes * dims.labels };
         Some(Box::new(move |unit| {
             let (matrix, class) = (unit / dims.classes, unit % dims.classes);
@@ -202,7 +202,7 @@ mod tests {
     use arrow::array::{AsArray, RecordBatch, UInt32Array};
     use arrow::datatypes::{Float64Type, UInt32Type};
 
-    use super::super::cut::{BATCH_ROWS, PART_BYTES};
+    use super::super::cut::{BATCH_ROWS, PART_BYTES, RowBytes};
     use super::super::{FilledTable, RunRecord, Table};
     use super::*;
     use crate::decide::{DecideSpec, Tally};
@@ -339,7 +339,8 @@ mod tests {
     fn long_ids_make_more_parts_of_the_same_rows() {
         const ROWS: usize = 8_000;
         let outcome = outcome();
-        let parts = |row_bytes: usize| -> Vec<Vec<CellRow>> {
+        let parts = |mean: usize| -> Vec<Vec<CellRow>> {
+            let row_bytes = RowBytes { longest: mean, mean };
             let table = FilledTable::with_row_bytes(&ConfusionMatricesTable, &outcome, row_bytes);
             let of_part = |part| table.batches(part).flat_map(|batch| rows(&batch.unwrap()));
             (0..table.n_parts()).map(|part| of_part(part).collect()).collect()

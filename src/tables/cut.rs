@@ -17,6 +17,19 @@ pub(super) const BATCH_BYTES: usize = 32 << 20;
 /// About the most bytes of ids and labels in a part file: [`PART_ROWS`] rows of 512 bytes.
 pub(super) const PART_BYTES: usize = 512 << 20;
 
+/// The bytes of ids and labels in a row of a table.
+///
+/// # Why
+/// A batch must fit in memory even if all of its rows are the longest. If parts were cut for the longest rows too, one
+/// long id among a million would make tens of thousands of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RowBytes {
+    /// Those of a row with the longest value of each column.
+    pub(super) longest: usize,
+    /// Those of the mean row.
+    pub(super) mean: usize,
+}
+
 /// Adjacent units that are not cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnitSpan {
@@ -72,27 +85,50 @@ impl<'a> UnitRows<'a> {
     }
 }
 
-/// The most bytes of ids and labels in a row of any question: those of the longest.
-pub(super) fn row_bytes(outcome: &Outcome) -> usize {
-    outcome.answers.iter().map(|answer| row_bytes_of(&answer.frame)).max().unwrap_or_default()
+impl RowBytes {
+    /// Those of any question's tables.
+    pub(super) fn of(outcome: &Outcome) -> Self {
+        Self::of_frames(outcome.answers.iter().map(|answer| &answer.frame))
+    }
+
+    fn of_frames<'a>(frames: impl Iterator<Item = &'a Frame> + Clone) -> Self {
+        let longest = frames.clone().map(longest_row).max().unwrap_or_default();
+        // A question counts as often as it has instances: one with few of them has few rows in the common parts.
+        let n = frames.clone().map(|frame| frame.instances.len()).sum::<usize>();
+        let total = frames
+            .map(|frame| frame.instances.len().saturating_mul(bytes_of(frame, Ids::mean_bytes)))
+            .fold(0, usize::saturating_add);
+        Self { longest, mean: total.div_ceil(n.max(1)) }
+    }
+
+    /// The number of rows of a batch.
+    pub(super) fn rows_of_batch(self) -> usize {
+        rows_of_batch(self.longest)
+    }
+
+    /// The number of rows of a part.
+    pub(super) fn rows_of_part(self) -> usize {
+        (PART_BYTES / self.mean.max(1)).clamp(1, PART_ROWS)
+    }
 }
 
-/// As [`row_bytes`], for one question.
-pub(super) fn row_bytes_of(frame: &Frame) -> usize {
-    let ids = [&frame.instances, &frame.annotators, &frame.labels].into_iter();
-    let ids = ids.chain(&frame.question).map(Ids::longest).sum::<usize>();
-    let described = frame.described.as_ref();
-    ids + described.map_or(0, |described| described.features.ids.longest())
+/// The most bytes of ids and labels in a row of a question.
+pub(super) fn longest_row(frame: &Frame) -> usize {
+    bytes_of(frame, Ids::longest)
+}
+
+/// The bytes of a row with one id of each column, whose ids take `of_ids` bytes each.
+fn bytes_of(frame: &Frame, of_ids: impl Fn(&Ids) -> usize) -> usize {
+    let described = frame.described.as_ref().map(|described| &described.features.ids);
+    // No table has annotated instances beside those with features.
+    let instances = [&frame.instances].into_iter().chain(described).map(&of_ids).max();
+    let others = [&frame.annotators, &frame.labels].into_iter().chain(&frame.question);
+    instances.unwrap_or_default() + others.map(&of_ids).sum::<usize>()
 }
 
 /// The number of rows of a batch if each row has `bytes` bytes.
 pub(super) fn rows_of_batch(bytes: usize) -> usize {
     (BATCH_BYTES / bytes.max(1)).clamp(1, BATCH_ROWS)
-}
-
-/// The number of rows of a part if each row has `bytes` bytes.
-pub(super) fn rows_of_part(bytes: usize) -> usize {
-    (PART_BYTES / bytes.max(1)).clamp(1, PART_ROWS)
 }
 
 /// Cuts a table into parts of about `part_rows` rows; `rows` has those of each question. Questions with few rows share
@@ -123,4 +159,74 @@ pub(super) fn cut(
         parts.push(open);
     }
     parts
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::StringArray;
+
+    use super::*;
+    use crate::frame::{Features, Matrix, QuestionFeatures, Rejects, UnknownGold};
+    use crate::testing::tiny;
+
+    fn ids(lengths: impl Iterator<Item = usize>) -> Ids {
+        Ids::in_order(Arc::new(lengths.map(|n| Some("x".repeat(n))).collect::<StringArray>()))
+    }
+
+    /// Instances with ids of these lengths, one annotator with an id of 10 bytes, and labels of 3 and 5 bytes.
+    fn frame(instances: impl Iterator<Item = usize>) -> Frame {
+        Frame {
+            question: None,
+            instances: ids(instances),
+            annotators: ids([10].into_iter()),
+            labels: ids([3, 5].into_iter()),
+            annotations: tiny(2, &[(0, 0, 0)]),
+            gold: Vec::new(),
+            unknown_gold: UnknownGold::default(),
+            described: None,
+            rejects: Rejects::default(),
+            left_out: Vec::new(),
+            rows_read: 0,
+        }
+    }
+
+    #[test]
+    fn one_long_id_decides_the_size_of_batches_and_not_of_parts() {
+        let one_long = frame(std::iter::once(1 << 20).chain((0..9_999).map(|_| 20)));
+        let bytes = RowBytes::of_frames([&one_long].into_iter());
+        // (2^20 + 9999 * 20) / 10 000 = 124.9, rounded up, and 10 and 4 for the annotator and the label.
+        assert_eq!(bytes, RowBytes { longest: (1 << 20) + 10 + 5, mean: 125 + 10 + 4 });
+        assert_eq!((bytes.rows_of_batch(), bytes.rows_of_part()), (31, PART_ROWS));
+        let all_long = RowBytes { longest: 1 << 20, mean: 1 << 20 };
+        assert_eq!((all_long.rows_of_batch(), all_long.rows_of_part()), (32, 512));
+    }
+
+    #[test]
+    fn a_question_counts_as_often_as_it_has_instances() {
+        let (few, many) = (frame([1 << 20].into_iter()), frame((0..1_023).map(|_| 20)));
+        let bytes = RowBytes::of_frames([&few, &many].into_iter());
+        // ((2^20 + 14) + 1023 * 34) / 1024 = 1057.98
+        assert_eq!(bytes, RowBytes { longest: (1 << 20) + 15, mean: 1_058 });
+    }
+
+    #[test]
+    fn a_row_has_the_id_of_one_instance() {
+        let mut frame = frame([40, 20].into_iter());
+        let features = |lengths: [usize; 2]| Features {
+            ids: ids(lengths.into_iter()),
+            columns: Vec::new(),
+            matrix: Arc::new(Matrix::from_rows(1, &[0.0, 1.0])),
+        };
+        for (lengths, longest, mean) in [([20, 30], 55, 44), ([20, 60], 75, 54)] {
+            frame.described = Some(QuestionFeatures {
+                features: features(lengths),
+                row_of_instance: vec![None; 2],
+                gold: Vec::new(),
+                annotators: None,
+            });
+            assert_eq!(RowBytes::of_frames([&frame].into_iter()), RowBytes { longest, mean });
+        }
+    }
 }

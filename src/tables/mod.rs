@@ -28,7 +28,7 @@ use crate::error::{Problem, Result, did_you_mean};
 use crate::frame::{Frame, Ids};
 use crate::model::fitted::Fitted;
 pub use computed::ComputedTable;
-use cut::{Chunk, UnitRows, cut, row_bytes, rows_of_batch, rows_of_part};
+use cut::{Chunk, RowBytes, UnitRows, cut};
 pub use cut::{UnitSpan, UnitSpans};
 pub(crate) use probabilities::predictions;
 pub(crate) use run::run;
@@ -208,18 +208,18 @@ impl<'a> FilledTable<'a> {
     /// The table, filled with the rows of this outcome.
     #[must_use]
     pub fn new(table: &'static dyn OutcomeTable, outcome: &'a Outcome) -> Self {
-        Self::with_row_bytes(table, outcome, row_bytes(outcome))
+        Self::with_row_bytes(table, outcome, RowBytes::of(outcome))
     }
 
     fn with_row_bytes(
         table: &'static dyn OutcomeTable,
         outcome: &'a Outcome,
-        row_bytes: usize,
+        row_bytes: RowBytes,
     ) -> Self {
         let rows: Vec<UnitRows<'a>> =
             outcome.answers.iter().map(|answer| UnitRows::of(table, answer)).collect();
-        let parts = cut(table, outcome, &rows, rows_of_part(row_bytes));
-        let (schema, batch_rows) = (schema_of(table, outcome), rows_of_batch(row_bytes));
+        let parts = cut(table, outcome, &rows, row_bytes.rows_of_part());
+        let (schema, batch_rows) = (schema_of(table, outcome), row_bytes.rows_of_batch());
         Self { table, outcome, schema, rows, parts, batch_rows }
     }
 
@@ -227,7 +227,7 @@ impl<'a> FilledTable<'a> {
     #[must_use]
     pub fn all(outcome: &'a Outcome, wanted: impl Fn(&str) -> bool) -> Vec<Self> {
         let tables = TABLES.iter().filter(|table| wanted(table.name()));
-        let row_bytes = row_bytes(outcome);
+        let row_bytes = RowBytes::of(outcome);
         tables.map(|table| Self::with_row_bytes(*table, outcome, row_bytes)).collect()
     }
 

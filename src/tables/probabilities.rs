@@ -7,6 +7,7 @@ use arrow::array::{ArrayRef, Float64Array, RecordBatch};
 use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 
+use super::cut::RowBytes;
 use super::{
     Column, ColumnType, ComputedTable, IdTypes, Outcome, OutcomeTable, QuestionResult, REAL,
     column, fields,
@@ -146,7 +147,10 @@ pub(crate) fn predictions<'a>(
     let columns = fields(PREDICTIONS.columns, &types).collect::<Vec<_>>();
     let schema = Arc::new(Schema::new(columns));
     let size = (predicted.len(), predicted.n_classes());
-    let row_bytes = ids.longest() + classes.longest();
+    let row_bytes = RowBytes {
+        longest: ids.longest() + classes.longest(),
+        mean: ids.mean_bytes() + classes.mean_bytes(),
+    };
     let table =
         ComputedTable::new(PREDICTIONS.name, SchemaRef::clone(&schema), size, move |units| {
             let n_classes = predicted.n_classes();

@@ -121,6 +121,25 @@ impl Ids {
         }
     }
 
+    /// The mean number of bytes of a value, rounded up.
+    #[must_use]
+    pub fn mean_bytes(&self) -> usize {
+        fn total<O: OffsetSizeTrait>(offsets: &[O]) -> usize {
+            let ends = offsets.first().zip(offsets.last());
+            ends.map_or(0, |(start, end)| (*end - *start).as_usize())
+        }
+        let values = &self.values;
+        let total = match values.data_type() {
+            DataType::Utf8 => total(values.as_string::<i32>().value_offsets()),
+            DataType::LargeUtf8 => total(values.as_string::<i64>().value_offsets()),
+            DataType::Binary => total(values.as_binary::<i32>().value_offsets()),
+            DataType::LargeBinary => total(values.as_binary::<i64>().value_offsets()),
+            // Every value has the same number of bytes.
+            _ => return self.longest(),
+        };
+        total.div_ceil(self.len().max(1))
+    }
+
     /// One value as text.
     #[must_use]
     pub fn text(&self, index: usize) -> String {
