@@ -10,9 +10,9 @@ pub mod simulate;
 pub mod sql;
 pub mod test;
 
-use crate::error::Error;
+use crate::error::{Error, QUERY_MEMORY_HELP};
 
-/// The key of the memory limit, which is the place of every error of too little memory.
+/// The key of the memory limit, which is the place of an error of too little memory, except for a query's.
 const MEMORY_LIMIT: &str = "engine.memory_limit";
 
 /// Replaces a key of a pipeline file in the places of an error by the option that gives its value to the command. A
@@ -22,23 +22,27 @@ where
     K: AsRef<str>,
     O: AsRef<str>,
 {
-    for problem in &mut error.problems {
-        let Some(place) = &problem.place else { continue };
-        let named = options.iter().find_map(|(key, option)| {
+    let option_of = |place: &str| {
+        options.iter().find_map(|(key, option)| {
             let option = option.as_ref();
             match place.strip_prefix(key.as_ref())? {
                 "" => Some(option.to_owned()),
                 // The URL or the folder.
                 rest => Some(format!("{option} {}", rest.strip_prefix(": ")?)),
             }
-        });
-        if place == MEMORY_LIMIT {
-            let raise = named.as_ref().map_or(String::new(), |option| format!("raise {option}, "));
+        })
+    };
+    for problem in &mut error.problems {
+        let is_at_limit = problem.place.as_deref() == Some(MEMORY_LIMIT);
+        if is_at_limit || problem.help.as_deref() == Some(QUERY_MEMORY_HELP) {
+            let raise =
+                option_of(MEMORY_LIMIT).map_or(String::new(), |option| format!("raise {option}, "));
             problem.help = Some(format!(
                 "{raise}run on a machine, or in a container, with more memory, or give fewer rows"
             ));
-            problem.place = named;
-        } else if named.is_some() {
+        }
+        let named = problem.place.as_deref().and_then(option_of);
+        if is_at_limit || named.is_some() {
             problem.place = named;
         }
     }
@@ -73,5 +77,13 @@ mod tests {
         let expected =
             format!("error: x\n  where: --memory-limit\n  help: raise --memory-limit, {help}");
         assert_eq!(with.to_string(), expected);
+        let query = || Error::spec("x").at("source.features").help(QUERY_MEMORY_HELP);
+        let options = [("source.features", "--features"), (MEMORY_LIMIT, "--memory-limit")];
+        let with = at_options(query(), &options);
+        let expected =
+            format!("error: x\n  where: --features\n  help: raise --memory-limit, {help}");
+        assert_eq!(with.to_string(), expected);
+        let without = at_options(query(), &options[..1]);
+        assert_eq!(without.to_string(), format!("error: x\n  where: --features\n  help: {help}"));
     }
 }

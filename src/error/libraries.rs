@@ -12,11 +12,10 @@ impl From<DataFusionError> for Error {
         let made = if let Some(Self { stage, problems, .. }) = find_in_chain::<Self>(&error) {
             Self::several(*stage, problems.clone())
         } else if let DataFusionError::ResourcesExhausted(text) = error.find_root() {
-            let problem = Problem::new("a query needs more memory than the run may take")
-                .at("engine.memory_limit")
+            // The place is what was read, which the caller knows.
+            Self::spec("a query needs more memory than the run may take")
                 .found(first_line(text))
-                .help("raise engine.memory_limit, or set a smaller engine.threads");
-            Self::new(Stage::Spec, problem)
+                .help(QUERY_MEMORY_HELP)
         } else {
             let text = error.find_root().strip_backtrace();
             let of_system =
@@ -66,6 +65,9 @@ impl From<parquet::errors::ParquetError> for Error {
         DataFusionError::from(error).into()
     }
 }
+
+/// The help line for a query that needs more memory than its limit.
+pub const QUERY_MEMORY_HELP: &str = "raise engine.memory_limit, or set a smaller engine.threads";
 
 /// The help line for a name that no object store takes.
 pub const NAME_HELP: &str = "rename the file: no object store takes a control character in a name";
@@ -181,10 +183,12 @@ mod tests {
     }
 
     #[test]
-    fn a_query_without_memory_names_the_limit() {
-        let (code, text) = code_and_text(DataFusionError::ResourcesExhausted("1 MB".to_owned()));
+    fn a_query_without_memory_names_what_it_reads_and_the_limit() {
+        let error: Error = DataFusionError::ResourcesExhausted("1 MB".to_owned()).into();
+        let (code, text) = code_and_text(error.or_at("source.gold"));
         assert_eq!(code, 2, "{text}");
-        for part in ["than the run may take", "where: engine.memory_limit", "found: 1 MB"] {
+        let lines = ["where: source.gold", "found: 1 MB", "help: raise engine.memory_limit"];
+        for part in ["than the run may take"].into_iter().chain(lines) {
             assert!(text.contains(part), "{text}");
         }
     }

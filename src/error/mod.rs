@@ -12,7 +12,7 @@ mod offenders;
 use std::borrow::Cow;
 use std::fmt;
 
-pub(crate) use libraries::NAME_HELP;
+pub(crate) use libraries::{NAME_HELP, QUERY_MEMORY_HELP};
 pub use nearest::{did_you_mean, nearest};
 pub use offenders::{SHOWN_OFFENDERS, offenders};
 
