@@ -1,4 +1,5 @@
-//! A truth with columns of other types than the run: a class counts as right only where it is equal to the label.
+//! A truth with columns of other types than the run or the crowd: a class counts as right only where it is equal to the
+//! label.
 
 use std::sync::Arc;
 
@@ -7,8 +8,8 @@ use arrow::compute::cast;
 use arrow::datatypes::DataType;
 
 use crate::evaluate::{assert_scores, f64s, scores, words};
-use crate::job::{Job, assert_says};
-use crate::support::{run_fails, run_ok, stdout, write_parquet};
+use crate::job::{Job, assert_says, cells};
+use crate::support::{read_table, run_fails, run_ok, stderr, stdout, write_numbers, write_parquet};
 
 /// A run with the labels 7, 8 and 8 of the instances 1, 2 and 3.
 fn integers() -> Job {
@@ -107,4 +108,22 @@ fn a_class_of_a_type_that_the_runs_type_cannot_be_is_refused() {
     let truth = truth_of(&job, "1 2", Arc::new(Int64Array::from(vec![1, 2])));
     let error = run_fails(&["evaluate", "--run", &job.url("out"), "--truth", &truth], 3);
     assert_says(&error, &["the truth's Int64 cannot be read as", "where: --truth"]);
+}
+
+/// As text, `10` would come before `9`, and neither would be an instance of the crowd.
+#[test]
+fn a_crowd_of_integers_is_simulated_with_a_truth_of_a_csv() {
+    let job = Job::new();
+    let truth = job.write("truth.csv", "instance_id,class\n10,1\n9,0\n");
+    write_numbers(&job.path("in.parquet"), &[(9, 0, 0), (10, 0, 1), (10, 1, 0), (7, 1, 1)]);
+    let (annotations, output) = (job.url("in.parquet"), job.url("crowd"));
+    let arguments = ["simulate", "--recipe", "real", "--truth", &truth, "--output", &output];
+    let drawn = run_ok(&[&arguments[..], &["--annotations", &annotations]].concat());
+    assert_says(&stderr(&drawn), &["1 annotations are left out"]);
+    let crowd = job.path("crowd");
+    assert_eq!(cells(&read_table(&crowd, "truth"), &["instance_id", "class"]), ["9 0", "10 1"]);
+    let columns = ["instance_id", "annotator_id", "label"];
+    let mut given = cells(&read_table(&crowd, "annotations"), &columns);
+    given.sort_unstable();
+    assert_eq!(given, ["10 0 1", "10 1 0", "9 0 0"]);
 }
