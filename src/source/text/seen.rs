@@ -40,7 +40,8 @@ impl ValueKinds {
     /// Integers that a double may round are [`Self::INTEGER`] and this. JSON integers beyond 64 bits, which the parser
     /// returns as doubles, are [`Self::NUMBER`] and this.
     const WIDE: Self = Self(128);
-    /// Integers that are not in their plain decimal form, such as "+7" and " 7", are [`Self::INTEGER`] and this.
+    /// Integers that are not in their plain decimal form, such as "+7" and " 7", are [`Self::INTEGER`] and this. Numbers
+    /// with a fraction or an exponent have no such kind: they are measures, and nobody's ids.
     const NOT_PLAIN: Self = Self(256);
 
     /// The kind of an integer.
@@ -193,5 +194,6 @@ mod tests {
             assert_eq!(type_of(&["7", other]), None, "{other}");
         }
         assert_eq!(type_of(&["+18446744073709551615"]), Some(DataType::Utf8));
+        assert_eq!(type_of(&["7.5", " 7.5", "+7.5", "+7", " 7"]), Some(DataType::Float64));
     }
 }
