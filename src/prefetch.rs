@@ -39,6 +39,8 @@ pub fn prefetch<T>(values: &[T], at: usize) {
 }
 
 /// Starts loading all values into the level-1 cache, without waiting for them.
+// Only networks have rows of parameters.
+#[cfg_attr(not(feature = "neural"), allow(dead_code))]
 #[inline(always)]
 pub fn prefetch_all<T>(values: &[T]) {
     #[cfg(target_arch = "x86_64")]
