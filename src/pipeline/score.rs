@@ -45,7 +45,7 @@ impl Scorer<'_> {
         }
         for s in before.into_iter().filter(scores) {
             let prefix = format!("{}uncalibrated_", s.prefix);
-            metrics.extend(s.scored.of_probabilities(&prefix, s.role.word()));
+            metrics.extend(s.scored.uncalibrated(&prefix, s.role.word()));
             metrics.extend(s.scored.reliability(&prefix, s.role.word()));
         }
         metrics.extend(calibrated.metrics);
