@@ -110,11 +110,7 @@ pub(crate) fn split_annotations(
     let mut rng = run.rng("held-out annotations");
     let parts = a.hold_out(|_| rng.random::<f64>() < train.held_out)?;
     if parts[1].is_empty() {
-        return Err(nothing_held_out(format!(
-            "a share of {} of {} annotations, without the first of each annotator",
-            train.held_out,
-            a.len()
-        )));
+        return Err(nothing_held_out(a.text_of_share(train.held_out)));
     }
     Ok(Some(parts))
 }
