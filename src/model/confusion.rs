@@ -43,8 +43,8 @@ impl CommonConfusion {
     }
 }
 
-/// The sums of the annotators' expected counts, `[column, class]`, by label and class: `[label, class]`, for these labels,
-/// which ascend, and these classes.
+/// The sums of the annotators' expected counts, `[column, class]`, by label and class: `[label, class]`, for these
+/// labels, which ascend, and these classes.
 pub(crate) fn pooled_counts(
     a: &Annotations,
     expected_counts: &[f64],

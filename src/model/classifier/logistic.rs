@@ -329,7 +329,7 @@ mod tests {
         (0..3).for_each(|k| assert_eq!(regression.coefficients[4 * k + 1], 0.0));
     }
 
-    /// Neighbouring f32s vary, unless almost all weight is on one of them: then their deviation could be that of rounding.
+    /// Neighbouring f32s vary, unless almost all weight is on one of them: then it could be rounding.
     #[test]
     fn a_feature_is_constant_if_it_varies_by_no_more_than_rounding() {
         let factor = |values: [f32; 2], weights: [f64; 2]| {

@@ -44,7 +44,8 @@ impl<N: CrowdNet> Model for Neural<N> {
         let (learners, device) = learners_for(self, &data, &sizes, run)?;
         if !self.model.heads(&sizes).classifier && data.annotations.trusted.is_some() {
             run.warn(format!(
-                "`{}` is trained on labels, not classes: trusted classes appear in the labels table, but do not train it",
+                "`{}` is trained on labels, not classes: trusted classes appear in the labels table, but do not train \
+                 it",
                 N::KIND
             ));
         }
