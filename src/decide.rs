@@ -79,7 +79,7 @@ pub struct Decided {
 impl DecideSpec {
     /// The label of instance `i`.
     #[must_use]
-    pub fn decide(&self, a: &Annotations, fitted: &Fitted, seed: u64, i: usize) -> Decided {
+    pub fn decide(&self, a: &Annotations, fitted: &Fitted, seed: TieSeed, i: usize) -> Decided {
         let row = fitted.posterior.stored_row(i);
         let Some((lowest, is_tied)) = best(row.values).filter(|_| a.has_evidence(i)) else {
             return Decided {
@@ -111,12 +111,12 @@ impl DecideSpec {
         Decided { class, confidence: Some(confidence), margin: Some(margin), decision }
     }
 
-    fn break_tie(&self, row: StoredRow<'_>, fitted: &Fitted, seed: u64, i: usize) -> usize {
+    fn break_tie(&self, row: StoredRow<'_>, fitted: &Fitted, seed: TieSeed, i: usize) -> usize {
         let equal: Vec<usize> = tied(row.values).map(|at| row.class(at)).collect();
         let lowest = equal[0];
         match (self.ties, &fitted.report.prior) {
             (Ties::Random, _) => {
-                let n = run::rng(seed, &format!("tie/{i}")).random_range(0..equal.len());
+                let n = run::rng(seed.0, &format!("tie/{i}")).random_range(0..equal.len());
                 equal[n]
             }
             (Ties::ByPrior, Some(prior)) => {
@@ -128,11 +128,18 @@ impl DecideSpec {
     }
 }
 
-/// The seed of the ties of a frame's question: that of the run where no questions are declared.
-pub(crate) fn seed_of_ties(frame: &Frame, seed: u64) -> u64 {
-    match &frame.question {
-        Some(question) => run::seed_of_part(seed, &format!("question {}", question.text(0))),
-        None => seed,
+/// The seed by which random ties of one question are broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TieSeed(u64);
+
+impl TieSeed {
+    /// The seed of the frame's question in a run with this `seed`: the same seed where no questions are declared.
+    #[must_use]
+    pub fn of(frame: &Frame, seed: u64) -> Self {
+        Self(match &frame.question {
+            Some(question) => run::seed_of_part(seed, &format!("question {}", question.text(0))),
+            None => seed,
+        })
     }
 }
 
@@ -154,7 +161,7 @@ pub struct Tally {
 impl Tally {
     /// Counts the decisions on all instances.
     #[must_use]
-    pub fn count(spec: &DecideSpec, a: &Annotations, fitted: &Fitted, seed: u64) -> Self {
+    pub fn count(spec: &DecideSpec, a: &Annotations, fitted: &Fitted, seed: TieSeed) -> Self {
         let none = || Self { of_class: vec![0; a.dims().classes], ..Self::default() };
         let add = |mut tally: Self, i: usize| {
             let decided = spec.decide(a, fitted, seed, i);
@@ -200,10 +207,12 @@ mod tests {
     use crate::run::Run;
     use crate::testing::{tiny, weighted};
 
+    const SEED: TieSeed = TieSeed(7);
+
     fn decide(spec: &DecideSpec, rows: &[(u32, u32, u32)]) -> Decided {
         let a = tiny(2, rows);
         let fitted = MajorityVote::default().fit((&a).into(), &mut Run::new(0)).unwrap();
-        spec.decide(&a, &fitted, 7, 0)
+        spec.decide(&a, &fitted, SEED, 0)
     }
 
     #[test]
@@ -227,7 +236,7 @@ mod tests {
         let mut fitted = MajorityVote::default().fit((&a).into(), &mut Run::new(0)).unwrap();
         fitted.posterior.change(|rows| rows.row_mut(0).copy_from_slice(row));
         fitted.report.prior = Some(prior.to_vec());
-        spec.decide(&a, &fitted, 7, 0)
+        spec.decide(&a, &fitted, SEED, 0)
     }
 
     // keys: decide.ties
@@ -268,7 +277,7 @@ mod tests {
             let fitted = MajorityVote::default().fit((&a).into(), &mut Run::new(0)).unwrap();
             let share = |class: u32| fitted.posterior.row(0)[class as usize];
             assert!(share(one) < share(other));
-            let decided = spec.decide(&a, &fitted, 7, 0);
+            let decided = spec.decide(&a, &fitted, SEED, 0);
             assert_eq!((decided.class, decided.confidence), (Some(0), Some(0.5)), "{one}");
             assert_eq!((decided.decision, decided.margin), (Decision::Tied, Some(0.0)));
         }
@@ -283,7 +292,7 @@ mod tests {
         let mut won = [0; 3];
         for i in 0..200 {
             fitted.posterior.change(|rows| rows.row_mut(i)[1] += f64::EPSILON / 2.0);
-            let decided = random.decide(&a, &fitted, 7, i);
+            let decided = random.decide(&a, &fitted, SEED, i);
             won[decided.class.unwrap() as usize] += 1;
         }
         assert!(won[0] > 60 && won[1] > 60 && won[2] == 0, "{won:?}");
@@ -304,8 +313,8 @@ mod tests {
             for ties in [Ties::LowestIndex, Ties::ByPrior, Ties::Random, Ties::Abstain] {
                 let spec = DecideSpec { ties, ..DecideSpec::default() };
                 for i in 0..60 {
-                    let decided = spec.decide(&a, &sparse, 7, i);
-                    assert_eq!(decided, spec.decide(&a, &dense, 7, i), "{ties:?} {i}");
+                    let decided = spec.decide(&a, &sparse, SEED, i);
+                    assert_eq!(decided, spec.decide(&a, &dense, SEED, i), "{ties:?} {i}");
                 }
             }
         }

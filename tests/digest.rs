@@ -113,6 +113,8 @@ fn spec(job: &Job, kind: &str, set: Option<String>) -> Option<PipelineSpec> {
     // Only weights that depend on the instance go through a bottleneck.
     let has_bottleneck = set.as_ref().is_some_and(|s| s.contains("model.bottleneck"));
     let weights = if has_bottleneck { "model.weights_by = 'instance'\n" } else { "" };
+    // Only labels that are annotations can be in different batches.
+    let labels = if kind == "single_confusion" { "model.labels = 'annotations'\n" } else { "" };
     // Only the chosen classifier may have settings.
     let named =
         |kind: &&str| set.as_ref().is_some_and(|s| s.contains(&format!("classifier.{kind}.")));
@@ -125,7 +127,7 @@ fn spec(job: &Job, kind: &str, set: Option<String>) -> Option<PipelineSpec> {
         MODELS.iter().any(|kind_of_model| kind_of_model.kind == kind && trains(kind_of_model));
     let select = if is_neural { "model.train.select = 'valid'\n" } else { "" };
     let text = format!(
-        "{backbone}{weights}{classifier}{select}source.annotations = '{dir}in.csv'\nsource.features = '{dir}gold.csv'\nsource.gold = '{dir}gold.csv'\nname = 'n'\nmodel.kind = '{kind}'\nsink.url = '{dir}out'",
+        "{backbone}{weights}{labels}{classifier}{select}source.annotations = '{dir}in.csv'\nsource.features = '{dir}gold.csv'\nsource.gold = '{dir}gold.csv'\nname = 'n'\nmodel.kind = '{kind}'\nsink.url = '{dir}out'",
         dir = job.url("")
     );
     let set = set.into_iter().map(|s| s.replace("{dir}", &job.url(""))).collect();
@@ -194,18 +196,12 @@ async fn every_parameter_of_every_model_changes_the_digest() {
         let mut keys = Vec::new();
         leaves(&root, &root, "model", &mut keys);
         for (key, words) in &keys {
-            // These models accept one value of the key only; `single_confusion` does for the majority vote.
+            // These models accept one value of the key only.
             let has_one_value = match key.as_str() {
-                "model.train.batch_by" => [
-                    "weighted_doctor_net",
-                    "max_mig",
-                    "dl",
-                    "soft_bootstrap",
-                    "agg_net",
-                    "tcl",
-                    "single_confusion",
-                ]
-                .contains(&kind_of_model.kind),
+                "model.train.batch_by" => {
+                    ["weighted_doctor_net", "max_mig", "dl", "soft_bootstrap", "agg_net", "tcl"]
+                        .contains(&kind_of_model.kind)
+                }
                 "model.train.reduction" => ["dl", "soft_bootstrap", "agg_net", "tcl", "max_mig"]
                     .contains(&kind_of_model.kind),
                 "model.classifier.network.optimiser.annotator_learning_rate"

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::held_out::{HeldOut, RowKind};
 use super::{CalibrationSpec, Calibrator, Points, SAVED_AS, roles};
 use crate::error::{Error, Result};
-use crate::frame::{Frame, Role};
+use crate::frame::{Frame, Gold, Role};
 use crate::model::Model;
 use crate::model::fitted::Fitted;
 use crate::run::Run;
@@ -35,52 +35,32 @@ pub(crate) fn calibrate(
     run: &mut Run,
 ) -> Result<Calibrated> {
     let mut done = Calibrated { gold_roles: &[], metrics: Vec::new() };
-    // `Some(None)` where no annotation can be held out.
-    let mut second_fit = None;
-    let (mut is_fitted, mut without_map) = (false, Vec::new());
+    let mut data = MapData { spec, model, frame, second_fit: SecondFit::NotNeeded };
+    let mut without_map = Vec::new();
     for rows in [RowKind::Posteriors, RowKind::Predictions] {
         if rows == RowKind::Predictions && fitted.predictions.is_none() {
             continue;
         }
-        let name = match rows {
-            RowKind::Posteriors => "posteriors",
-            RowKind::Predictions => "predictions",
-        };
-        let (points, role) = of_gold(spec.fit_on.roles(), frame, fitted, rows);
-        let mut split = role.map_or("annotations", Role::word);
-        let (mut map, mut n_points) =
-            (Calibrator::fit(spec.method, spec.smoothing, &points), points.len());
-        if map.is_some() {
-            done.gold_roles = spec.fit_on.roles();
-        } else if !spec.fit_on.needs_gold() {
-            if second_fit.is_none() {
-                second_fit = Some(HeldOut::fit(spec, model, frame.evidence(), run)?);
-            }
-            if let Some(Some(fit)) = &second_fit {
-                let described = frame.described.as_ref();
-                let row_of_instance = described.map_or(&[][..], |d| d.row_of_instance.as_slice());
-                let found = fit.calibrator(spec, rows, row_of_instance, &run.cancel)?;
-                (map, n_points) = found.map_or((None, 0), |(map, n)| (Some(map), n));
-                split = "annotations";
-            }
-        }
-        let Some(map) = map else {
-            without_map.push(name);
+        let Some(found) = data.map_for(rows, fitted, run)? else {
+            without_map.push(rows.word());
             continue;
         };
-        if n_points < FEW_POINTS {
+        if found.role.is_some() {
+            done.gold_roles = spec.fit_on.roles();
+        }
+        if found.n_points < FEW_POINTS {
             run.warn(format!(
-                "the {name} are calibrated by {n_points} instances only: a temperature wants {FEW_POINTS} and more, isotonic \
-                 regression hundreds"
+                "the {} are calibrated by {} instances only: a temperature wants {FEW_POINTS} and more, isotonic \
+                 regression hundreds",
+                rows.word(),
+                found.n_points
             ));
         }
-        is_fitted = true;
-        done.metrics.extend(fitted_to(&map, n_points, rows, split));
-        apply(&map, frame, fitted, rows);
+        done.metrics.extend(found.metrics(rows));
+        apply(&found.map, frame, fitted, rows);
     }
-    if !is_fitted {
-        let nothing_held_out = matches!(second_fit, Some(None));
-        return Err(nothing_to_fit_to(spec, frame.annotations.len(), nothing_held_out));
+    if done.metrics.is_empty() {
+        return Err(data.nothing_to_fit_to());
     }
     for name in without_map {
         run.warn(format!("nothing is known to calibrate the {name} by: they are the model's own"));
@@ -88,52 +68,141 @@ pub(crate) fn calibrate(
     Ok(done)
 }
 
-/// The error that there is no map at all; `nothing_held_out` says that none of the `n_annotations` was held out.
-fn nothing_to_fit_to(
-    spec: &CalibrationSpec,
-    n_annotations: usize,
-    nothing_held_out: bool,
-) -> Error {
-    if spec.fit_on.needs_gold() {
-        let roles = roles(spec.fit_on);
-        Error::data("there is no gold to calibrate by")
-            .at("calibration.fit_on")
-            .found(format!("no gold row of {roles} whose instance has a posterior or a prediction"))
-            .help("give some in source.gold, or fit_on = \"annotations\"")
-    } else if nothing_held_out {
-        Error::data("no annotation is held out to calibrate by")
-            .at("calibration.held_out")
-            .found(format!(
-                "a share of {} of {n_annotations} annotations, without the first of each annotator",
-                spec.held_out
-            ))
-            .help("hold out more, or give gold of the role `calibrate`")
-    } else {
-        Error::data("there is nothing to calibrate by")
-            .at("calibration.held_out")
-            .found("no held-out annotation of an instance that keeps others")
-            .help("hold out another share, or give gold of the role `calibrate`")
+/// The data of one question that maps are fitted to.
+struct MapData<'a> {
+    spec: &'a CalibrationSpec,
+    model: &'a dyn Model,
+    frame: &'a Frame,
+    second_fit: SecondFit,
+}
+
+/// The fit without a share of the annotations.
+enum SecondFit {
+    /// There is none yet: gold suffices, or only gold will do.
+    NotNeeded,
+    /// No annotation can be held out.
+    NothingHeldOut,
+    /// It is fitted, and some annotations are held out.
+    Fitted(Box<HeldOut>),
+}
+
+/// A map, and the data that it was fitted to.
+struct FoundMap {
+    map: Calibrator,
+    n_points: usize,
+    /// The last of the roles of the gold; `None` for held-out annotations.
+    role: Option<Role>,
+}
+
+impl MapData<'_> {
+    /// The map of these rows: by gold, else by held-out annotations, unless only gold will do.
+    fn map_for(
+        &mut self,
+        rows: RowKind,
+        fitted: &Fitted,
+        run: &mut Run,
+    ) -> Result<Option<FoundMap>> {
+        let spec = self.spec;
+        let GoldPoints { points, role, .. } =
+            of_gold(spec.fit_on.roles(), self.frame, fitted, rows);
+        if let Some(map) = Calibrator::fit(spec.method, spec.smoothing, &points) {
+            return Ok(Some(FoundMap { map, n_points: points.len(), role }));
+        }
+        if spec.fit_on.needs_gold() {
+            return Ok(None);
+        }
+        if matches!(self.second_fit, SecondFit::NotNeeded) {
+            let held_out = HeldOut::fit(spec, self.model, self.frame.evidence(), run)?;
+            self.second_fit = held_out.map_or(SecondFit::NothingHeldOut, |held_out| {
+                SecondFit::Fitted(Box::new(held_out))
+            });
+        }
+        let SecondFit::Fitted(held_out) = &self.second_fit else { return Ok(None) };
+        let described = self.frame.described.as_ref();
+        let row_of_instance = described.map_or(&[][..], |d| d.row_of_instance.as_slice());
+        let found = held_out.calibrator(spec, rows, row_of_instance, &run.cancel)?;
+        Ok(found.map(|(map, n_points)| FoundMap { map, n_points, role: None }))
+    }
+
+    /// The error that there is no map at all.
+    fn nothing_to_fit_to(&self) -> Error {
+        match self.second_fit {
+            SecondFit::NotNeeded => {
+                let roles = roles(self.spec.fit_on);
+                Error::data("there is no gold to calibrate by")
+                    .at("calibration.fit_on")
+                    .found(format!(
+                        "no gold row of {roles} whose instance has a posterior or a prediction"
+                    ))
+                    .help("give some in source.gold, or fit_on = \"annotations\"")
+            }
+            SecondFit::NothingHeldOut => Error::data("no annotation is held out to calibrate by")
+                .at("calibration.held_out")
+                .found(self.frame.annotations.text_of_share(self.spec.held_out))
+                .help("hold out more, or give gold of the role `calibrate`"),
+            SecondFit::Fitted(_) => Error::data("there is nothing to calibrate by")
+                .at("calibration.held_out")
+                .found("no held-out annotation of an instance that keeps others")
+                .help("hold out another share, or give gold of the role `calibrate`"),
+        }
     }
 }
 
-/// Gold of these roles, with the rows of its instances, and the last of the roles that some of it has. A classifier
-/// predicts annotated instances, which it was trained on, better than others: where other instances have gold,
-/// predictions are compared with that gold alone.
-fn of_gold(
-    roles: &[Role],
-    frame: &Frame,
-    fitted: &Fitted,
-    rows: RowKind,
-) -> (Points, Option<Role>) {
+impl FoundMap {
+    /// The number of points that the map was fitted to, and its temperature, as metrics.
+    fn metrics(&self, rows: RowKind) -> impl Iterator<Item = Metric> {
+        let prefix = if rows == RowKind::Predictions { "prediction_" } else { "" };
+        let split = self.role.map_or("annotations", Role::word);
+        let temperature = match &self.map {
+            Calibrator::Temperature { temperature }
+            | Calibrator::BiasCorrectedTemperature { temperature, .. } => {
+                Some(("temperature", *temperature))
+            }
+            Calibrator::Isotonic { .. } => None,
+        };
+        let named = [("instances", self.n_points as f64)].into_iter().chain(temperature);
+        named.map(move |(name, value)| Metric {
+            name: format!("{prefix}calibration_{name}"),
+            split,
+            value: Some(value),
+        })
+    }
+}
+
+/// The points of gold of some roles.
+struct GoldPoints {
+    roles: &'static [Role],
+    points: Points,
+    /// The last of the roles that some of the points have.
+    role: Option<Role>,
+}
+
+impl GoldPoints {
+    fn new(roles: &'static [Role], n_classes: usize) -> Self {
+        Self { roles, points: Points::new(n_classes), role: None }
+    }
+
+    /// Adds the row of an instance with gold, unless it carries no information.
+    fn push(&mut self, row: &[f64], gold: &Gold) {
+        let before = self.points.len();
+        self.points.push_class(row, gold.class as usize, 1.0);
+        if self.points.len() > before {
+            let found = [self.role, Some(gold.role)];
+            self.role = self.roles.iter().rev().copied().find(|role| found.contains(&Some(*role)));
+        }
+    }
+}
+
+/// Gold of these roles, with the rows of its instances. A classifier predicts annotated instances, which it was trained
+/// on, better than others: where other instances have gold, predictions are compared with that gold alone.
+fn of_gold(roles: &'static [Role], frame: &Frame, fitted: &Fitted, rows: RowKind) -> GoldPoints {
     let a = &frame.annotations;
-    let (mut points, mut found) = (Points::new(a.dims().classes), Vec::new());
+    let mut points = GoldPoints::new(roles, a.dims().classes);
     match (rows, &frame.described, &fitted.predictions) {
         (RowKind::Posteriors, ..) => {
             let gold = frame.gold.iter().filter(|g| roles.contains(&g.role));
             for gold in gold.filter(|g| a.has_evidence(g.instance as usize)) {
-                let row = fitted.posterior.row(gold.instance as usize);
-                points.push_class(&row, gold.class as usize, 1.0);
-                found.push(gold.role);
+                points.push(&fitted.posterior.row(gold.instance as usize), gold);
             }
         }
         (RowKind::Predictions, Some(described), Some(predictions)) => {
@@ -147,15 +216,12 @@ fn of_gold(
             let is_new = |row: u32| !is_annotated[row as usize];
             let any_new = gold().any(|g| is_new(g.instance));
             for gold in gold().filter(|g| !any_new || is_new(g.instance)) {
-                let row = predictions.row(gold.instance as usize);
-                points.push_class(row, gold.class as usize, 1.0);
-                found.push(gold.role);
+                points.push(predictions.row(gold.instance as usize), gold);
             }
         }
         (RowKind::Predictions, ..) => {}
     }
-    let last = roles.iter().rev().find(|role| found.contains(role));
-    (points, last.copied())
+    points
 }
 
 fn apply(map: &Calibrator, frame: &Frame, fitted: &mut Fitted, rows: RowKind) {
@@ -176,25 +242,25 @@ fn apply(map: &Calibrator, frame: &Frame, fitted: &mut Fitted, rows: RowKind) {
     }
 }
 
-/// The number of points that a map was fitted to, and its temperature, as metrics.
-fn fitted_to(
-    map: &Calibrator,
-    points: usize,
-    rows: RowKind,
-    split: &'static str,
-) -> impl Iterator<Item = Metric> {
-    let prefix = if rows == RowKind::Predictions { "prediction_" } else { "" };
-    let temperature = match map {
-        Calibrator::Temperature { temperature }
-        | Calibrator::BiasCorrectedTemperature { temperature, .. } => {
-            Some(("temperature", *temperature))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // keys: calibration.fit_on
+    #[test]
+    fn the_role_of_points_is_the_last_one_that_a_point_has() {
+        use Role::{Calibrate, Valid};
+        let certain = [1.0, 0.0];
+        for (pushed, n_points, wanted) in [
+            (vec![], 0, None),
+            (vec![(Valid, certain), (Calibrate, certain)], 2, Some(Valid)),
+            (vec![(Calibrate, certain), (Valid, [0.0; 2])], 1, Some(Calibrate)),
+        ] {
+            let mut points = GoldPoints::new(&[Calibrate, Valid], 2);
+            for (role, row) in pushed {
+                points.push(&row, &Gold { instance: 0, class: 0, role });
+            }
+            assert_eq!((points.points.len(), points.role), (n_points, wanted));
         }
-        Calibrator::Isotonic { .. } => None,
-    };
-    let named = [("instances", points as f64)].into_iter().chain(temperature);
-    named.map(move |(name, value)| Metric {
-        name: format!("{prefix}calibration_{name}"),
-        split,
-        value: Some(value),
-    })
+    }
 }

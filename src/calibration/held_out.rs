@@ -40,6 +40,16 @@ pub(super) enum RowKind {
     Predictions,
 }
 
+impl RowKind {
+    /// The word in warnings.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Posteriors => "posteriors",
+            Self::Predictions => "predictions",
+        }
+    }
+}
+
 impl HeldOut {
     /// Fits the model without a share of the annotations; `None` where none of them can be held out.
     ///

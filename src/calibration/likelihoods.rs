@@ -16,7 +16,7 @@
 use rayon::prelude::*;
 
 use crate::frame::Annotations;
-use crate::model::confusion::{Cells, Confusion};
+use crate::model::confusion::{Cells, Confusion, pooled_counts};
 use crate::model::fitted::Report;
 use crate::model::numerics::MIN_PROBABILITY;
 
@@ -66,11 +66,10 @@ impl<'a> CrowdMatrices<'a> {
         let mut labels = training.labels_in(0..training.n_columns()).to_vec();
         labels.sort_unstable();
         labels.dedup();
-        let (mut counts, mut sums) = (vec![0.0; labels.len() * n], vec![0.0; n]);
-        for (column, own) in confusion.expected_count.chunks_exact(n.max(1)).enumerate() {
-            let label = training.label_of(column as u32);
-            let at = labels.partition_point(|other| *other < label) * n;
-            counts[at..at + n].iter_mut().zip(own).for_each(|(count, own)| *count += own);
+        let classes: Vec<usize> = (0..n).collect();
+        let counts = pooled_counts(training, &confusion.expected_count, &labels, &classes);
+        let mut sums = vec![0.0; n];
+        for own in confusion.expected_count.chunks_exact(n.max(1)) {
             sums.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
         }
         Self { training, confusion, labels, counts, sums }
@@ -243,8 +242,7 @@ mod tests {
     #[test]
     fn skills_are_shrunk_towards_that_of_all() {
         let dims = Dims { instances: 8, annotators: 2, classes: 3, labels: 3 };
-        let training =
-            annotations(dims, &[(0, 0, 0), (1, 0, 0), (2, 0, 1), (3, 0, 1), (4, 1, 2)]);
+        let training = annotations(dims, &[(0, 0, 0), (1, 0, 0), (2, 0, 1), (3, 0, 1), (4, 1, 2)]);
         let held_out = annotations(dims, &[(5, 0, 1), (6, 1, 0), (7, 1, 2)]);
         let report = Report { skill: vec![1.0, 0.0], ..Report::default() };
         let (right, wrong) = (13.0 / 36.0, 23.0 / 72.0);

@@ -157,10 +157,10 @@ impl Scored {
             .then(|| (rank_sum - positives * (positives + 1.0) / 2.0) / (positives * negatives))
     }
 
-    /// The metrics that calibration may change. Each name begins with `prefix`.
+    /// The metrics that are also reported of uncalibrated probabilities. Each name begins with `prefix`.
     #[must_use]
-    pub fn of_probabilities(&self, prefix: &str, split: &'static str) -> Vec<Metric> {
-        self.measured(prefix, split, |measure| measure.is_of_probabilities)
+    pub fn uncalibrated(&self, prefix: &str, split: &'static str) -> Vec<Metric> {
+        self.measured(prefix, split, |measure| measure.is_also_uncalibrated)
     }
 
     /// Every metric. Each name begins with `prefix`.
@@ -187,30 +187,30 @@ impl Scored {
 /// A number that scores labels or posteriors.
 struct Measure {
     name: &'static str,
-    /// Whether calibration may change it.
-    is_of_probabilities: bool,
+    /// Whether a calibrated run also reports it as `uncalibrated_...`, of the probabilities before calibration.
+    is_also_uncalibrated: bool,
     of: fn(&Scored) -> Option<f64>,
 }
 
 const fn measure(name: &'static str, of: fn(&Scored) -> Option<f64>) -> Measure {
-    Measure { name, is_of_probabilities: false, of }
+    Measure { name, is_also_uncalibrated: false, of }
 }
 
-const fn measure_of_probabilities(name: &'static str, of: fn(&Scored) -> Option<f64>) -> Measure {
-    Measure { is_of_probabilities: true, ..measure(name, of) }
+const fn also_uncalibrated(name: &'static str, of: fn(&Scored) -> Option<f64>) -> Measure {
+    Measure { is_also_uncalibrated: true, ..measure(name, of) }
 }
 
 /// In the order of the table `metrics`.
 const MEASURES: &[Measure] = &[
     measure("instances", |scored| Some(scored.truth.len() as f64)),
     measure("coverage", Scored::coverage),
-    measure_of_probabilities("accuracy", Scored::accuracy),
+    also_uncalibrated("accuracy", Scored::accuracy),
     measure("accuracy_expected_ties", Scored::accuracy_expected_ties),
     measure("macro_f1", Scored::macro_f1),
-    measure_of_probabilities("log_loss", Scored::log_loss),
-    measure_of_probabilities("ece", Scored::ece),
-    measure_of_probabilities("ece_adaptive", Scored::ece_adaptive),
-    measure_of_probabilities("ece_classwise", Scored::ece_classwise),
+    also_uncalibrated("log_loss", Scored::log_loss),
+    also_uncalibrated("ece", Scored::ece),
+    also_uncalibrated("ece_adaptive", Scored::ece_adaptive),
+    also_uncalibrated("ece_classwise", Scored::ece_classwise),
     measure("auc", Scored::auc),
 ];
 
@@ -336,9 +336,9 @@ mod tests {
     }
 
     #[test]
-    fn the_metrics_that_calibration_may_change_are_those_among_all() {
+    fn the_metrics_of_uncalibrated_probabilities_are_those_among_all() {
         let s = scored();
-        let (all, some) = (s.all("p_", "truth"), s.of_probabilities("p_", "truth"));
+        let (all, some) = (s.all("p_", "truth"), s.uncalibrated("p_", "truth"));
         let names: Vec<&str> = some.iter().map(|m| m.name.as_str()).collect();
         let wanted = ["p_accuracy", "p_log_loss", "p_ece", "p_ece_adaptive", "p_ece_classwise"];
         assert_eq!(names, wanted);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::numerics::MIN_PROBABILITY;
-use crate::frame::{Annotations, ITEMS_PER_BLOCK};
+use crate::frame::{Annotations, Dims, ITEMS_PER_BLOCK};
 
 /// P(label given class) of every annotator.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,16 +33,32 @@ impl CommonConfusion {
     /// The matrix with the sums of the annotators' expected counts, `[column, class]`.
     #[must_use]
     pub fn new(a: &Annotations, probability: Vec<f64>, expected_counts: &[f64]) -> Self {
-        let dims = a.dims();
-        let mut expected_count = vec![0.0; dims.classes * dims.labels];
-        for (column, counts) in expected_counts.chunks_exact(dims.classes.max(1)).enumerate() {
-            let label = a.label_of(column as u32) as usize;
-            for (k, count) in counts.iter().enumerate() {
-                expected_count[k * dims.labels + label] += count;
-            }
-        }
+        let Dims { classes, labels, .. } = a.dims();
+        let all_labels: Vec<u32> = (0..labels as u32).collect();
+        let all_classes: Vec<usize> = (0..classes).collect();
+        let pooled = pooled_counts(a, expected_counts, &all_labels, &all_classes);
+        let of_class = |k: usize| (0..labels).map(move |label| label * classes + k);
+        let expected_count = (0..classes).flat_map(of_class).map(|cell| pooled[cell]).collect();
         Self { probability, expected_count }
     }
+}
+
+/// The sums of the annotators' expected counts, `[column, class]`, by label and class: `[label, class]`, for these
+/// labels, which ascend, and these classes.
+pub(crate) fn pooled_counts(
+    a: &Annotations,
+    expected_counts: &[f64],
+    labels: &[u32],
+    classes: &[usize],
+) -> Vec<f64> {
+    let mut pooled = vec![0.0; labels.len() * classes.len()];
+    for (column, counts) in expected_counts.chunks_exact(a.dims().classes.max(1)).enumerate() {
+        if let Ok(at) = labels.binary_search(&a.label_of(column as u32)) {
+            let sums = &mut pooled[at * classes.len()..(at + 1) * classes.len()];
+            sums.iter_mut().zip(classes).for_each(|(sum, k)| *sum += counts[*k]);
+        }
+    }
+    pooled
 }
 
 /// The probabilities of confusion matrices.
@@ -157,14 +173,6 @@ impl Confusion {
             }
         }
         AnnotatorMatrix { confusion: self, a, r, first, sums }
-    }
-
-    /// P(`label` given class) of annotator `r` for every class.
-    #[must_use]
-    pub fn column(&self, a: &Annotations, r: usize, label: usize) -> Vec<f64> {
-        let (mut sums, column) = (Vec::new(), a.column_of(r, label));
-        let matrix = self.of(a, r, &mut sums);
-        (0..a.dims().classes).map(|k| matrix.cell(k, label, column).0).collect()
     }
 
     /// The skill of every annotator: the mean of the diagonal of their confusion matrix.

@@ -6,6 +6,10 @@ pub const MIN_PROBABILITY: f64 = 1e-10;
 /// The least probability in a confusion column: [`MIN_PROBABILITY`] over the annotations of ten billion.
 pub const MIN_LIKELIHOOD: f64 = 1e-20;
 
+/// A feature is constant unless its standard deviation is larger than this share of its mean: half the least distance
+/// of neighbouring f32s, and twice the largest deviation that rounding gives to equal values with weights.
+pub const MIN_RELATIVE_DEVIATION: f64 = f32::EPSILON as f64 / 4.0;
+
 /// `out = softmax(logs)`; returns `logsumexp(logs)`.
 pub fn softmax(logs: &[f64], out: &mut [f64]) -> f64 {
     let max = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);

@@ -9,7 +9,7 @@
 use pathfinding::kuhn_munkres::kuhn_munkres;
 use pathfinding::matrix::Matrix;
 
-use super::confusion::{Confusion, MET};
+use super::confusion::{Confusion, MET, pooled_counts};
 use crate::frame::Annotations;
 
 /// A permuted trace must be larger by this share before it counts as switching.
@@ -35,13 +35,10 @@ pub fn switched(
     if n < 2 {
         return Ok(None);
     }
-    let columns = || {
-        let columns = confusion.expected_count.chunks_exact(n).enumerate();
-        let of_label = columns.map(|(c, counts)| (a.label_of(c as u32) as usize, counts));
-        of_label.filter(|(label, _)| *label < n)
-    };
+    let columns = confusion.expected_count.chunks_exact(n).enumerate();
+    let of_label = columns.map(|(c, counts)| (a.label_of(c as u32) as usize, counts));
     let (mut totals, mut is_given) = (vec![0.0; n], vec![false; n]);
-    for (label, counts) in columns() {
+    for (label, counts) in of_label.filter(|(label, _)| *label < n) {
         is_given[label] = true;
         totals.iter_mut().zip(counts).for_each(|(total, count)| *total += count);
     }
@@ -51,29 +48,23 @@ pub fn switched(
         return Ok(None);
     }
     // With the labels of its own rows, the matrix has as many columns as rows, and its trace.
-    let labels: Vec<usize> = (0..n).filter(|k| occurs(*k) || is_given[*k]).collect();
+    let labels: Vec<u32> =
+        (0..n).filter(|k| occurs(*k) || is_given[*k]).map(|label| label as u32).collect();
     let (rows, width) = (classes.len(), labels.len());
     if rows.saturating_mul(rows).saturating_mul(width) > MAX_STEPS {
         return Err(TooManyClasses(rows));
     }
-    // The counts of all annotators, `[label, class]`, of these labels and classes.
-    let mut pooled = vec![0.0; width * rows];
-    for (label, counts) in columns() {
-        let at = labels.partition_point(|other| *other < label) * rows;
-        let sums = pooled[at..at + rows].iter_mut().zip(&classes);
-        sums.for_each(|(sum, k)| *sum += counts[*k]);
-    }
+    let pooled = pooled_counts(a, &confusion.expected_count, &labels, &classes);
     // The assignment solver needs integers; nine digits are enough for a threshold of five percent.
-    let share = |row: usize, label: usize| {
-        (pooled[label * rows + row] / totals[classes[row]] * 1e9) as i64
-    };
+    let share =
+        |row: usize, label: usize| (pooled[label * rows + row] / totals[classes[row]] * 1e9) as i64;
     let weights = (0..rows * width).map(|cell| share(cell / width, cell % width)).collect();
     let Ok(matrix) = Matrix::from_vec(rows, width, weights) else { return Ok(None) };
     let (best, assignment) = kuhn_munkres(&matrix);
-    let own = |class: usize| labels.partition_point(|label| *label < class);
+    let own = |class: usize| labels.partition_point(|label| (*label as usize) < class);
     let trace: i64 = classes.iter().enumerate().map(|(row, k)| matrix[(row, own(*k))]).sum();
     let gains = best as f64 > (1.0 + GAIN) * trace as f64;
-    let renamed = assignment.into_iter().map(|label| labels[label]);
+    let renamed = assignment.into_iter().map(|label| labels[label] as usize);
     Ok(gains.then(|| permutation(n, classes.iter().copied().zip(renamed))))
 }
 

@@ -11,7 +11,7 @@ use datafusion::prelude::SessionContext;
 use serde_json::json;
 
 use crate::calibration::calibrate;
-use crate::decide::{Tally, seed_of_ties};
+use crate::decide::{Tally, TieSeed};
 use crate::error::{Error, Problem, Result, offenders};
 use crate::frame::{Frame, Rejects, Relations, Scratch, collect, dense_result_bytes};
 use crate::gate::Measures;
@@ -240,8 +240,8 @@ fn fit_question(
             Ok(None) | Err(TooManyClasses(_)) => {}
         }
     }
-    let seed = seed_of_ties(&frame, spec.seed);
-    let scorer = Scorer { decide: &spec.decide, seed, frame: &frame };
+    let tie_seed = TieSeed::of(&frame, spec.seed);
+    let scorer = Scorer { decide: &spec.decide, tie_seed, frame: &frame };
     let measured = if spec.calibration.is_on() {
         let before = scorer.scored(&fitted);
         run.keep_checkpoint(checkpoints.next());
@@ -251,8 +251,8 @@ fn fit_question(
     } else {
         scorer.of(&fitted)
     };
-    let tally = pool.install(|| Tally::count(&spec.decide, &frame.annotations, &fitted, seed));
-    Ok((QuestionResult { frame, fitted, tally }, measured))
+    let tally = pool.install(|| Tally::count(&spec.decide, &frame.annotations, &fitted, tie_seed));
+    Ok((QuestionResult { frame, fitted, tie_seed, tally }, measured))
 }
 
 fn switch_warning(frame: &Frame, names: &[usize]) -> String {

@@ -1,7 +1,7 @@
 //! Scores the labels, and the classifier's predictions, against gold that the model did not see.
 
 use crate::calibration::Calibrated;
-use crate::decide::DecideSpec;
+use crate::decide::{DecideSpec, TieSeed};
 use crate::frame::{Frame, Role};
 use crate::metrics::Scored;
 use crate::model::fitted::Fitted;
@@ -10,8 +10,7 @@ use crate::tables::metrics::Metric;
 /// Scores fits of one question.
 pub(super) struct Scorer<'a> {
     pub(super) decide: &'a DecideSpec,
-    /// The seed of ties: see [`seed_of_ties`](crate::decide::seed_of_ties).
-    pub(super) seed: u64,
+    pub(super) tie_seed: TieSeed,
     pub(super) frame: &'a Frame,
 }
 
@@ -46,7 +45,7 @@ impl Scorer<'_> {
         }
         for s in before.into_iter().filter(scores) {
             let prefix = format!("{}uncalibrated_", s.prefix);
-            metrics.extend(s.scored.of_probabilities(&prefix, s.role.word()));
+            metrics.extend(s.scored.uncalibrated(&prefix, s.role.word()));
             metrics.extend(s.scored.reliability(&prefix, s.role.word()));
         }
         metrics.extend(calibrated.metrics);
@@ -69,7 +68,7 @@ impl Scorer<'_> {
             let mut scored = Scored::new(n);
             for gold in self.frame.gold.iter().chain(of_instances).filter(|g| g.role == role) {
                 let i = gold.instance as usize;
-                let decided = self.decide.decide(a, fitted, self.seed, i);
+                let decided = self.decide.decide(a, fitted, self.tie_seed, i);
                 let known = a.has_evidence(i).then(|| fitted.posterior.row(i));
                 let row = known.as_deref().unwrap_or(&nothing);
                 scored.push(decided.class.map(|c| c as usize), row, gold.class as usize);

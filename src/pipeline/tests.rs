@@ -6,10 +6,12 @@ use std::time::SystemTime;
 
 use arrow::array::{ArrayRef, RecordBatch, StringArray};
 use arrow::ipc::writer::FileWriter;
+use arrow::util::display::array_value_to_string;
 
 use super::*;
 use crate::run::Progress;
 use crate::spec::Overrides;
+use crate::tables::find_table;
 
 fn pipeline(text: &str) -> PipelineSpec {
     load(text, "pipeline.toml", &Overrides::default()).unwrap()
@@ -94,4 +96,42 @@ async fn a_fit_keeps_the_warnings_of_the_machine() {
     run.warn_of_machine("no GPU".to_owned());
     fitted(&spec, &mut run).await;
     assert_eq!(run.warnings(), ["no GPU"]);
+}
+
+/// Both questions have 64 ties, and gold says `x` of every instance.
+// keys: decide.ties
+#[tokio::test(flavor = "multi_thread")]
+async fn accuracy_and_tally_are_those_of_the_labels_however_ties_fall_in_a_question() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut rows = "instance_id,annotator_id,label,question\n".to_owned();
+    let mut gold = "instance_id,class,role,question\n".to_owned();
+    for question in ["p", "q"] {
+        for i in 0..64 {
+            writeln!(rows, "i{i},a,x,{question}\ni{i},b,y,{question}").unwrap();
+            writeln!(gold, "i{i},x,holdout,{question}").unwrap();
+        }
+    }
+    std::fs::write(folder.path().join("in.csv"), rows).unwrap();
+    std::fs::write(folder.path().join("gold.csv"), gold).unwrap();
+    let spec = pipeline(&format!(
+        "source.annotations = '{0}/in.csv'\nsource.gold = '{0}/gold.csv'\n\
+         source.columns.question = 'question'\nmodel.kind = 'majority_vote'\ndecide.ties = 'random'",
+        folder.path().display()
+    ));
+    let outcome = fitted(&spec, &mut Run::new(spec.seed)).await;
+    assert_eq!(outcome.answers.len(), 2);
+    let table = find_table("labels").unwrap();
+    for (question, answer) in outcome.answers.iter().enumerate() {
+        let columns = table.rows(&outcome, question, 0..64).unwrap();
+        let labels: Vec<String> =
+            (0..64).map(|i| array_value_to_string(&columns[1], i).unwrap()).collect();
+        let given = |class: &str| labels.iter().filter(|label| *label == class).count();
+        let (x, y) = (given("x"), given("y"));
+        assert!(x > 0 && y > 0, "{labels:?}");
+        assert_eq!(answer.tally.of_class, [x as u64, y as u64]);
+        assert_eq!(answer.tally.tied, 64);
+        let is_accuracy = |of: usize, metric: &Metric| of == question && metric.name == "accuracy";
+        let accuracy = outcome.metrics.iter().find(|(of, metric)| is_accuracy(*of, metric));
+        assert_eq!(accuracy.unwrap().1.value, Some(x as f64 / 64.0));
+    }
 }

@@ -205,7 +205,7 @@ mod tests {
     use super::super::cut::{BATCH_ROWS, PART_BYTES, RowBytes};
     use super::super::{FilledTable, RunRecord, Table};
     use super::*;
-    use crate::decide::{DecideSpec, Tally};
+    use crate::decide::{DecideSpec, Tally, TieSeed};
     use crate::frame::{Frame, Ids, Rejects, UnknownGold};
     use crate::model::confusion::{Cells, CommonConfusion, Smoothing};
     use crate::model::fitted::{Fitted, Report, Stop, on_cpu};
@@ -262,8 +262,9 @@ mod tests {
             left_out: Vec::new(),
             rows_read: 0,
         };
+        let tie_seed = TieSeed::of(&frame, 0);
         Outcome {
-            answers: vec![QuestionResult { frame, fitted, tally: Tally::default() }],
+            answers: vec![QuestionResult { frame, fitted, tie_seed, tally: Tally::default() }],
             decide: DecideSpec::default(),
             metrics: Vec::new(),
             run: RunRecord::default(),

@@ -8,7 +8,6 @@ use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 use super::{
     COUNT, Column, ColumnType, Outcome, OutcomeTable, QuestionResult, REAL, TEXT, column, nullable,
 };
-use crate::decide::seed_of_ties;
 use crate::error::Result;
 
 pub(super) struct LabelsTable;
@@ -44,11 +43,10 @@ impl OutcomeTable for LabelsTable {
         question: usize,
         units: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
-        let QuestionResult { frame, fitted, .. } = &outcome.answers[question];
+        let QuestionResult { frame, fitted, tie_seed, .. } = &outcome.answers[question];
         let a = &frame.annotations;
-        let seed = seed_of_ties(frame, outcome.run.seed);
         let decided: Vec<_> =
-            units.clone().map(|i| outcome.decide.decide(a, fitted, seed, i)).collect();
+            units.clone().map(|i| outcome.decide.decide(a, fitted, *tie_seed, i)).collect();
         let n_annotations = units.clone().map(|i| i64::from(a.rows_of_instance(i)));
         Ok(vec![
             frame.instances.range(units.clone()),

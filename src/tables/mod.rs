@@ -23,7 +23,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, RecordBatch, new_empty_array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
-use crate::decide::{DecideSpec, Tally};
+use crate::decide::{DecideSpec, Tally, TieSeed};
 use crate::error::{Problem, Result, did_you_mean};
 use crate::frame::{Frame, Ids};
 use crate::model::fitted::Fitted;
@@ -43,6 +43,8 @@ pub struct QuestionResult {
     pub frame: Frame,
     /// The fitted model.
     pub fitted: Fitted,
+    /// The seed by which random ties are broken.
+    pub tie_seed: TieSeed,
     /// How many labels came from each kind of decision.
     pub tally: Tally,
 }

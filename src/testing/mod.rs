@@ -11,6 +11,7 @@ use arrow::array::UInt32Array;
 use crate::frame::{
     AnnotationRows, Annotations, Dims, Duplicates, Features, Ids, Matrix, QuestionFeatures,
 };
+use crate::model::confusion::Confusion;
 use crate::model::em::{Em, EmSteps, StopRule};
 use crate::model::fitted::Fitted;
 use crate::model::posterior::Posterior;
@@ -85,6 +86,16 @@ pub fn fit(model: impl EmSteps + Spec, a: &Annotations) -> Fitted {
 #[must_use]
 pub fn iterations(max_iter: u32) -> StopRule {
     StopRule { max_iter, tol: 0.0, ..StopRule::default() }
+}
+
+impl Confusion {
+    /// P(`label` given class) of annotator `r` for every class.
+    #[must_use]
+    pub fn column(&self, a: &Annotations, r: usize, label: usize) -> Vec<f64> {
+        let (mut sums, column) = (Vec::new(), a.column_of(r, label));
+        let matrix = self.of(a, r, &mut sums);
+        (0..a.dims().classes).map(|k| matrix.cell(k, label, column).0).collect()
+    }
 }
 
 /// The objective of each step of a fit.

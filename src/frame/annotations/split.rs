@@ -57,6 +57,12 @@ impl Annotations {
         }
         self.split(&is_training)
     }
+
+    /// The annotations of which [`Annotations::hold_out`] drew a `share`, for the error that this was none.
+    pub(crate) fn text_of_share(&self, share: f64) -> String {
+        let n = self.len();
+        format!("a share of {share} of {n} annotations, without the first of each annotator")
+    }
 }
 
 #[cfg(test)]

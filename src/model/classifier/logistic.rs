@@ -22,16 +22,13 @@ use super::{Classifier, Examples, predict_rows};
 use crate::error::{Error, Result};
 use crate::frame::{MAX_RANGES, Matrix};
 use crate::model::lbfgs::{self, try_maximise};
-use crate::model::numerics::softmax;
+use crate::model::numerics::{MIN_RELATIVE_DEVIATION, softmax};
 use crate::model::snapshot::Snapshot;
 use crate::run::{Cancel, Run};
 
 /// The derivative by a parameter that counts as zero, for each unit of weight. With a smaller one, the last steps of
 /// L-BFGS would change the objective by less than the rounding of its sums.
 const TOLERANCE: f64 = 1e-7;
-
-/// A feature whose standard deviation is a smaller share of its mean counts as constant: an `f32` cannot vary by less.
-const MIN_RELATIVE_DEVIATION: f64 = 1e-8;
 
 /// The numbers for each coefficient that a fit holds at once: those of L-BFGS, and the gradient's sums over each range of
 /// examples and over all.
@@ -330,6 +327,18 @@ mod tests {
         let mut regression = LogisticRegression::new(spec, 3, 3);
         assert_near(&other.fit(&mut regression), &p, 1e-3);
         (0..3).for_each(|k| assert_eq!(regression.coefficients[4 * k + 1], 0.0));
+    }
+
+    /// Neighbouring f32s vary, unless almost all weight is on one of them: then it could be rounding.
+    #[test]
+    fn a_feature_is_constant_if_it_varies_by_no_more_than_rounding() {
+        let factor = |values: [f32; 2], weights: [f64; 2]| {
+            let data = Owned::new(1, &values, &[1.0, 0.0, 0.0, 1.0], &weights);
+            Standardisation::of(data.examples()).factor
+        };
+        let below_one = 1.0 - f32::EPSILON / 2.0;
+        assert_eq!(factor([below_one, 1.0], [1.0, 1.0]), [4.0 / f64::from(f32::EPSILON)]);
+        assert_eq!(factor([1.0, 1.0 + f32::EPSILON], [0.97, 0.03]), [1.0]);
     }
 
     /// Without an iteration to spare, a second fit goes on from the first one.

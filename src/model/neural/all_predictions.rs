@@ -20,7 +20,7 @@ pub(super) struct AllPredictions {
 
 /// The annotations and the targets that posteriors follow from.
 #[derive(Clone, Copy)]
-pub(super) struct Observed<'a> {
+pub(super) struct PosteriorInputs<'a> {
     pub(super) data: &'a TrainingData<'a>,
     pub(super) targets: Option<&'a Posterior>,
 }
@@ -32,25 +32,25 @@ impl AllPredictions {
     /// When the run is cancelled, the device fails, or a probability is not finite.
     pub(super) fn of<N: CrowdNet>(
         trainer: &Trainer<'_, N>,
-        observed: Observed<'_>,
+        inputs: PosteriorInputs<'_>,
         run: &mut Run,
     ) -> Result<Self> {
-        let a = observed.data.annotations;
+        let a = inputs.data.annotations;
         let instances = a.dims().instances;
         let names = trainer.model.instance_parameters().into_iter();
         let mut all = Self {
             predictions: predictions(trainer, run)?,
-            posterior: observed.targets.cloned().unwrap_or_else(|| Posterior::from_votes(a)),
+            posterior: inputs.targets.cloned().unwrap_or_else(|| Posterior::from_votes(a)),
             instance_parameters: names.map(|name| (name, vec![f64::NAN; instances])).collect(),
         };
-        let described = observed.data.instances();
+        let described = inputs.data.instances();
         if N::CONDITIONS_ON_ANNOTATIONS {
-            all.of_described(&described, trainer, observed, run)?;
-            all.of_undescribed(trainer, observed, run)?;
+            all.predict_described(&described, trainer, inputs, run)?;
+            all.predict_undescribed(trainer, inputs, run)?;
         } else {
-            all.copy_predictions(&described, observed.data);
+            all.copy_predictions(&described, inputs.data);
         }
-        all.check_finite(trainer, observed.data)?;
+        all.check_finite(trainer, inputs.data)?;
         let without = instances - described.len();
         if without > 0 {
             run.warn(from_features::without_features(without, instances));
@@ -59,11 +59,11 @@ impl AllPredictions {
     }
 
     /// Computes the posteriors and parameters of instances with features.
-    fn of_described<N: CrowdNet>(
+    fn predict_described<N: CrowdNet>(
         &mut self,
         described: &[u32],
         trainer: &Trainer<'_, N>,
-        Observed { data, targets }: Observed<'_>,
+        PosteriorInputs { data, targets }: PosteriorInputs<'_>,
         run: &Run,
     ) -> Result<()> {
         let (classes, n_names) = (trainer.dims.classes, self.instance_parameters.len());
@@ -84,10 +84,10 @@ impl AllPredictions {
 
     /// Computes the posteriors of instances without features. A model without parameters of annotators has nothing to
     /// condition on but its targets.
-    fn of_undescribed<N: CrowdNet>(
+    fn predict_undescribed<N: CrowdNet>(
         &mut self,
         trainer: &Trainer<'_, N>,
-        Observed { data, targets }: Observed<'_>,
+        PosteriorInputs { data, targets }: PosteriorInputs<'_>,
         run: &Run,
     ) -> Result<()> {
         if trainer.annotator_params.tables.is_empty() {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use candle_core::Device;
 use rand::Rng as _;
 
-use super::all_predictions::{AllPredictions, Observed};
+use super::all_predictions::{AllPredictions, PosteriorInputs};
 use super::{CrowdNet, Neural, Sizes, Task, name_of};
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Evidence, QuestionFeatures, Role};
@@ -42,6 +42,13 @@ impl<N: CrowdNet> Model for Neural<N> {
         let valid = gold_to_select_by(train, described)?;
         let sizes = self.sizes(dims, described);
         let (learners, device) = learners_for(self, &data, &sizes, run)?;
+        if !self.model.heads(&sizes).classifier && data.annotations.trusted.is_some() {
+            run.warn(format!(
+                "`{}` is trained on labels, not classes: trusted classes appear in the labels table, but do not train \
+                 it",
+                N::KIND
+            ));
+        }
         let targets = aggregated.as_ref().map(|fitted| fitted.posterior.dense().into_owned());
         let mut trainer = Trainer {
             model: &self.model,
@@ -69,8 +76,8 @@ impl<N: CrowdNet> Model for Neural<N> {
             .map(|targets| Cow::Owned(targets.posterior))
             .or_else(|| Some(aggregated.as_ref()?.posterior.dense()));
         let data = whole.as_ref().unwrap_or(&data);
-        let observed = Observed { data, targets: targets.as_deref() };
-        let predicted = AllPredictions::of(&trainer, observed, run)?;
+        let inputs = PosteriorInputs { data, targets: targets.as_deref() };
+        let predicted = AllPredictions::of(&trainer, inputs, run)?;
         let mut trace = aggregated.as_ref().map_or_else(Vec::new, |a| a.trace.clone());
         let iterations = trainer.state.trace.len() as u32;
         trace.append(&mut trainer.state.trace);
@@ -104,11 +111,7 @@ pub(crate) fn split_annotations(
     let mut rng = run.rng("held-out annotations");
     let parts = a.hold_out(|_| rng.random::<f64>() < train.held_out)?;
     if parts[1].is_empty() {
-        return Err(nothing_held_out(format!(
-            "a share of {} of {} annotations, without the first of each annotator",
-            train.held_out,
-            a.len()
-        )));
+        return Err(nothing_held_out(a.text_of_share(train.held_out)));
     }
     Ok(Some(parts))
 }
@@ -159,7 +162,7 @@ fn learners_for<N: CrowdNet>(
     spec: &Neural<N>,
     data: &TrainingData<'_>,
     sizes: &Sizes,
-    run: &mut Run,
+    run: &Run,
 ) -> Result<(Learners, Device)> {
     let train = &spec.network.train;
     let batch_rows = data.batch_rows(train.batching(N::DROPS_LAST_BATCH));
@@ -172,12 +175,6 @@ fn learners_for<N: CrowdNet>(
     let (specs, on) = ((classifier, others), &spec.network.device);
     let (mut learners, device) = learners_on_device(on, specs, &setting, |_| batch_rows)?;
     learners.fit_scalers(data);
-    if !spec.model.heads(sizes).classifier && data.annotations.trusted.is_some() {
-        run.warn(format!(
-            "`{}` is trained on labels, not classes: trusted classes appear in the labels table, but do not train it",
-            N::KIND
-        ));
-    }
     Ok((learners, device))
 }
 

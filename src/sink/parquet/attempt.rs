@@ -305,6 +305,8 @@ fn no_create_only() -> Error {
 /// Creates a lease's file. It is written in place: no other process waits for this name, and a truncated lease names no
 /// files.
 fn create_new(file: &FilePath, bytes: &[u8], sync: bool) -> io::Result<()> {
+    #[cfg(test)]
+    super::disk::tests::fail_as_asked(file)?;
     let mut created = create_with_folders(|| {
         file.parent().map_or(Ok(()), fs::create_dir_all)?;
         File::options().write(true).create_new(true).open(file)

@@ -90,7 +90,10 @@ pub(super) fn replace_on_disk(
     staging: &FilePath,
     sync: bool,
 ) -> io::Result<()> {
-    staged(target, bytes, staging, sync)?.persist(target).map_err(|e| e.error)?;
+    let staged = staged(target, bytes, staging, sync)?;
+    #[cfg(test)]
+    tests::fail_as_asked(target)?;
+    staged.persist(target).map_err(|e| e.error)?;
     if sync { sync_folder_of(target) } else { Ok(()) }
 }
 
@@ -173,12 +176,12 @@ pub(super) mod tests {
     pub(in crate::sink::parquet) static SYNCED: std::sync::Mutex<Vec<std::path::PathBuf>> =
         std::sync::Mutex::new(Vec::new());
 
-    /// The folders in which tests of this process make creating a file fail, and the error number. A temporary file is
-    /// missing (`ENOENT`) only once.
+    /// The folders in which tests of this process make creating or replacing a file fail, and the error number. A file
+    /// or folder is missing (`ENOENT`) only once.
     pub(in crate::sink::parquet) static REFUSALS: std::sync::Mutex<Vec<(std::path::PathBuf, i32)>> =
         std::sync::Mutex::new(Vec::new());
 
-    pub(super) fn fail_as_asked(target: &FilePath) -> io::Result<()> {
+    pub(in crate::sink::parquet) fn fail_as_asked(target: &FilePath) -> io::Result<()> {
         let mut refusals = REFUSALS.lock().map_err(|_| io::ErrorKind::Other)?;
         let asked = refusals.iter().rposition(|(folder, _)| target.starts_with(folder));
         let Some(at) = asked else { return Ok(()) };
@@ -189,14 +192,39 @@ pub(super) mod tests {
         Err(e)
     }
 
+    /// Makes creating or replacing a file in this folder fail.
+    #[cfg(unix)]
+    fn refuse(folder: &FilePath, number: rustix::io::Errno) {
+        REFUSALS.lock().unwrap().push((folder.to_owned(), number.raw_os_error()));
+    }
+
+    #[cfg(unix)]
+    fn is_refused(folder: &FilePath) -> bool {
+        REFUSALS.lock().unwrap().iter().any(|(refused, _)| refused == folder)
+    }
+
+    #[cfg(unix)]
+    fn sink_in(root: &FilePath) -> crate::sink::ParquetSink {
+        use crate::sink::{ParquetSink, SinkSpec};
+        let spec = SinkSpec { url: root.display().to_string(), ..SinkSpec::default() };
+        ParquetSink::open(&spec, &crate::store::StoreSpec::default()).unwrap()
+    }
+
+    #[cfg(unix)]
+    fn job() -> crate::sink::JobIdentity {
+        use crate::sink::{JobCommand, JobIdentity};
+        let (digest, command) = ("d".repeat(64), JobCommand::Run);
+        JobIdentity { digest, run_id: None, pipeline: String::new(), command }
+    }
+
     #[cfg(unix)]
     #[test]
     fn a_disk_that_refuses_is_told_from_one_that_does_not_answer() {
         use rustix::io::Errno;
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("manifest.json");
-        let create = |number: i32| {
-            REFUSALS.lock().unwrap().push((folder.path().to_owned(), number));
+        let create = |number: Errno| {
+            refuse(folder.path(), number);
             create_on_disk(&target, b"{}", folder.path(), false)
         };
         let refusals = [
@@ -211,11 +239,11 @@ pub(super) mod tests {
             Errno::XDEV,
         ];
         for number in refusals {
-            let created = create(number.raw_os_error());
+            let created = create(number);
             assert!(matches!(created, Ok(Created::Refused(_))), "{number}");
         }
         for number in [Errno::IO, Errno::TIMEDOUT, Errno::STALE] {
-            assert!(create(number.raw_os_error()).is_err(), "{number}");
+            assert!(create(number).is_err(), "{number}");
         }
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "litter");
     }
@@ -223,32 +251,50 @@ pub(super) mod tests {
     #[cfg(unix)]
     #[tokio::test(flavor = "multi_thread")]
     async fn a_writer_that_is_swept_while_it_tries_the_sink_tries_again() {
-        use crate::sink::{ParquetSink, Sink, SinkSpec};
+        use crate::sink::Sink;
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
-        let spec = SinkSpec { url: root.display().to_string(), ..SinkSpec::default() };
-        let sink = ParquetSink::open(&spec, &crate::store::StoreSpec::default()).unwrap();
-        let number = rustix::io::Errno::NOENT.raw_os_error();
-        REFUSALS.lock().unwrap().push((root.clone(), number));
-        sink.expect_commits("r").await.unwrap();
-        assert!(REFUSALS.lock().unwrap().iter().all(|(folder, _)| *folder != root));
-        assert_eq!(fs::read_dir(&root).unwrap().count(), 0, "litter");
+        // Its temporary file is missing, or the folder of its lease.
+        for swept in ["runs", "_leases"].map(|name| root.join(name)) {
+            refuse(&swept, rustix::io::Errno::NOENT);
+            sink_in(&root).expect_commits("r").await.unwrap();
+            assert!(!is_refused(&swept), "{}", swept.display());
+            assert_eq!(fs::read_dir(&root).unwrap().count(), 0, "litter");
+        }
+    }
+
+    /// The tombstone that replaces a commit without its files has lost its temporary file: the commit is as it was.
+    #[cfg(unix)]
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_writer_that_is_swept_while_it_revokes_a_commit_tries_again() {
+        use crate::run::Run;
+        use crate::sink::{Contents, Manifest, Sink};
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let (sink, job) = (sink_in(&root), job());
+        let model = vec![("model/model.json".to_owned(), b"{}".to_vec())];
+        let contents = Contents { model, ..Contents::default() };
+        let run_folder = root.join("runs/r");
+        let file = |manifest: &Manifest| run_folder.join(&manifest.model[0].path);
+        let first = sink.publish("r", &job, &contents, &Run::new(0)).await.unwrap();
+        fs::remove_file(file(&first)).unwrap();
+        refuse(&run_folder, rustix::io::Errno::NOENT);
+        let second = sink.publish("r", &job, &contents, &Run::new(0)).await.unwrap();
+        assert!(!is_refused(&run_folder));
+        assert_ne!(first.attempt, second.attempt);
+        assert!(file(&second).is_file() && !file(&first).exists());
     }
 
     #[cfg(unix)]
     #[tokio::test(flavor = "multi_thread")]
     async fn a_disk_without_links_is_an_error_before_the_work_and_nothing_stays() {
         use crate::run::Run;
-        use crate::sink::{Contents, JobCommand, JobIdentity, ParquetSink, Sink, SinkSpec};
+        use crate::sink::{Contents, Sink};
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
-        let spec = SinkSpec { url: root.display().to_string(), ..SinkSpec::default() };
-        let sink = ParquetSink::open(&spec, &crate::store::StoreSpec::default()).unwrap();
-        let (digest, command) = ("d".repeat(64), JobCommand::Run);
-        let job = JobIdentity { digest, run_id: None, pipeline: String::new(), command };
+        let (sink, job) = (sink_in(&root), job());
         let (contents, run) = (Contents::default(), Run::new(0));
-        let number = rustix::io::Errno::OPNOTSUPP.raw_os_error();
-        REFUSALS.lock().unwrap().push((root.clone(), number));
+        refuse(&root.join("runs"), rustix::io::Errno::OPNOTSUPP);
         for _ in 0..2 {
             let early = sink.begin(&job, false).await.err().unwrap();
             // A failure that shows only at the commit is reported in the same way.

@@ -130,7 +130,8 @@ impl ParquetSink {
         tombstone.revoked.clone_from(&files);
         match self.replace(&path, &tombstone, staging, &committed.meta).await {
             Ok(()) => {}
-            // On local disk, the temporary file is missing: another process has removed the files of this commit.
+            // On local disk, the temporary file is missing: another process has removed the files of this commit, or
+            // has swept the writer that collects it.
             Err(
                 object_store::Error::Precondition { .. } | object_store::Error::NotFound { .. },
             ) => {

@@ -5,12 +5,9 @@ use rand::Rng as _;
 use crate::error::Result;
 use crate::frame::Matrix;
 use crate::model::neural::net::backbone::{BackboneSpec, Scaling};
+use crate::model::numerics::MIN_RELATIVE_DEVIATION;
 use crate::model::snapshot::Snapshot;
 use crate::run::Rng;
-
-/// A column is constant unless its standard deviation is larger than this share of its mean: half the least distance of
-/// neighbouring f32s, and twice the largest deviation that rounding gives to equal values with weights.
-const MIN_DEVIATION: f64 = f32::EPSILON as f64 / 4.0;
 
 /// Scales features by statistics of the rows it was fitted on, and augments images.
 #[derive(Debug, Clone, PartialEq)]
@@ -126,7 +123,7 @@ impl Scaler {
         }
         for g in 0..groups {
             let deviation = (squares[g] / if sum > 0.0 { sum } else { 1.0 }).sqrt();
-            let varies = deviation > MIN_DEVIATION * mean[g].abs();
+            let varies = deviation > MIN_RELATIVE_DEVIATION * mean[g].abs();
             self.mean[g] = mean[g] as f32;
             self.factor[g] = if varies { ((1.0 / deviation) as f32).min(f32::MAX) } else { 1.0 };
         }

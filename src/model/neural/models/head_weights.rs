@@ -51,10 +51,24 @@ pub(crate) struct RowLogits {
     pub(crate) logits: Vec<f64>,
 }
 
-/// The rows of a block, each with the gradient of its logits. With weights by annotator it is one row, with the sum of
-/// the gradients of all. With weights by instance the blocks of a batch hold a number for each row and annotator: 512
-/// MiB for 16 384 rows and 4 096 annotators.
-pub(crate) type BlockRows = Vec<(RowLogits, Vec<f64>)>;
+/// The gradients of the logits of a block's rows.
+pub(crate) enum BlockGradient {
+    /// With weights by annotator, their sum, `[annotator]`.
+    Sum(Vec<f64>),
+    /// With weights by instance, each row with its own. The blocks of a batch hold a number for each row and annotator:
+    /// 512 MiB for 16 384 rows and 4 096 annotators.
+    Rows(Vec<(RowLogits, Vec<f64>)>),
+}
+
+impl BlockGradient {
+    /// Adds a row with the gradient of its logits.
+    pub(crate) fn push(&mut self, row: RowLogits, d_logits: Vec<f64>) {
+        match self {
+            Self::Sum(sum) => add(sum, &d_logits),
+            Self::Rows(rows) => rows.push((row, d_logits)),
+        }
+    }
+}
 
 impl HeadWeights {
     /// The initial tables.
@@ -97,26 +111,34 @@ impl HeadWeights {
         RowLogits { input, z, logits }
     }
 
-    /// Adds a row with the gradient of its logits to its block.
-    pub(crate) fn push(self, block: &mut BlockRows, row: RowLogits, d_logits: Vec<f64>) {
-        match block.first_mut() {
-            Some((_, sum)) if self.by == WeightsBy::Annotator => add(sum, &d_logits),
-            _ => block.push((row, d_logits)),
+    /// The gradients of a block without rows.
+    pub(crate) fn block(self, annotators: usize) -> BlockGradient {
+        match self.by {
+            WeightsBy::Annotator => BlockGradient::Sum(vec![0.0; annotators]),
+            WeightsBy::Instance => BlockGradient::Rows(Vec::new()),
         }
     }
 
-    /// Adds the gradients of the tables to `gradient`, given all rows of a batch with the gradients of their logits.
+    /// Adds the gradients of the tables to `gradient`, given those of the logits of a batch's blocks.
     ///
     /// # Why
     /// With weights by instance the table has a row of all annotators for each hidden unit. Its gradient is computed once,
     /// row by row in parallel, and not once for each block of instances. Sums are taken over the instances of a block and
     /// then over the blocks in order, so that threads change no bit.
-    pub(crate) fn backward(self, tables: &Gathered, blocks: &[BlockRows], gradient: &mut Gathered) {
-        if self.by == WeightsBy::Annotator {
-            blocks.iter().flatten().for_each(|(_, sum)| add(&mut gradient[WEIGHTS], sum));
-            return;
+    pub(crate) fn backward(
+        self,
+        tables: &Gathered,
+        blocks: &[BlockGradient],
+        gradient: &mut Gathered,
+    ) {
+        let mut rows_of_blocks = Vec::new();
+        for block in blocks {
+            match block {
+                BlockGradient::Sum(sum) => add(&mut gradient[WEIGHTS], sum),
+                BlockGradient::Rows(rows) => rows_of_blocks.push(rows.as_slice()),
+            }
         }
-        let Some((_, first)) = blocks.iter().flatten().next() else { return };
+        let Some((_, first)) = rows_of_blocks.iter().copied().flatten().next() else { return };
         let annotators = first.len();
         let rows_of_table = tables[WEIGHTS].par_chunks(annotators);
         let of_table = gradient[WEIGHTS].par_chunks_mut(annotators).zip(rows_of_table).enumerate();
@@ -124,9 +146,9 @@ impl HeadWeights {
         let d_z: Vec<Vec<f64>> = of_table
             .map(|(unit, (d_weights, weights))| {
                 let mut d_z = Vec::new();
-                for block in blocks {
+                for rows in &rows_of_blocks {
                     let mut sum = vec![0.0; annotators];
-                    for (row, d_logits) in block {
+                    for (row, d_logits) in *rows {
                         let (z, mut dot) = (row.z[unit], 0.0);
                         for ((w, d), sum) in weights.iter().zip(d_logits).zip(&mut sum) {
                             dot += w * d;
@@ -141,9 +163,9 @@ impl HeadWeights {
             .collect();
         let Some(width) = self.bottleneck else { return };
         let mut n = 0;
-        for block in blocks {
+        for rows in rows_of_blocks {
             let mut sum = vec![0.0; tables[BOTTLENECK].len()];
-            for (row, _) in block {
+            for (row, _) in rows {
                 let d_z: Vec<f64> = d_z[..width].iter().map(|of_unit| of_unit[n]).collect();
                 let mut d_input = vec![0.0; row.input.len()];
                 row_times_backward(&row.input, &tables[BOTTLENECK], &d_z, &mut d_input, &mut sum);
@@ -169,12 +191,16 @@ mod tests {
             (WeightsBy::Annotator, vec![vec![9.0, 12.0]]),
             (WeightsBy::Instance, vec![vec![1.0, 2.0], vec![3.0, 4.0], vec![5.0, 6.0]]),
         ] {
-            let (form, mut block) = (HeadWeights { by, bottleneck: None }, BlockRows::new());
+            let form = HeadWeights { by, bottleneck: None };
+            let mut block = form.block(2);
             for d_logits in [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]] {
                 let row = form.logits(&tables, 2, &[0.5, 0.25]);
-                form.push(&mut block, row, d_logits.to_vec());
+                block.push(row, d_logits.to_vec());
             }
-            let held: Vec<Vec<f64>> = block.into_iter().map(|(_, d_logits)| d_logits).collect();
+            let held: Vec<Vec<f64>> = match block {
+                BlockGradient::Sum(sum) => vec![sum],
+                BlockGradient::Rows(rows) => rows.into_iter().map(|(_, own)| own).collect(),
+            };
             assert_eq!(held, wanted, "{by:?}");
         }
     }

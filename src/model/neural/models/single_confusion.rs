@@ -120,7 +120,7 @@ impl CrowdNet for SingleConfusion {
                 Problem::new("the majority vote is one label for each instance")
                     .at(format!("{place}.train.{key}"))
                     .found(found)
-                    .help("set labels = \"annotations\", or leave it out"),
+                    .help(format!("leave {key} out, or set labels = \"annotations\"")),
             );
         };
         if train.batch_by == BatchBy::Annotation {

@@ -29,7 +29,7 @@ use crate::model::neural::models::doctor_net::{
     by_row_block, each_head, heads, heads_likelihood, heads_loss, predict_mean,
 };
 use crate::model::neural::models::head_weights::{
-    BlockRows, HeadWeights, TABLES, WEIGHTS, WeightsBy,
+    BlockGradient, HeadWeights, TABLES, WEIGHTS, WeightsBy,
 };
 use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{at_least, softmax};
@@ -81,11 +81,11 @@ impl WeightedDoctorNet {
     fn weights_loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
         let (form, annotators) = (self.head_weights(), context.dims.annotators);
         let constants = &context.out.constants;
-        let blocks: Vec<(f64, BlockRows)> = by_row_block(context.batch.len(), |rows| {
+        let blocks: Vec<(f64, BlockGradient)> = by_row_block(context.batch.len(), |rows| {
             let first = rows.start;
             let computed =
                 constants.is_empty().then(|| target_probabilities(context, rows.clone()));
-            let (mut loss, mut block) = (0.0, BlockRows::new());
+            let (mut loss, mut block) = (0.0, form.block(annotators));
             for b in rows {
                 let p: &[f64] = match &computed {
                     Some(computed) => &computed[b - first],
@@ -95,11 +95,11 @@ impl WeightedDoctorNet {
                 let (of_row, d_logits) =
                     weights_loss_of_row(context, b, p, &std::mem::take(&mut row.logits));
                 loss += of_row;
-                form.push(&mut block, row, d_logits);
+                block.push(row, d_logits);
             }
             (loss, block)
         });
-        let (losses, blocks): (Vec<f64>, Vec<BlockRows>) = blocks.into_iter().unzip();
+        let (losses, blocks): (Vec<f64>, Vec<BlockGradient>) = blocks.into_iter().unzip();
         form.backward(context.gathered, &blocks, &mut gradient.tables);
         losses.iter().sum()
     }

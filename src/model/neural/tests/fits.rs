@@ -254,13 +254,15 @@ fn settings_that_a_model_has_no_use_for_are_refused() {
         assert!(error.contains(target) && error.contains("f.train.batch_by"), "{error}");
     }
     let mean = || TrainSpec { reduction: Some(Reduction::MeanAnnotation), ..TrainSpec::default() };
-    for (train, place) in [(single(), "f.train.batch_by"), (mean(), "f.train.reduction")] {
+    for (train, key) in [(single(), "batch_by"), (mean(), "reduction")] {
         let of = |labels, train: &TrainSpec| {
             let model = SingleConfusion { labels, ..SingleConfusion::default() };
             problems(&|p| with(train.clone(), model.clone()).check("f", p))
         };
         let error = of(NoisyLabels::Majority, &train).unwrap_err();
-        assert!(error.contains("one label for each instance") && error.contains(place), "{error}");
+        let (place, help) = (format!("f.train.{key}"), format!("leave {key} out, or set labels"));
+        assert!(error.contains("one label for each instance"), "{error}");
+        assert!(error.contains(&place) && error.contains(&help), "{error}");
         of(NoisyLabels::Annotations, &train).unwrap();
     }
     problems(&|p| with(reduced(), SingleConfusion::default()).check("f", p)).unwrap();
