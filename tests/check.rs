@@ -7,7 +7,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type};
 
 use crate::job::{Job, assert_says};
-use crate::support::{run_fails, run_ok, write_parquet};
+use crate::support::{run_fails, run_ok, stderr, write_parquet};
 
 const VOTE: &str = "model.kind = 'majority_vote'\n";
 
@@ -118,7 +118,9 @@ fn features_that_the_model_does_not_read_are_not_planned() {
         source.annotator_features = '{dir}features.csv'\nsink.url = '{dir}out'\n";
     let file = job.write("pipeline.toml", &(sources.to_owned() + VOTE));
     for command in ["check", "run"] {
-        run_ok(&[command, &file]);
+        let told = stderr(&run_ok(&[command, &file]));
+        let keys = "source.features with source.annotator_features";
+        assert_says(&told, &["`majority_vote` learns from annotations alone", keys]);
     }
     let file = job.write("pipeline.toml", &(sources.to_owned() + GEM));
     assert_problems(

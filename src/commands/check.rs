@@ -9,7 +9,7 @@ use crate::frame::{
     FrameSpec, check_columns, check_listed_labels, check_type_of_features, check_types_of_gold,
 };
 use crate::model::model_kind;
-use crate::pipeline::PipelineSpec;
+use crate::pipeline::{PipelineSpec, warn_of_unread_features};
 use crate::run::Run;
 use crate::sink::{ParquetSink, RunTables};
 use crate::source::files::Format;
@@ -66,6 +66,8 @@ pub async fn check(spec: &PipelineSpec, run: &mut Run) -> Result<()> {
                 check_type_of_features(annotated, features, "annotator_features", "annotator_id")
             });
         }
+    } else {
+        warn_of_unread_features(spec, run);
     }
     errors.extend(planned.into_iter().map(|e| source.at_query(e)));
     errors.extend(ParquetSink::open(&spec.sink, &spec.store).err());
