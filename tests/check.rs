@@ -65,6 +65,16 @@ fn a_source_that_cannot_be_opened_hides_no_problem_of_another_one() {
     );
 }
 
+// keys: frame.classes
+#[test]
+fn a_label_that_is_listed_twice_is_found_without_the_annotations() {
+    let job = Job::new();
+    let source = "source.annotations = '{dir}nowhere.csv'\nframe.classes = [1, 1]\n";
+    let file = job.write("pipeline.toml", &format!("{source}{VOTE}{SINK}"));
+    let listed = "a value is listed twice\n  where: frame.classes[1]";
+    assert_problems(&run_fails(&["check", &file], 2), &[listed, "there is no such file"]);
+}
+
 #[test]
 fn columns_that_the_frame_refuses_are_found_before_a_row_is_read() {
     let job = Job::new();
