@@ -176,7 +176,7 @@ fn refuse_mixed<'a>(table: &str, columns: impl Iterator<Item = &'a Field>) -> Re
         .help("write numbers alone; or name the other columns alone in source.sql, where these are no features"))
 }
 
-/// Warns of columns that could be features if others were not chosen by default: `chosen`, with a verb.
+/// Warns of columns that could be features if others were not chosen by default; `chosen` names those, with a verb.
 fn warn_of_ignored<'a>(
     table: &str,
     columns: impl Iterator<Item = &'a Field>,
