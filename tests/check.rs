@@ -7,7 +7,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type};
 
 use crate::job::{Job, assert_says};
-use crate::support::{run_fails, run_ok, write_parquet};
+use crate::support::{run_fails, run_ok, stderr, write_parquet};
 
 const VOTE: &str = "model.kind = 'majority_vote'\n";
 
@@ -65,6 +65,16 @@ fn a_source_that_cannot_be_opened_hides_no_problem_of_another_one() {
     );
 }
 
+// keys: frame.classes
+#[test]
+fn a_label_that_is_listed_twice_is_found_without_the_annotations() {
+    let job = Job::new();
+    let source = "source.annotations = '{dir}nowhere.csv'\nframe.classes = [1, 1]\n";
+    let file = job.write("pipeline.toml", &format!("{source}{VOTE}{SINK}"));
+    let listed = "a value is listed twice\n  where: frame.classes[1]";
+    assert_problems(&run_fails(&["check", &file], 2), &[listed, "there is no such file"]);
+}
+
 #[test]
 fn columns_that_the_frame_refuses_are_found_before_a_row_is_read() {
     let job = Job::new();
@@ -118,7 +128,9 @@ fn features_that_the_model_does_not_read_are_not_planned() {
         source.annotator_features = '{dir}features.csv'\nsink.url = '{dir}out'\n";
     let file = job.write("pipeline.toml", &(sources.to_owned() + VOTE));
     for command in ["check", "run"] {
-        run_ok(&[command, &file]);
+        let told = stderr(&run_ok(&[command, &file]));
+        let keys = "source.features with source.annotator_features";
+        assert_says(&told, &["`majority_vote` learns from annotations alone", keys]);
     }
     let file = job.write("pipeline.toml", &(sources.to_owned() + GEM));
     assert_problems(

@@ -49,6 +49,16 @@ fn a_run_id_of_another_job_is_refused() {
 }
 
 #[test]
+fn a_query_that_is_missing_and_a_file_of_another_encoding_are_asked_for_as_they_can_be_read() {
+    let error = run_fails(&["sql"], 2);
+    assert_says(&error, &["there is no query", "give one with -c, or a file"]);
+    let job = Job::new();
+    let file = job.write("pipeline.toml", "");
+    std::fs::write(&file, b"# caf\xe9\n").unwrap();
+    assert_says(&run_fails(&["check", &file], 2), &["valid UTF-8", "write the file in UTF-8"]);
+}
+
+#[test]
 fn every_mistake_of_a_file_is_reported_at_once() {
     let job = Job::new();
     let error = job.fails(

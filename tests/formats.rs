@@ -168,14 +168,23 @@ fn columns_that_are_no_features_beside_those_that_are_give_a_warning() {
     assert_eq!(told.len(), 1);
     assert_says(
         &told[0],
-        &["columns of numbers are: `", "`name`", "`vector`", "source.sql.features"],
+        &[
+            "not read as features: `",
+            "`name`",
+            "`vector`",
+            "; only the columns of numbers are (",
+            "source.sql.features",
+        ],
     );
     assert!(!told[0].contains("`label`") && !told[0].contains("`instance_id`"), "{told:?}");
     let query = "source.sql.features = 'SELECT instance_id, age, name FROM features'";
     assert_eq!(warnings("vector", query).len(), 0);
     let told = warnings("features", "");
     assert_eq!(told.len(), 1);
-    assert_says(&told[0], &["the column `features` is: `age` (source.columns.features"]);
+    assert_says(
+        &told[0],
+        &["not read as features: `age`; only the column `features` is (source.columns.features"],
+    );
     assert_eq!(warnings("features", "source.columns.features = 'features'").len(), 0);
     assert_eq!(warnings("vector", "source.columns.features = 'vector'").len(), 0);
 }

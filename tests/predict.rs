@@ -64,6 +64,15 @@ fn columns_are_found_by_their_names() {
     write_columns(&job, "fewer.parquet", &["d", "b", "a", "e", "f"]);
     let stderr = refuses(&job, &model, "fewer.parquet", &[], 3);
     assert_says(&stderr, &["columns that the model learned from are missing", "--features", "c"]);
+    let mut others = columns(&["d", "b", "a", "e"]);
+    others.push(("c", Arc::new(StringArray::from(vec![""; 200]))));
+    write_parquet(&job.path("others.parquet"), others);
+    let stderr = refuses(&job, &model, "others.parquet", &[], 3);
+    assert_says(
+        &stderr,
+        &["columns that the model learned from do not hold numbers alone", "found: `c`"],
+    );
+    assert!(!stderr.contains("are missing"), "{stderr}");
 }
 
 #[test]

@@ -98,6 +98,41 @@ fn every_relation_may_be_a_query() {
     assert!(told.iter().filter(|row| row.starts_with("embedding_0")).any(|row| row != &told[0]));
 }
 
+// keys: source.annotator_features
+#[test]
+fn features_of_annotators_are_matched_or_the_run_says_what_they_change() {
+    let job = job_with_features();
+    let workers = |ids: [u32; 2]| {
+        job.write("workers.csv", &format!("annotator_id,a\n{},1\n{},2\n", ids[0], ids[1]))
+    };
+    let file = |kind: &str| {
+        let source = "annotator_features = '{dir}workers.csv'\n[model]";
+        let file = pipeline(&format!("kind = '{kind}'")).replace("[model]", source);
+        file.replace("epochs = 20", "epochs = 1")
+    };
+    workers([900, 901]);
+    let error = job.fails(&file("conal"), 3);
+    assert_says(
+        &error,
+        &[
+            "no annotator has features",
+            "where: source.annotator_features",
+            "8 annotators such as `0`, 2 rows of features such as `900`",
+        ],
+    );
+    let unread = |kind: &str| format!("`{kind}` does not learn from features of annotators");
+    workers([0, 1]);
+    let gem = file("gem").split("device").next().unwrap().to_owned();
+    for (file, warning) in [
+        (file("conal"), "6 of 8 annotators have no features".to_owned()),
+        (file("dl"), unread("dl")),
+        (gem, unread("gem")),
+    ] {
+        let run = job.run(&file);
+        assert_says(&cells(&read_table(&run, "run"), &["warnings"])[0], &[&warning]);
+    }
+}
+
 // keys: sink.tables, sink.compression
 #[test]
 fn the_tables_that_are_named_are_written_as_compressed_as_asked() {

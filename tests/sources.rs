@@ -1,7 +1,11 @@
 //! What a pipeline file can state about its input: columns, SQL, weights, duplicates, questions, gold, classes.
 
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Date32Array, Decimal128Array, StringArray};
+
 use crate::job::{Job, assert_says, cells, table_of};
-use crate::support::{assert_close, number, read_table, run_fails, text};
+use crate::support::{assert_close, number, read_table, run_fails, text, write_parquet};
 
 /// Three annotators on two items: they disagree on `x` and agree on `y`.
 const CROWD: &str =
@@ -254,6 +258,30 @@ fn the_newest_answer_is_found_within_a_second() {
     job.write("in.csv", rows);
     let run = job.run(&vote("'{dir}in.csv'", "frame.duplicates = 'last'"));
     assert_eq!(cells(&read_table(&run, "labels"), &["label", "confidence"]), ["y 1.0"]);
+}
+
+#[test]
+fn the_newest_answer_is_found_in_decimals_and_after_the_year_2262() {
+    let tenths = Decimal128Array::from(vec![16_000_000_001, 16_000_000_009]);
+    let tenths = tenths.with_precision_and_scale(38, 1).unwrap();
+    let days = Date32Array::from(vec![120_530, 2_932_896]);
+    let texts = StringArray::from(vec!["2300-01-01", "9999-12-31"]);
+    for times in [Arc::new(tenths) as ArrayRef, Arc::new(days), Arc::new(texts)] {
+        let job = Job::new();
+        let text = |values: [&str; 2]| Arc::new(StringArray::from(values.to_vec())) as ArrayRef;
+        write_parquet(
+            &job.path("in.parquet"),
+            vec![
+                ("instance_id", text(["i", "i"])),
+                ("annotator_id", text(["a", "a"])),
+                ("label", text(["x", "y"])),
+                ("annotated_at", Arc::clone(&times)),
+            ],
+        );
+        let run = job.run(&vote("'{dir}in.parquet'", "frame.duplicates = 'last'"));
+        let labels = cells(&read_table(&run, "labels"), &["label", "confidence"]);
+        assert_eq!(labels, ["y 1.0"], "{times:?}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The command-line arguments.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
@@ -138,7 +139,6 @@ pub struct SqlArgs {
     #[arg(short, long, value_name = "QUERY", conflicts_with = "file", allow_hyphen_values = true)]
     pub command: Option<String>,
     /// A file with the query
-    #[arg(required_unless_present = "command")]
     pub file: Option<PathBuf>,
     /// A published run, or the folder it was published to: its tables by name
     #[arg(long, value_name = "URL")]
@@ -281,9 +281,11 @@ pub(super) fn store(endpoint: Option<&str>) -> StoreSpec {
 /// The text of a file that an argument names.
 pub(super) fn read_text(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(|e| {
-        Error::spec(format!("cannot read the file: {e}"))
-            .at(path.display().to_string())
-            .help("the path is taken from the working folder")
+        let help = match e.kind() {
+            ErrorKind::InvalidData => "write the file in UTF-8",
+            _ => "the path is taken from the working folder",
+        };
+        Error::spec(format!("cannot read the file: {e}")).at(path.display().to_string()).help(help)
     })
 }
 

@@ -1,7 +1,7 @@
 //! `labelmill check`: whether a run could start. No rows are read but the first thousand of each text file, from which
 //! the types of its columns are inferred.
 
-use arrow::datatypes::Schema;
+use arrow::datatypes::{DataType, Field, Schema};
 use datafusion::prelude::DataFrame;
 
 use crate::error::{Error, Result};
@@ -9,7 +9,7 @@ use crate::frame::{
     FrameSpec, check_columns, check_listed_labels, check_type_of_features, check_types_of_gold,
 };
 use crate::model::model_kind;
-use crate::pipeline::PipelineSpec;
+use crate::pipeline::{PipelineSpec, warn_of_unread_features};
 use crate::run::Run;
 use crate::sink::{ParquetSink, RunTables};
 use crate::source::files::Format;
@@ -34,13 +34,23 @@ pub async fn check(spec: &PipelineSpec, run: &mut Run) -> Result<()> {
     let sql = &spec.source.sql;
     // Ids and labels of this schema; `None` where later rows may change a type.
     let mut annotated = None;
-    if is_there("annotations", sql.annotations.as_ref()) {
-        match source.annotations(&ctx).await {
-            Ok(query) => {
-                planned.extend(check_annotations(&query, &spec.frame, &source).err());
-                annotated = Some(query).filter(|_| are_types_certain(&source));
+    let query = if is_there("annotations", sql.annotations.as_ref()) {
+        Some(source.annotations(&ctx).await)
+    } else {
+        None
+    };
+    match query {
+        Some(Ok(query)) => {
+            planned.extend(check_annotations(&query, &spec.frame, &source).err());
+            annotated = Some(query).filter(|_| are_types_certain(&source));
+        }
+        not_planned => {
+            // A value that is listed twice as text is so in every type. The first error decides the exit code.
+            let text = Schema::new(vec![Field::new("label", DataType::Utf8, true)]);
+            if let Err(listed) = check_listed_labels(&text, &spec.frame) {
+                errors.insert(0, listed);
             }
-            Err(e) => planned.push(e),
+            planned.extend(not_planned.and_then(Result::err));
         }
     }
     let annotated = annotated.as_ref().map(|query| query.schema().as_arrow());
@@ -66,6 +76,8 @@ pub async fn check(spec: &PipelineSpec, run: &mut Run) -> Result<()> {
                 check_type_of_features(annotated, features, "annotator_features", "annotator_id")
             });
         }
+    } else {
+        warn_of_unread_features(spec, run);
     }
     errors.extend(planned.into_iter().map(|e| source.at_query(e)));
     errors.extend(ParquetSink::open(&spec.sink, &spec.store).err());

@@ -1,5 +1,6 @@
 //! `labelmill predict`: predicts the classes of new features with a saved classifier.
 
+use arrow::datatypes::Schema;
 use serde_json::{Value, json};
 
 use super::at_options;
@@ -95,7 +96,8 @@ async fn predict_and_publish(
         .features_for(&ctx, &learned, run)
         .await?
         .ok_or_else(|| Error::bug("no features were registered"))?;
-    check_columns(&number_columns(query.schema().inner()), &learned, run)?;
+    let table = ctx.table_provider("features").await?.schema();
+    check_columns(&number_columns(query.schema().inner()), &learned, &table, run)?;
     let features = read_features(query, Scratch::of(&what.engine), "--features", run).await;
     source.check_unchanged().await?;
     let features = features?;
@@ -146,9 +148,14 @@ fn learned_columns(description: &Value) -> Result<Vec<String>> {
     Ok(learned.unwrap_or_default())
 }
 
-/// Checks that the given columns of numbers, none where lists are given, are those that the model learned from. Where
-/// either are lists, there are no names to compare, and `run` is warned.
-fn check_columns(given: &[String], learned: &[String], run: &mut Run) -> Result<()> {
+/// Checks that the given columns of numbers, none where lists are given, are those that the model learned from; `table`
+/// has all columns. Where either are lists, there are no names to compare, and `run` is warned.
+fn check_columns(
+    given: &[String],
+    learned: &[String],
+    table: &Schema,
+    run: &mut Run,
+) -> Result<()> {
     match (given, learned) {
         ([], []) => {}
         ([], learned) => run.warn(format!(
@@ -162,14 +169,24 @@ fn check_columns(given: &[String], learned: &[String], run: &mut Run) -> Result<
             offenders(given)
         )),
         (given, learned) => {
-            let missing: Vec<&String> =
-                learned.iter().filter(|name| !given.contains(name)).collect();
-            if !missing.is_empty() {
-                return Err(Error::data("columns that the model learned from are missing")
-                    .at("--features")
-                    .found(offenders(missing))
-                    .help("give every column under the name that it had for training"));
-            }
+            let unread = learned.iter().filter(|name| !given.contains(name));
+            let (others, missing): (Vec<&String>, Vec<&String>) =
+                unread.partition(|name| table.field_with_name(name).is_ok());
+            let error = |what: &str, names: Vec<&String>, help: &str| {
+                let error = Error::data(what).at("--features").found(offenders(&names)).help(help);
+                (!names.is_empty()).then_some(error)
+            };
+            let missing = error(
+                "columns that the model learned from are missing",
+                missing,
+                "give every column under the name that it had for training",
+            );
+            let others = error(
+                "columns that the model learned from do not hold numbers alone",
+                others,
+                "write a number in every row",
+            );
+            Error::all(missing.into_iter().chain(others))?;
         }
     }
     Ok(())

@@ -122,15 +122,15 @@ async fn register_tables(
     if !secrets.is_empty() {
         return Err(Error::spec_problems(secrets));
     }
-    let named = tables.iter().map(|table| {
+    let pairs = tables.iter().map(|table| {
         table.split_once('=').ok_or_else(|| {
             Error::spec("a table needs a name")
                 .found(format!("`{table}`"))
                 .help("write --table name=URL")
         })
     });
-    let named: Vec<(&str, &str)> = named.collect::<Result<_>>()?;
-    let names = || named.iter().map(|(name, _)| *name);
+    let pairs: Vec<(&str, &str)> = pairs.collect::<Result<_>>()?;
+    let names = || pairs.iter().map(|(name, _)| *name);
     let option = |name: &str| format!("--table {name}");
     let mut problems = Problems::default();
     for (name, problem) in name_problems(names(), |name| ctx.table_exist(name).unwrap_or(false)) {
@@ -140,7 +140,7 @@ async fn register_tables(
     let keys: Vec<(String, String)> =
         names().map(|name| (format!("source.tables.{name}"), option(name))).collect();
     let table = |(name, url): &(&str, &str)| ((*name).to_owned(), Location::Url((*url).to_owned()));
-    let spec = SourceSpec { tables: named.iter().map(table).collect(), ..SourceSpec::default() };
+    let spec = SourceSpec { tables: pairs.iter().map(table).collect(), ..SourceSpec::default() };
     let registered = Source::register(ctx, &spec, stores, &RunTables, run).await;
     registered.map(drop).map_err(|e| at_options(e, &keys))
 }

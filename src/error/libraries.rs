@@ -3,6 +3,7 @@
 use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
 use datafusion::sql::sqlparser::parser::ParserError;
+use parquet::errors::ParquetError;
 
 use super::exhausted::is_exhausted;
 use super::{Error, Problem, Stage};
@@ -60,8 +61,8 @@ impl From<ArrowError> for Error {
     }
 }
 
-impl From<parquet::errors::ParquetError> for Error {
-    fn from(error: parquet::errors::ParquetError) -> Self {
+impl From<ParquetError> for Error {
+    fn from(error: ParquetError) -> Self {
         DataFusionError::from(error).into()
     }
 }
@@ -80,6 +81,9 @@ const STORE_HELP: &str =
 
 const DAMAGED_HELP: &str =
     "the file is damaged, cut short, or not what its name says: write it again";
+
+const NO_PARQUET_HELP: &str =
+    "cast the column, for example with cast(x as text), or use another format than Parquet";
 
 const TRY_CAST: &str = "in a query, write try_cast for cast, which makes such a value null, or leave such rows out with `where`";
 
@@ -107,7 +111,10 @@ fn query_error(root: &DataFusionError) -> Error {
         | DataFusionError::Configuration(_)
         | DataFusionError::NotImplemented(_) => Error::spec(text),
         DataFusionError::Internal(_) => Error::new(Stage::Bug, Problem::new(text)),
-        DataFusionError::ParquetError(_) => Error::data(text).help(DAMAGED_HELP),
+        DataFusionError::ParquetError(error) => match error.as_ref() {
+            ParquetError::NYI(what) => Error::data(first_line(what)).help(NO_PARQUET_HELP),
+            _ => Error::data(text).help(DAMAGED_HELP),
+        },
         DataFusionError::ArrowError(error, _) => {
             value_error(error).unwrap_or_else(|| Error::data(text))
         }
@@ -161,7 +168,6 @@ mod tests {
     use arrow::compute::{CastOptions, cast_with_options};
     use arrow::datatypes::{DataType, TimeUnit};
     use datafusion::scalar::ScalarValue;
-    use parquet::errors::ParquetError;
 
     use super::*;
 
@@ -180,6 +186,8 @@ mod tests {
         }
         let damaged = code_and_text(ParquetError::General("bad page".to_owned()));
         assert!(damaged.0 == 3 && damaged.1.contains(DAMAGED_HELP), "{damaged:?}");
+        let unwritten = code_and_text(ParquetError::NYI("an interval".to_owned()));
+        assert_eq!(unwritten, (3, format!("error: an interval\n  help: {NO_PARQUET_HELP}")));
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub(super) struct AnnotationColumns {
     pub(super) annotator: Vec<u32>,
     pub(super) label: Vec<u32>,
     pub(super) weight: Vec<f64>,
-    pub(super) annotated_at: Vec<i64>,
+    pub(super) annotated_at: Vec<i128>,
 }
 
 impl AnnotationColumns {

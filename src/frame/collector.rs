@@ -97,7 +97,7 @@ impl Collector {
         let numbers = [instance, annotator, label].into_iter();
         let numbers: usize = numbers.map(|c| column(c.len(), c.capacity(), size_of::<u32>())).sum();
         let weights = column(weight.len(), weight.capacity(), size_of::<f64>());
-        let times = column(annotated_at.len(), annotated_at.capacity(), size_of::<i64>());
+        let times = column(annotated_at.len(), annotated_at.capacity(), size_of::<i128>());
         let ids = [&self.instances, &self.annotators, &self.labels].into_iter();
         numbers + weights + times + ids.map(|ids| ids.bytes(rows)).sum::<usize>()
     }
@@ -112,7 +112,7 @@ impl Collector {
         let ids = [&self.instances, &self.annotators, &self.labels].into_iter();
         let ids: usize = ids.map(|ids| ids.bytes(0)).sum();
         let AnnotationColumns { instance, weight, annotated_at, .. } = &self.rows;
-        let times = annotated_at.len() * (BYTES_PER_TIME + size_of::<i64>());
+        let times = annotated_at.len() * (BYTES_PER_TIME + size_of::<i128>());
         let numbers = instance.len() * BYTES_PER_ANNOTATION as usize;
         ids + numbers + weight.len() * BYTES_PER_WEIGHT + times
     }

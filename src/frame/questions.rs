@@ -349,7 +349,7 @@ mod tests {
         // A row without a weight is not used; its three numbers are not counted either.
         assert_eq!(n, with_nulls - 1);
         assert_eq!(weighted, plain - 44 + n * BYTES_PER_WEIGHT);
-        assert_eq!(timed, weighted + n * (BYTES_PER_TIME + size_of::<i64>()));
+        assert_eq!(timed, weighted + n * (BYTES_PER_TIME + size_of::<i128>()));
     }
 
     #[test]

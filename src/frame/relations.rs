@@ -274,22 +274,19 @@ fn describe(
         features.rows_of(&frame.instances).map_err(|e| e.or_at("source.features"))?;
     let Indexed { features, index } = features;
     if row_of_instance.iter().all(Option::is_none) {
-        return Err(Error::data("no annotated instance has features")
-            .at("source.features")
-            .found(format!(
-                "{} annotated instances such as `{}`, {} rows of features such as `{}`",
-                frame.instances.len(),
-                frame.instances.text(0),
-                features.ids.len(),
-                features.ids.text(0)
-            ))
-            .help("the ids must be the same in both relations"));
+        let annotated = (&frame.instances, "annotated instance");
+        return Err(nobody_described(annotated, features).at("source.features"));
     }
     let annotators = annotators
         .map(|annotators| {
             let rows = annotators.rows_of(&frame.annotators);
             let rows = rows.map_err(|e| e.or_at("source.annotator_features"))?;
-            Ok::<_, Error>((annotators.features.clone(), rows))
+            let Indexed { features, .. } = annotators;
+            if rows.iter().all(Option::is_none) {
+                let annotated = (&frame.annotators, "annotator");
+                return Err(nobody_described(annotated, features).at("source.annotator_features"));
+            }
+            Ok::<_, Error>((features.clone(), rows))
         })
         .transpose()?;
     let (gold, unknown) = match gold {
@@ -303,6 +300,19 @@ fn describe(
         QuestionFeatures { features: features.clone(), row_of_instance, gold, annotators },
         unknown,
     ))
+}
+
+/// The error for ids, called `what`, of which none has features.
+fn nobody_described((ids, what): (&Ids, &str), features: &Features) -> Error {
+    Error::data(format!("no {what} has features"))
+        .found(format!(
+            "{} {what}s such as `{}`, {} rows of features such as `{}`",
+            ids.len(),
+            ids.text(0),
+            features.ids.len(),
+            features.ids.text(0)
+        ))
+        .help("the ids must be the same in both relations")
 }
 
 /// The number of rows of the plan, exact or estimated, where statistics have it.

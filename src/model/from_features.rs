@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::Spec;
 use crate::error::{Error, Result, Stage};
 use crate::frame::{Annotations, Evidence, Matrix, QuestionFeatures};
+use crate::run::Run;
 use crate::spec::{Problems, check_schema};
 
 /// The features, which a model of this kind needs.
@@ -31,6 +32,27 @@ pub(super) fn without_features(without: usize, all: usize) -> String {
     format!(
         "{without} of {all} annotated instances have no features: their labels follow from annotations alone"
     )
+}
+
+/// Warns of features of annotators that some annotators lack, or that the model of this kind does not read.
+pub(super) fn warn_of_annotator_features(
+    kind: &str,
+    is_read: bool,
+    described: &QuestionFeatures,
+    run: &mut Run,
+) {
+    let Some((_, rows)) = described.annotator_matrix() else { return };
+    let without = rows.iter().filter(|row| row.is_none()).count();
+    if !is_read {
+        run.warn(format!(
+            "`{kind}` does not learn from features of annotators: source.annotator_features changes nothing"
+        ));
+    } else if without > 0 {
+        run.warn(format!(
+            "{without} of {} annotators have no features: they are treated as the mean of those that have",
+            rows.len()
+        ));
+    }
 }
 
 /// The warning for a model whose posteriors say nothing new where no instance has a second annotator; `None` if one

@@ -23,7 +23,7 @@ use crate::sink::{
     BeginOutcome, Contents, JobCommand, JobIdentity, ParquetSink, Published, RunTables, Sink,
     digest, model_files,
 };
-use crate::source::{InferenceScope, Source};
+use crate::source::{InferenceScope, Source, SourceSpec};
 use crate::store::{StoreLocation, shown};
 use crate::tables::metrics::Metric;
 use crate::tables::{FilledTable, InputRecord, Outcome, QuestionResult, RunRecord, Table};
@@ -134,6 +134,8 @@ async fn read_relations(
         let features = source.features(ctx, run).await?;
         relations.features = features.map(|query| (query, Scratch::of(&spec.engine)));
         relations.annotator_features = source.annotator_features(ctx, run).await?;
+    } else {
+        warn_of_unread_features(spec, run);
     }
     let frames = collect(relations, &spec.frame, run).await;
     frames.map_err(|e| e.or_at("source.annotations"))
@@ -191,6 +193,28 @@ pub(crate) fn inputs(source: &Source) -> Vec<InputRecord> {
         })
     });
     objects.chain(queries).collect()
+}
+
+/// Warns of features that the model, which learns from annotations alone, does not read. A query may read them for the
+/// annotations or gold.
+pub(crate) fn warn_of_unread_features(spec: &PipelineSpec, run: &mut Run) {
+    let SourceSpec { sql, annotator_features, .. } = &spec.source;
+    let given = [
+        ("source.features", spec.source.has_features()),
+        (
+            "source.annotator_features",
+            annotator_features.is_some() || sql.annotator_features.is_some(),
+        ),
+    ];
+    let keys: Vec<&str> =
+        given.into_iter().filter(|(_, given)| *given).map(|(key, _)| key).collect();
+    if !keys.is_empty() && sql.annotations.is_none() && sql.gold.is_none() {
+        run.warn(format!(
+            "`{}` learns from annotations alone: {} changes nothing",
+            spec.model.kind,
+            keys.join(" with ")
+        ));
+    }
 }
 
 /// Warns of questions that are left out and of a reason for which most rows are rejected; otherwise nobody would notice

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::Column;
-use datafusion::logical_expr::Expr;
+use datafusion::logical_expr::{Expr, cast};
 use datafusion::prelude::{DataFrame, SessionContext};
 
 use super::ColumnsSpec;
@@ -43,7 +43,14 @@ pub(super) async fn query(
     }
     relation.check(&numbers)?;
     let plain = |name: &str| Expr::Column(Column::new_unqualified(name));
-    let chosen = std::iter::once(plain(wanted_id).alias(id)).chain(numbers.into_iter().map(plain));
+    let decoded = |name: &str| match relation.field(name).map(Field::data_type) {
+        Some(encoded) if !encoded.is_numeric() && is_number(encoded) => {
+            cast(plain(name), value_type(encoded).clone()).alias(name)
+        }
+        _ => plain(name),
+    };
+    let chosen =
+        std::iter::once(plain(wanted_id).alias(id)).chain(numbers.into_iter().map(decoded));
     Ok(frame.select(chosen.collect::<Vec<_>>())?)
 }
 
@@ -71,7 +78,7 @@ impl<'a> FeatureTable<'a> {
                 None => Err(missing((self.table, self.sql), "features", name, self.fields)),
             };
         }
-        let numbers = self.own().filter(|f| f.data_type().is_numeric()).map(|f| f.name().as_str());
+        let numbers = self.own().filter(|f| is_number(f.data_type())).map(|f| f.name().as_str());
         let numbers: HashSet<&str> = numbers.collect();
         let has_learned =
             !learned.is_empty() && learned.iter().all(|name| numbers.contains(name.as_str()));
@@ -85,21 +92,21 @@ impl<'a> FeatureTable<'a> {
         if has_learned {
             return Ok(learned.iter().map(String::as_str).collect());
         }
-        let others = self.own().filter(|f| !f.data_type().is_numeric());
+        let others = self.own().filter(|f| !is_number(f.data_type()));
         refuse_mixed(self.table, others.clone())?;
         if !all.is_empty() {
             // A query may select other columns for a reason; of a file nobody may have seen that one holds no numbers.
             let could_be = |f: &&Field| {
                 holds_numbers(f.data_type()) || (self.sql.is_none() && !self.columns.has(f.name()))
             };
-            warn_of_ignored(self.table, others.filter(could_be), "columns of numbers are", run);
+            warn_of_ignored(self.table, others.filter(could_be), "the columns of numbers are", run);
         }
         Ok(all)
     }
 
     /// All columns of numbers without ids and labels. Labels and classes as features would leak the target to the model.
     fn all_numbers(&self, run: &mut Run) -> Vec<&'a str> {
-        let numbers = self.fields.iter().filter(|f| f.data_type().is_numeric());
+        let numbers = self.fields.iter().filter(|f| is_number(f.data_type()));
         let numbers = numbers.map(|f| f.name().as_str()).filter(|name| *name != self.id);
         let (kept, left): (Vec<&str>, Vec<&str>) =
             numbers.partition(|name| !self.is_reserved(name));
@@ -169,7 +176,7 @@ fn refuse_mixed<'a>(table: &str, columns: impl Iterator<Item = &'a Field>) -> Re
         .help("write numbers alone; or name the other columns alone in source.sql, where these are no features"))
 }
 
-/// Warns of columns that could be features if the others were not chosen by default; `chosen` says which were.
+/// Warns of columns that could be features if others were not chosen by default; `chosen` names those, with a verb.
 fn warn_of_ignored<'a>(
     table: &str,
     columns: impl Iterator<Item = &'a Field>,
@@ -179,7 +186,7 @@ fn warn_of_ignored<'a>(
     let names: Vec<&String> = columns.map(Field::name).collect();
     if !names.is_empty() {
         run.warn(format!(
-            "columns of `{table}` are not read as features, because {chosen}: {} (source.columns.features, in \
+            "columns of `{table}` are not read as features: {}; only {chosen} (source.columns.features, in \
              `predict` --features-column, names the column of lists to read; in a pipeline, source.sql.{table} \
              can make columns numbers, or leave them out)",
             offenders(names)
@@ -187,12 +194,25 @@ fn warn_of_ignored<'a>(
     }
 }
 
+/// The type of the values, also behind a dictionary or run ends.
+fn value_type(data_type: &DataType) -> &DataType {
+    match data_type {
+        DataType::Dictionary(_, values) => values,
+        DataType::RunEndEncoded(_, values) => values.data_type(),
+        own => own,
+    }
+}
+
+fn is_number(data_type: &DataType) -> bool {
+    value_type(data_type).is_numeric()
+}
+
 fn holds_numbers(data_type: &DataType) -> bool {
     match data_type {
         DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
             item.data_type().is_numeric()
         }
-        other => other.is_numeric(),
+        other => is_number(other),
     }
 }
 
@@ -237,7 +257,8 @@ fn missing(
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::RecordBatch;
+    use arrow::array::{ArrayRef, Float32Array, Int64Array, RecordBatch, StringArray};
+    use arrow::compute::cast;
     use arrow::datatypes::Schema;
 
     use super::*;
@@ -284,6 +305,35 @@ mod tests {
                 assert!(error.contains("the column `vector` is missing"), "{error}");
             }
         }
+    }
+
+    #[tokio::test]
+    async fn numbers_behind_a_dictionary_or_run_ends_are_features() {
+        let plain: [ArrayRef; 2] = [
+            Arc::new(Float32Array::from(vec![Some(0.5), None, Some(0.5)])),
+            Arc::new(Int64Array::from(vec![7, 7, 8])),
+        ];
+        let dictionary =
+            DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::Float32));
+        let run_ends = Arc::new(Field::new("run_ends", DataType::Int32, false));
+        let items = Arc::new(Field::new("values", DataType::Int64, true));
+        let runs = DataType::RunEndEncoded(run_ends, items);
+        let ids: ArrayRef = Arc::new(StringArray::from(vec!["i", "j", "k"]));
+        let batch = RecordBatch::try_from_iter_with_nullable([
+            ("instance_id", ids, true),
+            ("share", cast(&plain[0], &dictionary).unwrap(), true),
+            ("count", cast(&plain[1], &runs).unwrap(), true),
+        ]);
+        let ctx = SessionContext::new();
+        ctx.register_batch("features", batch.unwrap()).unwrap();
+        let mut run = Run::new(0);
+        let (id, columns) = (("instance_id", None), ColumnsSpec::default());
+        let chosen = query(&ctx, "features", None, id, (&columns, &[]), &mut run).await.unwrap();
+        let rows = chosen.collect().await.unwrap().remove(0);
+        assert_eq!(rows.schema().field(1).name(), "share");
+        assert_eq!(rows.schema().field(2).name(), "count");
+        assert_eq!(rows.columns()[1..], plain);
+        assert!(run.warnings().is_empty(), "{:?}", run.warnings());
     }
 
     /// A Parquet file of such lists has no row that can be read.

@@ -39,12 +39,16 @@ impl<'a> FoundColumns<'a> {
 
     fn help(self, contract: &str, wanted: &str) -> String {
         if let [header] = self.names
-            && let Some(other) = header.chars().find(|c| ";|\t".contains(*c))
+            && let Some(other) = header.chars().find(|c| ",;|\t".contains(*c))
         {
-            return format!(
-                "do `{}` separate the columns? Write the file with commas, or as .tsv with tabs",
-                other.escape_default()
-            );
+            return match other {
+                ',' => "do commas separate the columns? Then the file's name must end in .csv"
+                    .to_owned(),
+                other => format!(
+                    "do `{}` separate the columns? Write the file with commas, or as .tsv with tabs",
+                    other.escape_default()
+                ),
+            };
         }
         if let Some(line) = self.proposal() {
             return format!("write `{line}`");
@@ -221,6 +225,27 @@ mod tests {
             let proposed = annotations(names);
             assert_eq!(proposed, format!("source.columns = {line}"), "{names:?}");
             assert!(proposed.parse::<toml::Table>().is_ok(), "{proposed}");
+        }
+    }
+
+    #[test]
+    fn the_header_of_a_file_that_is_read_as_one_column_shows_what_separates_its_columns() {
+        for (header, question) in [
+            (
+                "item,user,label",
+                "do commas separate the columns? Then the file's name must end in .csv",
+            ),
+            (
+                "item;user;label",
+                "do `;` separate the columns? Write the file with commas, or as .tsv with tabs",
+            ),
+        ] {
+            let (names, columns) = ([header.to_owned()], ColumnsSpec::default());
+            let relation = Relation::Annotations;
+            let found =
+                FoundColumns { relation, origin: Origin::Table, columns: &columns, names: &names };
+            let error = found.missing("instance_id").to_string();
+            assert!(error.ends_with(&format!("help: {question}")), "{error}");
         }
     }
 

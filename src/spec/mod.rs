@@ -43,6 +43,9 @@ pub struct Overrides {
     pub var: Vec<String>,
 }
 
+/// What is wrong with an integer that TOML, whose integers have a sign and 64 bits, does not hold.
+const LARGE_INTEGER: &str = "an integer of TOML is at most 9223372036854775807";
+
 /// Parses a TOML text.
 ///
 /// # Errors
@@ -58,7 +61,10 @@ pub fn parse(text: &str, place: &str) -> Result<toml::Table> {
         return Err(not_toml("brackets are nested too deep".to_owned(), Some(byte)));
     }
     text.parse().map_err(|e: toml::de::Error| {
-        let what = e.message().lines().collect::<Vec<_>>().join(", ");
+        let what = match e.message() {
+            text if text.ends_with(" value was too large") => LARGE_INTEGER.to_owned(),
+            text => text.lines().collect::<Vec<_>>().join(", "),
+        };
         not_toml(what, e.span().map(|span| span.start))
     })
 }
@@ -103,6 +109,8 @@ fn checked<T: DeserializeOwned>(
     let value = serde_json::to_value(&table)
         .map_err(|e| Error::spec(format!("a value has no JSON form: {e}")).at(place))?;
     validate::validate(&value, schema, place, &mut problems);
+    // TOML has no null: each of them is a number that is not finite.
+    problems.0.retain(|problem| problem.found.as_deref() != Some("`null`"));
     problems.into_result()?;
     serde_path_to_error::deserialize(toml::Value::Table(table)).map_err(|e| {
         Error::spec(e.inner().message().to_owned()).at(format!("{place}: {}", e.path()))
@@ -176,16 +184,19 @@ fn expand(
             continue;
         }
         let name = rest[start + 2..].split_once('}').map(|(name, _)| name);
-        let Some(name) = name.filter(|name| name.chars().all(is_of_a_name)) else {
+        let is_name = |name: &&str| !name.is_empty() && name.chars().all(is_of_a_name);
+        let Some(name) = name.filter(is_name) else {
+            let has_no_name = rest[start..].starts_with("${}");
+            let fault = if has_no_name { "has no name" } else { "is never closed" };
             // A part of a URL no longer shows which part of it is a secret.
             let shown = redacted_location(text);
             let found = if shown == text { &rest[start..] } else { shown.as_str() };
             problems.push(
-                Problem::new("a variable is never closed")
+                Problem::new(format!("a variable {fault}"))
                     .at(place)
                     .found(format!("`{found}`"))
                     .help(
-                        "close it as in ${name}, of letters, digits, _, - and .; or write $${ where no variable is meant",
+                        "write it as ${name}, of letters, digits, _, - and .; or $${ where no variable is meant",
                     ),
             );
             break;
@@ -303,6 +314,42 @@ mod tests {
         expand("${dss}", &vars(&[("ds", "1")]), "f: source", &mut problems);
         let error = problems.into_result().unwrap_err().to_string();
         assert!(error.contains("did you mean `ds`?"), "{error}");
+    }
+
+    #[test]
+    fn a_variable_without_a_name_is_not_given_on_the_command_line() {
+        let mut problems = Problems::default();
+        expand("a/${}/b", &vars(&[("ds", "1")]), "f: source", &mut problems);
+        let error = problems.into_result().unwrap_err().to_string();
+        assert!(error.contains("a variable has no name"), "{error}");
+        assert!(error.contains("found: `${}/b`") && !error.contains("--var"), "{error}");
+    }
+
+    #[test]
+    fn a_number_that_no_value_can_be_is_one_problem() {
+        let schema =
+            serde_json::json!({"properties": {"n": {"type": "integer"}, "x": {"type": "number"}}});
+        let error = |text: &str, set: &str| -> Result<(), String> {
+            let overrides = Overrides { set: vec![set.to_owned()], ..Overrides::default() };
+            let table = parse(text, "p.toml").map_err(|e| e.to_string())?;
+            let made: Result<BTreeMap<String, f64>> =
+                from_table(table, "p.toml", &overrides, &schema);
+            made.map(drop).map_err(|e| e.to_string())
+        };
+        for (text, number) in [("x = nan", "NaN"), ("x = -inf", "-inf")] {
+            let wanted =
+                format!("error: the number must be finite\n  where: p.toml: x\n  found: {number}");
+            assert_eq!(error(text, "n=1"), Err(wanted));
+        }
+        let large = "9223372036854775808";
+        let told = error(&format!("x = 1\nn = {large}"), "x=1.5").unwrap_err();
+        assert!(
+            told.starts_with("error: an integer of TOML is at most 9223372036854775807\n"),
+            "{told}"
+        );
+        let told = error("x = 1.5", &format!("n={large}")).unwrap_err();
+        let [what, help] = ["error: expected integer\n", "help: an integer of TOML is at most"];
+        assert!(told.starts_with(what) && told.contains(help), "{told}");
     }
 
     #[test]

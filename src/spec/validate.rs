@@ -14,7 +14,7 @@
 
 use serde_json::Value;
 
-use super::{Problems, join};
+use super::{LARGE_INTEGER, Problems, join};
 use crate::error::{Problem, did_you_mean, offenders};
 
 /// The largest amount: a larger one, such as a smoothing of 1e308, only overflows the sums that it is added to.
@@ -102,7 +102,7 @@ impl Validator<'_> {
                 None => self.unknown_word(kind, &names, &key),
             },
             Some(other) => {
-                self.report(&key, wrong_type("string", other).help(one_of_words(&names)))
+                self.report(&key, wrong_type("string", other).help(one_of_words(&names)));
             }
             None => self.report(path, missing("kind").help(one_of_words(&names))),
         }
@@ -117,7 +117,13 @@ impl Validator<'_> {
         let fits = type_fits(value, schema);
         if !fits {
             let expected = type_name(schema).unwrap_or_else(|| "another type".to_owned());
-            self.report(path, wrong_type(&expected, value));
+            let text = value.as_str().filter(|text| text.parse::<i64>().is_err());
+            let is_large = text.is_some_and(|text| text.parse::<u128>().is_ok());
+            let mut problem = wrong_type(&expected, value);
+            if is_large && types(schema).contains(&"integer") {
+                problem = problem.help(LARGE_INTEGER);
+            }
+            self.report(path, problem);
         }
         fits
     }

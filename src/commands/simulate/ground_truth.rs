@@ -229,7 +229,16 @@ impl GroundTruth {
 }
 
 fn rows_of(features: &Features, instances: &Ids) -> Result<Vec<u32>> {
-    let rows = features.rows_of(instances).map_err(|e| e.or_at("--features"))?;
+    let rows = features.rows_of(instances).map_err(|e| {
+        let [own, of_truth] = [&features.ids, instances].map(|ids| ids.values().data_type());
+        if own == of_truth {
+            return e.at("--features");
+        }
+        e.what("`instance_id` has another type than the truth has")
+            .at("--features")
+            .found(format!("{own} here, {of_truth} there"))
+            .help("the same value in two types is two values: write both with one type")
+    })?;
     let lacking = || (0..rows.len()).filter(|i| rows[*i].is_none());
     if lacking().next().is_some() {
         return Err(Error::data("instances of the truth have no features")
@@ -238,4 +247,28 @@ fn rows_of(features: &Features, instances: &Ids) -> Result<Vec<u32>> {
             .help("do the ids have the same form? every instance needs a row"));
     }
     Ok(rows.into_iter().flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::StringArray;
+
+    use super::*;
+    use crate::frame::Matrix;
+
+    #[test]
+    fn the_ids_of_features_are_compared_with_those_of_the_truth() {
+        let ids = Ids::in_order(Arc::new(StringArray::from(vec!["1"])));
+        let matrix = Arc::new(Matrix::from_rows(1, &[0.0]));
+        let features = Features { ids, columns: Vec::new(), matrix };
+        let instances = Ids::in_order(Arc::new(Int64Array::from(vec![1])));
+        let error = rows_of(&features, &instances).unwrap_err();
+        assert_eq!(error.exit_code(), 3);
+        assert_eq!(
+            error.to_string(),
+            "error: `instance_id` has another type than the truth has\n  where: --features\n  \
+             found: Utf8 here, Int64 there\n  \
+             help: the same value in two types is two values: write both with one type"
+        );
+    }
 }

@@ -42,7 +42,7 @@ impl Features {
     /// # Errors
     /// When `ids` have another type than those of the features.
     pub fn rows_of(&self, ids: &Ids) -> Result<Vec<Option<u32>>> {
-        self.ids.index("features")?.lookup_ids(ids)
+        self.ids.index("instance_id")?.lookup_ids(ids)
     }
 }
 

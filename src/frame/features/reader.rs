@@ -15,6 +15,8 @@ use crate::frame::shown_column::ShownColumn;
 
 /// Collects features batch by batch.
 pub(in crate::frame) struct FeatureReader {
+    /// What a query of a pipeline can do about rows that no model can read. `predict` has no queries of its own.
+    query: String,
     ids: Interner,
     columns: Vec<String>,
     scratch: Option<Scratch>,
@@ -27,10 +29,6 @@ enum BatchNumbers {
     Bytes(Vec<u8>),
     F32s(Vec<f32>),
 }
-
-/// The help for rows that no model can read. `predict` has no queries of its own.
-const HELP_FOR_BAD_ROWS: &str =
-    "replace such values, or leave out their rows; in a pipeline, source.sql.features can";
 
 impl FeatureReader {
     /// The number of ids so far.
@@ -45,8 +43,11 @@ impl FeatureReader {
     }
 
     pub(in crate::frame) fn new(schema: &Schema, scratch: Scratch) -> Self {
+        let id = schema.field(0);
+        let table = if id.name() == "annotator_id" { "annotator_features" } else { "features" };
         Self {
-            ids: Interner::new(schema.field(0)),
+            query: format!("in a pipeline, source.sql.{table} can"),
+            ids: Interner::new(id),
             columns: number_columns(schema),
             scratch: Some(scratch),
             shape: schema.fields().get(1).and_then(|f| tensor_shape(f)),
@@ -64,7 +65,7 @@ impl FeatureReader {
         self.ids.intern(ids, &mut numbers)?;
         let name = |row: usize| array_value_to_string(ids, row).unwrap_or_default();
         if let Some(row) = numbers.iter().position(|n| *n == NULL) {
-            return Err(without_id(ids, &numbers, row)?);
+            return Err(without_id(ids, &numbers, row)?.help(self.help()));
         }
         let mut is_new = |n: u32| {
             let is_next = n as usize == next;
@@ -76,9 +77,14 @@ impl FeatureReader {
         if !again.is_empty() {
             return Err(Error::data("an id has several rows of features")
                 .found(offenders(again))
-                .help("keep one row an id; in a pipeline, source.sql.features can"));
+                .help(format!("keep one row an id; {}", self.query)));
         }
-        let (width, numbers) = flatten(&batch.columns()[1..], &name)?;
+        let missing = |row: usize| {
+            Error::data("a row of features is missing, in whole or in part")
+                .found(format!("null for `{}`", name(row)))
+                .help(self.help())
+        };
+        let (width, numbers) = flatten(&batch.columns()[1..], &name, &missing)?;
         let writer = self.writer(width, &numbers);
         if writer.width() != width {
             return Err(Error::data("rows of features differ in length").found(format!(
@@ -102,11 +108,15 @@ impl FeatureReader {
                     };
                     return Err(Error::data(what)
                         .found(format!("{text} in {place} of `{}`", name(row)))
-                        .help(HELP_FOR_BAD_ROWS));
+                        .help(self.help()));
                 }
                 writer.push_f32s(&values)
             }
         }
+    }
+
+    fn help(&self) -> String {
+        format!("replace such values, or leave out their rows; {}", self.query)
     }
 
     fn writer(&mut self, width: usize, numbers: &BatchNumbers) -> &mut MatrixWriter {
@@ -147,9 +157,7 @@ fn without_id(ids: &ArrayRef, numbers: &[u32], row: usize) -> Result<Error> {
         (None, Some(next)) => format!("before the row of `{}`", shown.value(next)),
         (None, None) => format!("in each of {} rows that were read together", numbers.len()),
     };
-    Ok(Error::data("a row of features has no id")
-        .found(format!("{} {place}", shown.value(row)))
-        .help(HELP_FOR_BAD_ROWS))
+    Ok(Error::data("a row of features has no id").found(format!("{} {place}", shown.value(row))))
 }
 
 /// The `k`-th number of a row as it stands in the file, before it becomes 32 bits.
@@ -177,13 +185,12 @@ fn tensor_shape(field: &Field) -> Option<Vec<usize>> {
 }
 
 /// How many numbers a row has, and the numbers of all rows, one row after the other.
-fn flatten(columns: &[ArrayRef], name: &dyn Fn(usize) -> String) -> Result<(usize, BatchNumbers)> {
-    let missing = |row: usize| {
-        Error::data("a row of features is missing, in whole or in part")
-            .found(format!("null for `{}`", name(row)))
-            .help(HELP_FOR_BAD_ROWS)
-    };
-    let [list] = columns else { return interleave(columns, &missing) };
+fn flatten(
+    columns: &[ArrayRef],
+    name: &dyn Fn(usize) -> String,
+    missing: &dyn Fn(usize) -> Error,
+) -> Result<(usize, BatchNumbers)> {
+    let [list] = columns else { return interleave(columns, missing) };
     let rows = list.len();
     if let Some(row) = (0..rows).find(|row| list.is_null(*row)) {
         return Err(missing(row));
@@ -196,7 +203,7 @@ fn flatten(columns: &[ArrayRef], name: &dyn Fn(usize) -> String) -> Result<(usiz
         }
         DataType::LargeList(item) => {
             let narrow = DataType::List(Arc::clone(item));
-            return flatten(&[cast(list, &narrow)?], name);
+            return flatten(&[cast(list, &narrow)?], name, missing);
         }
         DataType::List(_) => {
             let offsets = list.as_list::<i32>().value_offsets();
@@ -214,7 +221,7 @@ fn flatten(columns: &[ArrayRef], name: &dyn Fn(usize) -> String) -> Result<(usiz
             let all = (offsets[rows] - offsets[0]).unsigned_abs() as usize;
             list.as_list::<i32>().values().slice(first, all)
         }
-        _ => return interleave(columns, &missing),
+        _ => return interleave(columns, missing),
     };
     let width = values.len() / rows;
     if width == 0 {
@@ -266,6 +273,28 @@ mod tests {
         let batch = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
         let mut reader = FeatureReader::new(&batch.schema(), Scratch::default());
         reader.push(&batch).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_query_that_can_leave_out_rows_is_that_of_the_relation() {
+        let of_annotators = |ids: [Option<&str>; 2], values: [f64; 2]| {
+            let ids: ArrayRef = Arc::new(StringArray::from(ids.to_vec()));
+            let numbers: ArrayRef = Arc::new(Float64Array::from(values.to_vec()));
+            let columns = [("annotator_id", ids, true), ("age", numbers, true)];
+            let batch = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
+            let mut reader = FeatureReader::new(&batch.schema(), Scratch::default());
+            reader.push(&batch).unwrap_err().to_string()
+        };
+        for (ids, values) in [
+            ([Some("a"), Some("a")], [0.0, 1.0]),
+            ([Some("a"), Some("b")], [0.0, f64::NAN]),
+            ([Some("a"), None], [0.0, 1.0]),
+        ] {
+            let error = of_annotators(ids, values);
+            assert!(error.ends_with("source.sql.annotator_features can"), "{error}");
+        }
+        let error = error(&["a", "a"], Arc::new(Float64Array::from(vec![0.0, 1.0])));
+        assert!(error.ends_with("source.sql.features can"), "{error}");
     }
 
     #[test]

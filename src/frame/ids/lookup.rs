@@ -71,8 +71,8 @@ impl IdIndex {
     pub fn lookup_ids(&self, ids: &Ids) -> Result<Vec<Option<u32>>> {
         let field = ids.field(self.field.name());
         let types = [&self.field, &field].map(|field| IdType::of(field.data_type()));
-        if types == [IdType::Text, IdType::Integer] {
-            // Tables hold both in one column, with one type.
+        if types == [IdType::Text, IdType::Integer] && is_untyped(&self.field) {
+            // Tables hold both in one column, with one type. Untyped text of integers alone became integers.
             return Err(Error::data(format!("`{}` is text here and integers there", self.field.name()))
                 .found("integers in the annotations, and text that is no integer beside them")
                 .help("write the ids with one type: integers alone, or text with a letter in the annotations too"));
@@ -138,6 +138,21 @@ mod tests {
             let index = Ids::in_order(ids).index("id").unwrap();
             assert_eq!(index.lookup(&field, &texts).unwrap(), found);
         }
+    }
+
+    /// Text with a type stays text, whether or not all of it is integers.
+    #[test]
+    fn text_of_integers_in_a_typed_file_has_another_type_than_integers() {
+        let annotated = Ids::in_order(Arc::new(Int64Array::from(vec![1])));
+        let mut features = Ids::in_order(Arc::new(StringArray::from(vec!["1"])));
+        let error = |features: &Ids| {
+            features.index("instance_id").unwrap().lookup_ids(&annotated).unwrap_err().to_string()
+        };
+        let typed = error(&features);
+        assert!(typed.contains("found: Utf8 here, Int64 there"), "{typed}");
+        features.is_untyped = true;
+        let untyped = error(&features);
+        assert!(untyped.contains("and text that is no integer beside them"), "{untyped}");
     }
 
     /// The error named the types the wrong way round.

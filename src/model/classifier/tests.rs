@@ -23,12 +23,7 @@ impl Owned {
         Self::of_rows(matrix, rows, targets.to_vec(), weights.to_vec())
     }
 
-    fn of_rows(
-        matrix: Arc<Matrix>,
-        rows: Vec<u32>,
-        targets: Vec<f64>,
-        weights: Vec<f64>,
-    ) -> Self {
+    fn of_rows(matrix: Arc<Matrix>, rows: Vec<u32>, targets: Vec<f64>, weights: Vec<f64>) -> Self {
         let features = ExampleFeatures::new(Arc::clone(&matrix), rows.clone());
         let n_classes = targets.len() / weights.len();
         Self { matrix, rows, targets, weights, n_classes, features }

@@ -164,6 +164,7 @@ impl Model for Gem {
     fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
         let (a, kind) = (evidence.annotations, Self::KIND);
         let described = from_features::described_of(evidence, kind)?;
+        from_features::warn_of_annotator_features(kind, false, described, run);
         let mut steps = Steps::new(self, a, described, run)?;
         if run.keeps_checkpoints() {
             steps.fingerprint = Some(steps.fingerprint_of(a)?);

@@ -41,6 +41,8 @@ impl<N: CrowdNet> Model for Neural<N> {
         let (aggregated, data) = prepared(self, training, held_out, run)?;
         let valid = gold_to_select_by(train, described)?;
         let sizes = self.sizes(dims, described);
+        let reads_annotators = sizes.annotator_features.is_some();
+        from_features::warn_of_annotator_features(N::KIND, reads_annotators, described, run);
         let (learners, device) = learners_for(self, &data, &sizes, run)?;
         if !self.model.heads(&sizes).classifier && data.annotations.trusted.is_some() {
             run.warn(format!(

@@ -130,9 +130,8 @@ mod tests {
     fn rows_at_once_follow_from_features_and_heads_without_a_larger_layer() {
         let kind = Architecture::Linear;
         let spec = BackboneSpec { kind, batch_norm: false, ..BackboneSpec::default() };
-        let rows = |features, heads: &Heads| {
-            network_of(&spec, &[features], heads).rows_at_once(1 << 30)
-        };
+        let rows =
+            |features, heads: &Heads| network_of(&spec, &[features], heads).rows_at_once(1 << 30);
         assert_eq!(rows(300_000, &Heads::CLASSIFIER), (1 << 28) / 300_002);
         assert_eq!(rows(300_000, &Heads::HIDDEN), (1 << 28) / 300_000);
         assert_eq!(rows(300, &Heads::CLASSIFIER), 1024);

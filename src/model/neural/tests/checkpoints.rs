@@ -138,7 +138,7 @@ fn a_checkpoint_of_other_features_of_annotators_is_not_resumed() {
             run.keep_checkpoint(Some(folder.path().join("state")));
             let evidence = Evidence { annotations: &a, described: Some(described) };
             readers(0.1, 40).fit(evidence, &mut run).unwrap();
-            run.warnings().len()
+            run.warnings().iter().filter(|warning| warning.contains("checkpoint")).count()
         };
         let first = with_annotators(&a);
         assert_eq!([warnings(&first), warnings(&first)], [0, 0]);
