@@ -66,21 +66,14 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
     let read_at = run.clock.seconds();
     let mut checkpoints = Checkpoints::of(spec, &job.digest);
     let mut outcome = tokio::task::block_in_place(|| fit(spec, frames, &mut checkpoints, run))?;
-    let rows = |count: fn(&Frame) -> u64| outcome.answers.iter().map(|a| count(&a.frame)).sum();
     outcome.run = RunRecord {
         run_id,
         spec: redacted_json(spec.to_json()?).to_string(),
-        seed: spec.seed,
         inputs,
-        rows_read: rows(|f| f.rows_read),
-        rows_used: rows(Frame::rows_used),
-        rows_rejected: rows(Frame::rows_rejected),
-        device: outcome.answers[0].fitted.device.clone(),
-        converged: outcome.answers.iter().all(|a| a.fitted.stop.converged),
         seconds_reading: read_at - began,
         seconds_fitting: run.clock.seconds() - read_at,
         peak_memory_bytes: crate::run::peak_memory_bytes(),
-        warnings: run.warnings().to_vec(),
+        ..outcome.run
     };
     let measures = Measures::of(&outcome);
     spec.gate.check(&measures)?;
@@ -162,12 +155,23 @@ pub fn fit(
         answers.push(answer);
     }
     run.keep_warnings_of_machine();
-    Ok(Outcome {
-        answers,
-        decide: spec.decide.clone(),
-        metrics,
-        run: RunRecord { seed: spec.seed, ..RunRecord::default() },
-    })
+    let record = fit_record(spec, &answers, run);
+    Ok(Outcome { answers, decide: spec.decide.clone(), metrics, run: record })
+}
+
+/// The facts that are known once every question is fitted, whether or not the run is published.
+fn fit_record(spec: &PipelineSpec, answers: &[QuestionResult], run: &Run) -> RunRecord {
+    let rows = |count: fn(&Frame) -> u64| answers.iter().map(|a| count(&a.frame)).sum();
+    RunRecord {
+        seed: spec.seed,
+        rows_read: rows(|f| f.rows_read),
+        rows_used: rows(Frame::rows_used),
+        rows_rejected: rows(Frame::rows_rejected),
+        device: answers.first().map(|a| a.fitted.device.clone()).unwrap_or_default(),
+        converged: answers.iter().all(|a| a.fitted.stop.converged),
+        warnings: run.warnings().to_vec(),
+        ..RunRecord::default()
+    }
 }
 
 /// The input files of every source, and the files of queries.
