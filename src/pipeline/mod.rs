@@ -10,7 +10,7 @@ mod spec;
 use datafusion::prelude::SessionContext;
 use serde_json::json;
 
-use crate::calibration::calibrate;
+use crate::calibration::{calibrate, check_data};
 use crate::decide::{Tally, TieSeed};
 use crate::error::{Error, Problem, Result, offenders};
 use crate::frame::{Frame, Rejects, Relations, Scratch, collect, dense_result_bytes};
@@ -144,6 +144,11 @@ pub fn fit(
     run: &mut Run,
 ) -> Result<Outcome> {
     let loaded = spec.model.load()?;
+    if spec.calibration.is_on() {
+        for frame in &frames {
+            check_data(&spec.calibration, frame).map_err(|e| e.about_some(frame.subject()))?;
+        }
+    }
     let (mut answers, mut metrics) = (Vec::with_capacity(frames.len()), Vec::new());
     for (question, frame) in frames.into_iter().enumerate() {
         let subject = frame.subject();
