@@ -240,7 +240,7 @@ fn fit_question(
         match switching::switched(&frame.annotations, confusion) {
             Ok(Some(names)) => run.warn(switch_warning(&frame, &names)),
             // Gold that trains holds the classes in their places.
-            Err(TooManyClasses(n)) if !frame.gold.iter().any(|gold| gold.role.trains()) => {
+            Err(TooManyClasses(n)) if !trains_on_gold(&frame) => {
                 run.warn(format!(
                     "it is not checked whether the fit has switched labels, as {n} classes occur: compare with \
                      majority_vote, or give some gold that trains"
@@ -268,11 +268,19 @@ fn switch_warning(frame: &Frame, names: &[usize]) -> String {
     let moved = names.iter().enumerate().filter(|(k, l)| k != *l);
     let pairs =
         moved.map(|(k, l)| format!("{} as {}", frame.labels.text(k), frame.labels.text(*l)));
+    let advice = if trains_on_gold(frame) {
+        "they contradict the gold that trains, or it is too little for the fit; check the gold, and what the labels mean"
+    } else {
+        "the fit may have switched labels; compare with majority_vote, or give some gold that trains"
+    };
     format!(
-        "the annotators agree better with the classes under other names ({}): the fit may have switched labels; \
-         compare with majority_vote, or give some gold",
+        "the annotators agree better with the classes under other names ({}): {advice}",
         crate::error::offenders(pairs)
     )
+}
+
+fn trains_on_gold(frame: &Frame) -> bool {
+    frame.gold.iter().any(|gold| gold.role.trains())
 }
 
 #[cfg(test)]
