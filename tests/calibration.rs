@@ -229,9 +229,24 @@ fn a_trusted_class_stays_certain_and_what_cannot_be_calibrated_is_reported() {
     );
     let check = run_fails(&["check", &job.url("pipeline.toml")], 2);
     assert_says(&check, &["calibration.fit_on", "without source.gold"]);
+    // Before the fit, which would create the folder of its checkpoints.
+    let other = Job::new();
+    let gem = "source.annotations = [['i', 'a', 'no'], ['j', 'a', 'yes'], ['j', 'b', 'yes']]
+        source.features = [['i', 0], ['j', 1]]\nmodel = { kind = 'gem', stop.max_iter = 1 }
+        engine.checkpoints = '{dir}state'\ncalibration = { method = 'temperature', fit_on = 'gold' }
+        source.gold = [['i', 'no', 'train']]";
+    assert_says(&other.fails(gem, 3), &["there is no gold to calibrate by"]);
+    assert!(!other.path("state").exists(), "the model is not fitted");
     let once = "source.annotations = [['i', 'a', 'no'], ['j', 'b', 'yes']]\nmodel.kind = 'majority_vote'\ncalibration.method = 'isotonic'";
     let stderr = Job::new().fails(once, 3);
-    assert_says(&stderr, &["no annotation is held out to calibrate by", "calibration.held_out"]);
+    assert_says(
+        &stderr,
+        &[
+            "no annotation can be held out to calibrate by",
+            "each annotator has a single annotation",
+            "give gold of the role `calibrate`",
+        ],
+    );
     let run = job.run(&format!("{crowd}{gold}"));
     let labels = cells(&read_table(&run, "labels")[..1], &["label", "confidence", "decision"]);
     assert_eq!(labels, ["c0 1.0 gold"]);

@@ -90,7 +90,35 @@ fn a_test_that_fails_shows_the_rows_that_are_most_like_the_missing_one() {
     assert_eq!(error.matches("found: ").count(), 3, "{error}");
     let error = printed("expect.annotators = [{ annotator_id = 'a', skill_low = 0.5 }]");
     assert_says(&error, &["found: annotator_id = a, skill_low = null, which no test can expect"]);
+    let error = printed("expect.run = [{ rows_read = 0 }]");
+    assert_says(&error, &["found: rows_read = 9\n"]);
     // A list is expected as text.
     let error = printed("expect.rejects = [{ count = 1, values = '[x]' }]");
     assert_says(&error, &["found: count = 1, values = [z]\n"]);
+}
+
+// keys: test
+#[test]
+fn a_test_expects_the_facts_about_its_fit_and_none_about_a_published_run() {
+    let job = Job::new();
+    let file = |expect: &str| {
+        let head = "source.annotations = 'not-read.parquet'\nseed = 7\nmodel.kind = 'one_coin'\n";
+        let test = format!("[[test]]\ngiven.annotations = {VOTES}\nexpect.run = [{{ {expect} }}]");
+        job.write("pipeline.toml", &format!("{head}{test}"))
+    };
+    let facts = "seed = 7, rows_read = 8, rows_used = 8, rows_rejected = 0, converged = true";
+    let facts = format!("{facts}, device = 'cpu', warnings = '[]'");
+    assert_says(&stderr(&run_ok(&["test", &file(&facts)])), &["1 passed, 0 failed"]);
+    for expect in ["rows_read = 0", "rows_used = 0", "converged = false", "device = ''"] {
+        run_fails(&["test", &file(expect)], 6);
+    }
+    for column in
+        ["run_id", "spec", "inputs", "seconds_reading", "seconds_fitting", "peak_memory_bytes"]
+    {
+        for command in ["check", "test"] {
+            let error = run_fails(&[command, &file(&format!("{column} = 0, converged = true"))], 2);
+            let place = format!("test[0].expect.run[0].{column}\n");
+            assert_says(&error, &[&format!("a test has no `{column}`"), &place]);
+        }
+    }
 }

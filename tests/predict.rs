@@ -163,8 +163,48 @@ fn another_device_is_another_prediction() {
     assert!(!stderr.contains("nothing to do"), "{stderr}");
     let stderr = predicts(&job, &model, "features.parquet", &["--device", "cpu"]);
     assert_says(&stderr, &["nothing to do"]);
-    let stderr = refuses(&job, &model, "features.parquet", &["--device", "tpu"], 3);
-    assert_says(&stderr, &["there is no such device", "`tpu`"]);
+}
+
+/// Of networks and of models without them.
+#[test]
+fn a_device_that_is_not_here_is_an_error_of_its_option() {
+    let job = job();
+    let network = pipeline("kind = 'crowd_layer'").replace("epochs = 20", "epochs = 1");
+    let tree = pipeline("kind = 'gem'");
+    let tree = &tree[..tree.find("device = ").unwrap()];
+    for spec in [network.as_str(), tree] {
+        let model = job.run(spec).display().to_string();
+        for device in ["tpu", "gpu", "cuda:-1"] {
+            let stderr = refuses(&job, &model, "features.parquet", &["--device", device], 2);
+            let found = format!("found: `{device}`");
+            assert_says(&stderr, &["there is no such device", "where: --device\n", &found]);
+        }
+        if !cfg!(feature = "cuda") {
+            let stderr = refuses(&job, &model, "features.parquet", &["--device", "cuda:0"], 2);
+            assert_says(&stderr, &["built without CUDA", "where: --device\n"]);
+        }
+    }
+}
+
+#[test]
+fn the_folder_of_other_runs_keeps_its_latest_run() {
+    let job = job();
+    let run = job.run(&pipeline("kind = 'crowd_layer'").replace("epochs = 20", "epochs = 1"));
+    let (out, features) = (job.url("out"), job.url("features.parquet"));
+    for more in [&[][..], &["--force"][..]] {
+        let args = ["predict", "--model", &out, "--features", &features, "--output", &out];
+        let error = run_fails(&[&args[..], more].concat(), 2);
+        let id = run.parent().unwrap().file_name().unwrap().display().to_string();
+        let found = format!("found: the run `{id}`\n");
+        assert_says(
+            &error,
+            &[&format!("where: --output {out}\n"), &found, "choose another folder"],
+        );
+    }
+    assert_eq!(job.path("out/latest").canonicalize().unwrap(), run);
+    for device in ["auto", "cpu"] {
+        predicts(&job, &out, "features.parquet", &["--device", device]);
+    }
 }
 
 #[test]
@@ -180,7 +220,7 @@ fn memory_is_kept_to() {
     let expected = read_table(&run, "predictions");
     assert_eq!(read_table(&job.path("predicted/latest"), "predictions"), expected);
     let none = ["--force", "--memory-limit", "6kB", "--scratch", "/dev/null/nowhere"];
-    assert_says(&refuses(&job, &model, "features.parquet", &none, 5), &["/dev/null/nowhere"]);
+    assert_says(&refuses(&job, &model, "features.parquet", &none, 2), &["/dev/null/nowhere"]);
     let stderr = refuses(&job, &model, "features.parquet", &["--memory-limit", "much"], 2);
     assert_says(&stderr, &["much", "512MiB"]);
 }

@@ -292,7 +292,9 @@ fn warnings_and_errors_of_a_fit_name_the_question() {
     job.write("in.csv", &rows);
     let pipeline = "source.annotations = '{dir}in.csv'\nmodel.kind = 'dawid_skene'\n";
     let error = job.fails(&format!("{pipeline}calibration.method = 'temperature'\n"), 3);
-    assert_says(&error, &["question `second`: no annotation is held out to calibrate by"]);
+    let found = "found: each annotator has a single annotation, which is never held out\n";
+    let what = "question `second`: no annotation can be held out to calibrate by";
+    assert_says(&error, &[what, found]);
     let run = job.run(pipeline);
     let warnings = cells(&read_table(&run, "run"), &["warnings"]).remove(0);
     assert_says(&warnings, &["question `second`: half of the annotators"]);

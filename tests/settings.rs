@@ -205,8 +205,13 @@ fn features_that_do_not_fit_go_to_the_scratch_folder() {
         let engine = format!("[engine]\nmemory_limit = '6kB'\nscratch = '{scratch}'\n");
         format!("{}{engine}", pipeline("kind = 'crowd_layer'"))
     };
-    assert_says(&job.fails(&with("/dev/null/nowhere"), 5), &["/dev/null/nowhere"]);
-    assert_says(&job.fails(&with("{dir}no/scratch"), 5), &["no/scratch"]);
+    assert_says(&job.fails(&with("/dev/null/nowhere"), 2), &["/dev/null/nowhere"]);
+    job.write("file", "");
+    std::os::unix::fs::symlink("nowhere", job.path("link")).unwrap();
+    for unusable in ["no/scratch", "file", "link"] {
+        let error = job.fails(&with(&format!("{{dir}}{unusable}")), 2);
+        assert_says(&error, &["where: engine.scratch\n", unusable]);
+    }
     let file = job.write("pipeline.toml", &with("{dir}scratch"));
     for command in ["check", "explain"] {
         run_ok(&[command, &file, "--set", &format!("sink.url={}", job.url("out"))]);

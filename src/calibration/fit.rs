@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use super::held_out::{HeldOut, RowKind};
-use super::{CalibrationSpec, Calibrator, Points, SAVED_AS, roles};
+use super::held_out::{HeldOut, RowKind, nothing_to_hold_out};
+use super::{CalibrationSpec, Calibrator, FitOn, Points, SAVED_AS, roles};
 use crate::error::{Error, Result};
 use crate::frame::{Frame, Gold, Role};
 use crate::model::Model;
@@ -20,6 +20,38 @@ pub(crate) struct Calibrated {
     pub(crate) gold_roles: &'static [Role],
     /// The number of points and the temperature of each map, for the table `metrics`.
     pub(crate) metrics: Vec<Metric>,
+}
+
+/// Refuses data without anything to calibrate by, as far as that is known before the model is fitted.
+///
+/// # Errors
+/// When no gold calibrates, and only gold will do or no annotation can be held out.
+pub(crate) fn check_data(spec: &CalibrationSpec, frame: &Frame) -> Result<()> {
+    let (a, roles) = (&frame.annotations, spec.fit_on.roles());
+    let of_posteriors = frame.gold.iter().filter(|g| a.has_evidence(g.instance as usize));
+    let of_predictions = frame.described.iter().flat_map(|described| &described.gold);
+    if of_posteriors.chain(of_predictions).any(|gold| roles.contains(&gold.role)) {
+        return Ok(());
+    }
+    if spec.fit_on.needs_gold() {
+        return Err(no_gold(spec.fit_on));
+    }
+    match nothing_to_hold_out(a, frame.described.is_some()) {
+        Some(found) => Err(Error::data("no annotation can be held out to calibrate by")
+            .at("calibration.fit_on")
+            .found(found)
+            .help("give gold of the role `calibrate`")),
+        None => Ok(()),
+    }
+}
+
+/// The error that only gold will do, and there is none.
+fn no_gold(fit_on: FitOn) -> Error {
+    let roles = roles(fit_on);
+    Error::data("there is no gold to calibrate by")
+        .at("calibration.fit_on")
+        .found(format!("no gold row of {roles} whose instance has a posterior or a prediction"))
+        .help("give some in source.gold, or fit_on = \"annotations\"")
 }
 
 /// Calibrates the posteriors, the predictions and the saved model of a fit; a second fit, if one is needed, keeps its
@@ -127,15 +159,7 @@ impl MapData<'_> {
     /// The error that there is no map at all.
     fn nothing_to_fit_to(&self) -> Error {
         match self.second_fit {
-            SecondFit::NotNeeded => {
-                let roles = roles(self.spec.fit_on);
-                Error::data("there is no gold to calibrate by")
-                    .at("calibration.fit_on")
-                    .found(format!(
-                        "no gold row of {roles} whose instance has a posterior or a prediction"
-                    ))
-                    .help("give some in source.gold, or fit_on = \"annotations\"")
-            }
+            SecondFit::NotNeeded => no_gold(self.spec.fit_on),
             SecondFit::NothingHeldOut => Error::data("no annotation is held out to calibrate by")
                 .at("calibration.held_out")
                 .found(self.frame.annotations.text_of_share(self.spec.held_out))

@@ -1,6 +1,7 @@
 //! Calibration without gold: the map is fitted to held-out annotations and the rows of a model that did not see them.
 
 use std::borrow::Cow;
+use std::mem::replace;
 
 use rand::Rng as _;
 use rayon::prelude::*;
@@ -140,6 +141,31 @@ impl HeldOut {
     }
 }
 
+/// The reason why no annotation can be held out and compared, whatever is drawn; `None` where one can. Posteriors are
+/// compared with annotations of instances that keep others; only a model that `predicts` uses those of other instances.
+pub(super) fn nothing_to_hold_out(a: &Annotations, predicts: bool) -> Option<&'static str> {
+    let mut is_known = vec![false; a.dims().annotators];
+    let mut is_anyone_known = false;
+    for i in 0..a.dims().instances {
+        let (mut n_annotators, mut n_known) = (0, 0);
+        let same = |one: &u32, next: &u32| a.annotator_of(*one) == a.annotator_of(*next);
+        for columns in a.columns_of_instance(i).chunk_by(same) {
+            n_annotators += 1;
+            let was_known = replace(&mut is_known[a.annotator_of(columns[0]) as usize], true);
+            n_known += usize::from(was_known);
+        }
+        is_anyone_known |= n_known > 0;
+        if n_known > 0 && (predicts || n_annotators > 1) && a.trusted_class(i).is_none() {
+            return None;
+        }
+    }
+    Some(if is_anyone_known {
+        "no instance without a trusted class keeps an annotation when another is held out"
+    } else {
+        "each annotator has a single annotation, which is never held out"
+    })
+}
+
 /// The map that fits best to the targets which follow from the map: for a temperature, with biases or without, that of
 /// maximum likelihood, by EM. `likelihoods` are P(held-out annotations given class) of each point, up to a factor for
 /// each point.
@@ -270,6 +296,24 @@ mod tests {
         let error = fit(true, &mut run).err().unwrap();
         assert_eq!(error.exit_code(), 4);
         assert_eq!(error.to_string(), "error: the fit without held-out annotations: no optimum");
+    }
+
+    /// The first annotation of an annotator is never held out, and a trusted instance has no posterior to calibrate.
+    #[test]
+    fn annotations_that_cannot_be_held_out_or_compared_are_known_before_the_fit() {
+        let single = tiny(2, &[(0, 0, 0), (0, 1, 1), (1, 2, 0)]);
+        let found = nothing_to_hold_out(&single, true).unwrap();
+        assert!(found.starts_with("each annotator has a single annotation"), "{found}");
+        let alone = tiny(2, &[(0, 0, 0), (1, 0, 1)]);
+        let found = nothing_to_hold_out(&alone, false).unwrap();
+        assert!(found.starts_with("no instance without a trusted class"), "{found}");
+        assert_eq!(nothing_to_hold_out(&alone, true), None);
+        let mut pair = tiny(2, &[(0, 0, 0), (1, 0, 1), (1, 1, 1)]);
+        assert_eq!(nothing_to_hold_out(&pair, false), None);
+        pair.trusted = Some(vec![None, Some(1)]);
+        assert!(nothing_to_hold_out(&pair, false).is_some());
+        let soft = tiny(2, &[(0, 0, 0), (0, 0, 1), (1, 1, 1)]);
+        assert!(nothing_to_hold_out(&soft, true).is_some(), "two rows of one answer");
     }
 
     /// The only annotation of an annotator is never held out.

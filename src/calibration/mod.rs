@@ -39,7 +39,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-pub(crate) use fit::{Calibrated, calibrate};
+pub(crate) use fit::{Calibrated, calibrate, check_data};
 
 use crate::error::Problem;
 use crate::frame::Role;

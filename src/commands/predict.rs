@@ -7,6 +7,8 @@ use super::at_options;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result, offenders};
 use crate::frame::{Features, Ids, Scratch, number_columns, read_features};
+#[cfg(feature = "neural")]
+use crate::model::neural::DeviceChoice;
 use crate::model::posterior::Posterior;
 use crate::model::{Predicted, SavedModel, model_kind};
 use crate::pipeline::inputs;
@@ -45,10 +47,13 @@ const OPTIONS: [(&str, &str); 3] = [
     ("engine.scratch", "--scratch"),
 ];
 
+/// The pipeline of every run of predictions.
+const PIPELINE: &str = "command predict";
+
 /// Predicts new features with a saved model, and publishes the table `predictions`.
 ///
 /// # Errors
-/// When the model or the features cannot be read, or do not match each other.
+/// When the model or the features cannot be read, or do not match each other, or the output is a folder of other runs.
 pub async fn predict(
     what: &Prediction<'_>,
     stores: &StoreSpec,
@@ -64,6 +69,10 @@ async fn predict_and_publish(
 ) -> Result<Published<RunRecord>> {
     if let Some(problem) = sink_problem("--features", what.features, what.output) {
         return Err(Error::spec_problems(vec![problem.at("--output")]));
+    }
+    #[cfg(feature = "neural")]
+    if let Some(name) = what.device {
+        DeviceChoice::parse(name).map_err(|e| e.at("--device"))?;
     }
     let (description, bytes) = load(what.model, stores).await.map_err(|e| e.or_at("--model"))?;
     let classes = classes_of(&description)?;
@@ -81,10 +90,11 @@ async fn predict_and_publish(
     let model = json!([description, parameters, what.device]);
     let identity = json!([versions, model, what.features, inputs, what.columns]);
     let digest = digest(identity.to_string());
-    let pipeline = "command predict".to_owned();
+    let pipeline = PIPELINE.to_owned();
     let job = JobIdentity { digest, run_id: None, pipeline, command: JobCommand::Predict };
     let sink = SinkSpec { url: what.output.to_owned(), ..SinkSpec::default() };
     let sink = ParquetSink::open(&sink, stores)?;
+    refuse_other_runs(&sink).await?;
     let run_id = match sink.begin(&job, what.force).await? {
         BeginOutcome::Done(manifest) => return sink.done_before(*manifest).await,
         BeginOutcome::New(run_id) => run_id,
@@ -134,6 +144,21 @@ async fn predict_and_publish(
     drop(contents);
     drop(run_table);
     Ok(sink.published(manifest, Some(record)).await)
+}
+
+/// Refuses a folder whose newest run is not one of predictions: `latest` would lead to the predictions, where other jobs
+/// look for that run's labels and its model.
+async fn refuse_other_runs(sink: &ParquetSink) -> Result<()> {
+    let Some(run_id) = sink.latest().await? else { return Ok(()) };
+    match sink.committed(&run_id).await? {
+        Some(newest) if newest.manifest.pipeline != PIPELINE => Err(Error::spec(
+            "the folder holds runs other than predictions, and `latest` would leave them",
+        )
+        .at(format!("--output {}", sink.url()))
+        .found(format!("the run `{run_id}`"))
+        .help("choose another folder")),
+        _ => Ok(()),
+    }
 }
 
 /// The names of the columns that the model learned from; none where it learned from lists.

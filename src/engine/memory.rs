@@ -4,18 +4,28 @@ use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 
 use crate::error::Error;
 
-/// The error for what a step takes, such as `ids take 66 MiB`, where the pool cannot give the `total` bytes of the step
-/// and of all others that hold memory meanwhile.
-pub(crate) fn too_little_memory(pool: &dyn MemoryPool, taken: &str, total: u64) -> Error {
+/// The error for what a step takes, such as `ids take 66 MiB`, where the pool cannot give its `bytes` beside those that
+/// all others hold meanwhile.
+pub(crate) fn too_little_memory(
+    pool: &dyn MemoryPool,
+    taken: &str,
+    bytes: u64,
+    others: u64,
+) -> Error {
     let limit = match pool.memory_limit() {
         MemoryLimit::Finite(limit) => format!("{} may be taken", bytes_in_words(limit as u64)),
         _ => "no more is left".to_owned(),
     };
+    let held = match others {
+        0 => String::new(),
+        _ => format!(", of which {} are held already", bytes_in_words(others)),
+    };
     Error::spec("the input does not fit into the memory that the run may take")
         .at("engine.memory_limit")
         .found(format!(
-            "{taken}; {limit}, queries included: this step needs a limit of at least {}, and later ones may need more",
-            bytes_in_words(total)
+            "{taken}; {limit}{held}, queries included: this step needs a limit of at least {}, and later ones may need \
+             more",
+            bytes_in_words(bytes.saturating_add(others))
         ))
         .help(
             "set engine.memory_limit to what the machine can give (left out, it is three quarters of its memory), run \

@@ -39,7 +39,8 @@ impl TempFileFactory for SpillFolder {
 /// # Errors
 /// When it cannot.
 pub(super) fn check(folder: &Path) -> io::Result<()> {
-    if folder.exists() {
+    // A link that leads nowhere is in the way of a folder.
+    if folder.exists() || folder.is_symlink() {
         return tempfile::tempfile_in(folder).map(drop);
     }
     // The parent of a single name is empty.

@@ -11,6 +11,7 @@ mod offenders;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::io;
 
 pub(crate) use libraries::{NAME_HELP, QUERY_MEMORY_HELP};
 pub use nearest::{did_you_mean, nearest};
@@ -177,6 +178,21 @@ impl Error {
     /// An error of a store or the network.
     pub fn store(what: impl Into<String>) -> Self {
         Self::new(Stage::Store, Problem::new(what))
+    }
+
+    /// An error of a local folder that the spec names: of the spec where another try would fail too, because the folder
+    /// does not exist or gives no access, or a file is in its place, or a folder in the place of one of its files.
+    pub(crate) fn of_folder(what: impl Into<String>, cause: &io::Error) -> Self {
+        use io::ErrorKind as Kind;
+        match cause.kind() {
+            Kind::AlreadyExists
+            | Kind::IsADirectory
+            | Kind::NotADirectory
+            | Kind::NotFound
+            | Kind::PermissionDenied
+            | Kind::ReadOnlyFilesystem => Self::spec(what),
+            _ => Self::store(what),
+        }
     }
 
     /// A broken invariant, in words.

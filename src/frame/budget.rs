@@ -75,7 +75,7 @@ impl Budget {
     fn too_little(&self, bytes: u64, what: &str) -> Error {
         let others = self.pool.reserved().saturating_sub(self.reservation.size());
         let taken = format!("{what} take {}", bytes_in_words(bytes));
-        too_little_memory(self.pool.as_ref(), &taken, bytes.saturating_add(others as u64))
+        too_little_memory(self.pool.as_ref(), &taken, bytes, others as u64)
     }
 }
 
@@ -205,7 +205,9 @@ mod tests {
         let (_gold, budget) = budget_beside_gold("64MiB");
         budget.hold(10 << 20, || "ids".to_owned()).unwrap();
         let error = budget.hold(50 << 20, || "ids".to_owned()).unwrap_err().to_string();
-        assert!(error.contains("this step needs a limit of at least 70 MiB"), "{error}");
+        let found = "ids take 50 MiB; 64 MiB may be taken, of which 20 MiB are held already, queries included: \
+                     this step needs a limit of at least 70 MiB";
+        assert!(error.contains(found), "{error}");
         let (_gold, budget) = budget_beside_gold("70MiB");
         assert!(budget.hold(50 << 20, || "ids".to_owned()).is_ok());
         // The stated size has the part that is not counted once too often, and nothing else.

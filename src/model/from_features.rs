@@ -93,7 +93,7 @@ pub(super) fn sizes_of<S: serde::de::DeserializeOwned>(sizes: Value) -> Result<S
     serde_json::from_value(sizes).map_err(misfit)
 }
 
-/// Refuses a device other than the CPU, which computes models without networks.
+/// Refuses a device of `predict` other than the CPU, which computes models without networks.
 ///
 /// # Errors
 /// When another one is named.
@@ -101,6 +101,7 @@ pub(super) fn check_cpu(device: Option<&str>, kind: &str) -> Result<()> {
     match device {
         None | Some("auto" | "cpu") => Ok(()),
         Some(other) => Err(Error::spec(format!("`{kind}` computes on the CPU only"))
+            .at("--device")
             .found(format!("`{other}`"))
             .help("choose \"auto\" or \"cpu\"")),
     }

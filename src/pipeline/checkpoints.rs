@@ -6,7 +6,8 @@ use super::PipelineSpec;
 use crate::run::checkpoint;
 
 /// The checkpoint files of one job: for each question one, and one more for its calibration. They are removed when the
-/// job is committed.
+/// job is committed, and stay where a gate fails: its bounds are no part of the job's digest, so that the same job with
+/// other bounds resumes from the last epoch.
 #[derive(Debug, Clone, Default)]
 pub struct Checkpoints {
     folder: Option<PathBuf>,

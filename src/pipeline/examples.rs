@@ -26,8 +26,8 @@ pub struct TestSpec {
 
 impl TestSpec {
     /// Adds a problem where the test expects no row, or a row without cells, and could not fail; and one for each table
-    /// and column that no run writes, and one where the model learns from features and the test gives none. `key` is the
-    /// key of the test.
+    /// and column that no run writes or no test has, and one where the model learns from features and the test gives
+    /// none. `key` is the key of the test.
     pub(super) fn check(&self, key: &str, kind: Option<&ModelKind>, problems: &mut Problems) {
         if let Some(kind) = kind.filter(|kind| kind.needs_features)
             && self.given.features.is_none()
@@ -60,6 +60,10 @@ fn expects_nothing(what: &str, place: String) -> Problem {
         .help("list rows that a table must have, such as expect.labels = [{ instance_id = \"i1\", label = \"yes\" }]")
 }
 
+/// The columns of the table `run` that describe the published run and its input files. A test has neither.
+const COLUMNS_WITHOUT_VALUE: [&str; 6] =
+    ["run_id", "spec", "inputs", "seconds_reading", "seconds_fitting", "peak_memory_bytes"];
+
 fn check_rows(
     table: &dyn OutcomeTable,
     rows: &[BTreeMap<String, Scalar>],
@@ -78,6 +82,14 @@ fn check_rows(
             let help = did_you_mean(name, columns.clone(), one_of);
             let what = format!("the table `{}` has no column `{name}`", table.name());
             problems.push(Problem::new(what).at(place.as_str()).help(help));
+        }
+        let has_no_value = |name: &&String| COLUMNS_WITHOUT_VALUE.contains(&name.as_str());
+        for name in row.keys().filter(|name| table.is_about_the_run() && has_no_value(name)) {
+            problems.push(
+                Problem::new(format!("a test has no `{name}`, which describes a published run"))
+                    .at(format!("{place}.{name}"))
+                    .help("expect other columns of `run`, such as rows_used or converged"),
+            );
         }
     }
 }

@@ -10,7 +10,7 @@ mod spec;
 use datafusion::prelude::SessionContext;
 use serde_json::json;
 
-use crate::calibration::calibrate;
+use crate::calibration::{calibrate, check_data};
 use crate::decide::{Tally, TieSeed};
 use crate::error::{Error, Problem, Result, offenders};
 use crate::frame::{Frame, Rejects, Relations, Scratch, collect, dense_result_bytes};
@@ -66,21 +66,14 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
     let read_at = run.clock.seconds();
     let mut checkpoints = Checkpoints::of(spec, &job.digest);
     let mut outcome = tokio::task::block_in_place(|| fit(spec, frames, &mut checkpoints, run))?;
-    let rows = |count: fn(&Frame) -> u64| outcome.answers.iter().map(|a| count(&a.frame)).sum();
     outcome.run = RunRecord {
         run_id,
         spec: redacted_json(spec.to_json()?).to_string(),
-        seed: spec.seed,
         inputs,
-        rows_read: rows(|f| f.rows_read),
-        rows_used: rows(Frame::rows_used),
-        rows_rejected: rows(Frame::rows_rejected),
-        device: outcome.answers[0].fitted.device.clone(),
-        converged: outcome.answers.iter().all(|a| a.fitted.stop.converged),
         seconds_reading: read_at - began,
         seconds_fitting: run.clock.seconds() - read_at,
         peak_memory_bytes: crate::run::peak_memory_bytes(),
-        warnings: run.warnings().to_vec(),
+        ..outcome.run
     };
     let measures = Measures::of(&outcome);
     spec.gate.check(&measures)?;
@@ -153,6 +146,11 @@ pub fn fit(
     run: &mut Run,
 ) -> Result<Outcome> {
     let loaded = spec.model.load()?;
+    if spec.calibration.is_on() {
+        for frame in &frames {
+            check_data(&spec.calibration, frame).map_err(|e| e.about_some(frame.subject()))?;
+        }
+    }
     let (mut answers, mut metrics) = (Vec::with_capacity(frames.len()), Vec::new());
     for (question, frame) in frames.into_iter().enumerate() {
         let subject = frame.subject();
@@ -164,12 +162,23 @@ pub fn fit(
         answers.push(answer);
     }
     run.keep_warnings_of_machine();
-    Ok(Outcome {
-        answers,
-        decide: spec.decide.clone(),
-        metrics,
-        run: RunRecord { seed: spec.seed, ..RunRecord::default() },
-    })
+    let record = fit_record(spec, &answers, run);
+    Ok(Outcome { answers, decide: spec.decide.clone(), metrics, run: record })
+}
+
+/// The facts that are known once every question is fitted, whether or not the run is published.
+fn fit_record(spec: &PipelineSpec, answers: &[QuestionResult], run: &Run) -> RunRecord {
+    let rows = |count: fn(&Frame) -> u64| answers.iter().map(|a| count(&a.frame)).sum();
+    RunRecord {
+        seed: spec.seed,
+        rows_read: rows(|f| f.rows_read),
+        rows_used: rows(Frame::rows_used),
+        rows_rejected: rows(Frame::rows_rejected),
+        device: answers.first().map(|a| a.fitted.device.clone()).unwrap_or_default(),
+        converged: answers.iter().all(|a| a.fitted.stop.converged),
+        warnings: run.warnings().to_vec(),
+        ..RunRecord::default()
+    }
 }
 
 /// The input files of every source, and the files of queries.
@@ -255,7 +264,7 @@ fn fit_question(
         match switching::switched(&frame.annotations, confusion) {
             Ok(Some(names)) => run.warn(switch_warning(&frame, &names)),
             // Gold that trains holds the classes in their places.
-            Err(TooManyClasses(n)) if !frame.gold.iter().any(|gold| gold.role.trains()) => {
+            Err(TooManyClasses(n)) if !trains_on_gold(&frame) => {
                 run.warn(format!(
                     "it is not checked whether the fit has switched labels, as {n} classes occur: compare with \
                      majority_vote, or give some gold that trains"
@@ -283,11 +292,19 @@ fn switch_warning(frame: &Frame, names: &[usize]) -> String {
     let moved = names.iter().enumerate().filter(|(k, l)| k != *l);
     let pairs =
         moved.map(|(k, l)| format!("{} as {}", frame.labels.text(k), frame.labels.text(*l)));
+    let advice = if trains_on_gold(frame) {
+        "they contradict the gold that trains, or it is too little for the fit; check the gold, and what the labels mean"
+    } else {
+        "the fit may have switched labels; compare with majority_vote, or give some gold that trains"
+    };
     format!(
-        "the annotators agree better with the classes under other names ({}): the fit may have switched labels; \
-         compare with majority_vote, or give some gold",
+        "the annotators agree better with the classes under other names ({}): {advice}",
         crate::error::offenders(pairs)
     )
+}
+
+fn trains_on_gold(frame: &Frame) -> bool {
+    frame.gold.iter().any(|gold| gold.role.trains())
 }
 
 #[cfg(test)]

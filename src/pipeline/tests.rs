@@ -88,6 +88,20 @@ async fn classes_that_are_not_checked_are_a_warning_until_there_is_gold_that_tra
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn classes_under_other_names_are_a_contradiction_where_gold_trains() {
+    let rows = "['i', 'a', 'x'], ['i', 'b', 'x'], ['j', 'a', 'y'], ['j', 'b', 'y']";
+    let gold = "source.gold = [['i', 'y', 'train'], ['j', 'x', 'train']]";
+    let text = format!("source.annotations = [{rows}]\nmodel.kind = 'dawid_skene'\n{gold}");
+    let mut run = Run::new(0);
+    fitted(&pipeline(&text), &mut run).await;
+    let is_found = |warning: &String| {
+        warning.contains("(`x as y`, `y as x`): they contradict the gold that trains")
+            && !warning.contains("give some gold")
+    };
+    assert!(run.warnings().iter().any(is_found), "{:?}", run.warnings());
+}
+
 #[cfg(feature = "neural")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fit_keeps_the_warnings_of_the_machine() {

@@ -121,20 +121,13 @@ fn unseal(bytes: &mut Vec<u8>) -> bool {
 
 /// The error of a checkpoint that cannot be `done`: read or written.
 fn failed(file: &Path, done: &str, e: &io::Error) -> Error {
-    use io::ErrorKind as Kind;
-    let what = format!("the checkpoint cannot be {done}: {e}");
-    // Where a file is in the folder's place, or a folder in the file's, or where this user has no access, another try
-    // would fail too.
-    let error = match e.kind() {
-        Kind::AlreadyExists
-        | Kind::IsADirectory
-        | Kind::NotADirectory
-        | Kind::PermissionDenied
-        | Kind::ReadOnlyFilesystem => Error::spec(what),
-        _ => Error::store(what),
-    };
-    error
-        .at(format!("engine.checkpoints: {}", file.display()))
+    let (folder, _) = folder_and_name(file);
+    // A link that leads nowhere is in the folder's place too.
+    let is_occupied = fs::symlink_metadata(folder).is_ok() && !folder.is_dir();
+    let (reason, place) =
+        if is_occupied { ("not a folder".to_owned(), folder) } else { (e.to_string(), file) };
+    Error::of_folder(format!("the checkpoint cannot be {done}: {reason}"), e)
+        .at(format!("engine.checkpoints: {}", place.display()))
         .help("give it a folder that can be written to, or leave engine.checkpoints out")
 }
 
@@ -162,8 +155,12 @@ mod tests {
         let occupied = folder.path().join("state");
         fs::write(&occupied, "mine").unwrap();
         let inside = occupied.join("job.checkpoint");
-        assert_eq!(read(&inside).unwrap_err().exit_code(), 2);
-        assert_eq!(save(&inside, b"state").unwrap_err().exit_code(), 2);
+        for error in [read(&inside).unwrap_err(), save(&inside, b"state").unwrap_err()] {
+            assert_eq!(error.exit_code(), 2, "{error}");
+            let place =
+                format!(": not a folder\n  where: engine.checkpoints: {}\n", occupied.display());
+            assert!(error.to_string().contains(&place), "{error}");
+        }
         assert_eq!(fs::read(&occupied).unwrap(), b"mine");
     }
 

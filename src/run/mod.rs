@@ -343,7 +343,8 @@ mod tests {
         run.keep_checkpoint(Some(link.join("job.checkpoint")));
         let error = run.checkpoint().unwrap_err();
         assert_eq!(error.exit_code(), 2, "{error}");
-        assert!(error.to_string().contains("the checkpoint cannot be written: "), "{error}");
+        let place = format!("not a folder\n  where: engine.checkpoints: {}\n", link.display());
+        assert!(error.to_string().contains(&place), "{error}");
     }
 
     /// Parts of a run have the run's memory.

@@ -122,7 +122,7 @@ impl IpcLengths<'_> {
             MemoryLimit::Finite(limit) if bytes > limit as u64 => {
                 let taken =
                     format!("the rows of one batch of the file take {}", bytes_in_words(bytes));
-                Err(too_little_memory(self.pool.as_ref(), &taken, bytes))
+                Err(too_little_memory(self.pool.as_ref(), &taken, bytes, 0))
             }
             _ => Ok(()),
         }
