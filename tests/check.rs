@@ -149,6 +149,7 @@ fn a_label_that_is_listed_twice_is_found_before_a_row_is_read() {
         ("text", Arc::clone(&text)),
         ("integers", cast(&text, &DataType::Int8).unwrap()),
         ("floats", cast(&text, &DataType::Float64).unwrap()),
+        ("bytes", cast(&text, &DataType::Binary).unwrap()),
     ] {
         let ids = ["instance_id", "annotator_id"].map(|name| (name, Arc::clone(&text)));
         let columns = ids.into_iter().chain([("label", labels)]);
@@ -167,6 +168,11 @@ fn a_label_that_is_listed_twice_is_found_before_a_row_is_read() {
             "floats",
             "classes = [1, 2], extra_labels = ['2.0', 'NaN']",
             &["`NaN`", "`2` in both lists"],
+        ),
+        (
+            "bytes",
+            "classes = ['1'], extra_labels = ['2']",
+            &["labels of bytes cannot be listed\n  where: frame.classes\n", "frame.extra_labels\n"],
         ),
         (
             "text",

@@ -107,7 +107,61 @@ fn a_class_of_a_type_that_the_runs_type_cannot_be_is_refused() {
     // Arrow casts integers to bytes, but not back.
     let truth = truth_of(&job, "1 2", Arc::new(Int64Array::from(vec![1, 2])));
     let error = run_fails(&["evaluate", "--run", &job.url("out"), "--truth", &truth], 3);
-    assert_says(&error, &["the truth's Int64 cannot be read as", "where: --truth"]);
+    let expected =
+        ["the truth's Int64 cannot be read as", "where: --truth, column class\n", "help:"];
+    assert_says(&error, &expected);
+}
+
+#[test]
+fn text_that_the_runs_type_would_round_is_another_class() {
+    let decimals = Decimal128Array::from(vec![0, 100]).with_precision_and_scale(10, 2).unwrap();
+    let dates = cast(&words("2020-01-01 2020-01-02"), &DataType::Date32).unwrap();
+    for (labels, right, rounded) in [
+        (Arc::new(decimals) as ArrayRef, "0 1.00", "0.004 0.996"),
+        (dates, "2020-01-01 2020-01-02T00:00:00", "2020-01-01T23:59:59 2020-01-02T00:00:01"),
+    ] {
+        let job = Job::new();
+        write_parquet(
+            &job.path("in.parquet"),
+            vec![("instance_id", words("1 2")), ("annotator_id", words("a a")), ("label", labels)],
+        );
+        job.run("source.annotations = '{dir}in.parquet'\nmodel.kind = 'majority_vote'");
+        for (classes, accuracy) in [(right, 1.0), (rounded, 0.0)] {
+            let truth = truth_of(&job, "1 2", words(classes));
+            let found = scores(&job.url("out"), &truth, &[]);
+            assert_scores(&found, &[("instances", 2.0), ("accuracy", accuracy)]);
+        }
+    }
+}
+
+/// As in gold, text is an integer only in its plain form.
+#[test]
+fn an_instance_is_scored_once_whatever_text_its_id_is() {
+    let job = Job::new();
+    job.run("source.annotations = [[1, 'a', 'x'], [2, 'a', 'y']]\nmodel.kind = 'majority_vote'");
+    let truth = job.write("truth.csv", "instance_id,class\n1,x\n01,y\n 1,y\n+1,y\n2,y\n");
+    let found = scores(&job.url("out"), &truth, &[]);
+    assert_scores(&found, &[("instances", 2.0), ("accuracy", 1.0), ("unknown_instances", 3.0)]);
+
+    let crowd = vec![
+        ("instance_id", f64s(&[1.0, 2.0])),
+        ("annotator_id", words("a a")),
+        ("label", words("x y")),
+    ];
+    write_parquet(&job.path("in.parquet"), crowd);
+    job.run("source.annotations = '{dir}in.parquet'\nmodel.kind = 'majority_vote'");
+    let truth = truth_of(&job, "1 1.0 2", words("x x x"));
+    let found = scores(&job.url("out"), &truth, &[]);
+    assert_scores(&found, &[("instances", 2.0), ("accuracy", 0.5), ("unknown_instances", 0.0)]);
+    let truth = truth_of(&job, "1 1.0 2", words("x y y"));
+    let error = run_fails(&["evaluate", "--run", &job.url("out"), "--truth", &truth], 3);
+    assert_says(&error, &["the truth gives an instance two classes", "found: `1.0`\n"]);
+    // NaN is no instance.
+    let path = job.path("truth.parquet");
+    let ids = f64s(&[1.0, f64::NAN, f64::NAN]);
+    write_parquet(&path, vec![("instance_id", ids), ("class", words("x x y"))]);
+    let found = scores(&job.url("out"), &path.display().to_string(), &[]);
+    assert_scores(&found, &[("instances", 1.0), ("accuracy", 1.0)]);
 }
 
 /// As text, `10` would come before `9`, and neither would be an instance of the crowd.

@@ -9,7 +9,8 @@ use arrow::datatypes::{DataType, Field};
 use arrow::util::display::array_value_to_string;
 
 use super::FrameSpec;
-use super::ids::{Ids, Interner, NULL};
+use super::exact_text::cast_exact_text;
+use super::ids::{Ids, Interner, NULL, value_type};
 use crate::error::{Error, Problem, Result, offenders};
 use crate::source::Scalar;
 
@@ -130,6 +131,13 @@ fn intern_list(
     problems: &mut Vec<Problem>,
 ) -> Result<Vec<u32>> {
     let data_type = interner.data_type().clone();
+    if value_type(&data_type).is_binary() && !list.is_empty() {
+        let problem = Problem::new("labels of bytes cannot be listed").at(format!("frame.{key}"));
+        problems.push(problem.found(format!("labels of type {data_type}")).help(
+            "leave the list out, or make the labels text in source.sql.annotations, such as encode(label, 'hex')",
+        ));
+        return Ok(vec![NULL; list.len()]);
+    }
     let (mut numbers, mut seen) = (Vec::with_capacity(list.len()), HashSet::new());
     let (mut others, mut twice) = (Vec::new(), Vec::new());
     for (i, scalar) in list.iter().enumerate() {
@@ -159,10 +167,17 @@ fn of_type(scalar: &Scalar, data_type: &DataType) -> Option<ArrayRef> {
     let plain: ArrayRef = match scalar {
         Scalar::Bool(v) => Arc::new(BooleanArray::from(vec![*v])),
         Scalar::Int(v) => Arc::new(Int64Array::from(vec![*v])),
+        // A cast of the float would round digits of it that the type does not have.
+        Scalar::Float(v) if data_type.is_decimal() => {
+            Arc::new(StringArray::from(vec![v.to_string()]))
+        }
         Scalar::Float(v) => Arc::new(Float64Array::from(vec![*v])),
         Scalar::Text(v) => Arc::new(StringArray::from(vec![v.as_str()])),
     };
-    let array = cast(&plain, data_type).ok()?;
+    let array = match plain.data_type() {
+        DataType::Utf8 => cast_exact_text(&plain, data_type).ok()?,
+        _ => cast(&plain, data_type).ok()?,
+    };
     let is_same = match scalar {
         Scalar::Bool(_) => !data_type.is_numeric(),
         // Floats round large integers.
@@ -185,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_listed_value_is_a_label_where_it_stays_what_it_is() {
-        use DataType::{Boolean, Float32, Float64, Int64, UInt8, Utf8};
+        use DataType::{Boolean, Date32, Decimal128, Float32, Float64, Int64, UInt8, Utf8};
         let fits = |scalar: Scalar, data_type: &DataType| of_type(&scalar, data_type).is_some();
         for (scalar, types, others) in [
             (Scalar::Bool(true), vec![Boolean, Utf8], vec![Int64, UInt8, Float64]),
@@ -196,7 +211,12 @@ mod tests {
             (Scalar::Int(i64::MAX), vec![Int64, Utf8], vec![Float32, Float64]),
             (Scalar::Int(i64::MIN), vec![Int64, Float32, Float64], vec![UInt8]),
             (Scalar::Float(0.9), vec![Float64, Float32, Utf8], vec![Int64, Boolean]),
-            (Scalar::Float(2.0), vec![Float64, Int64], vec![Boolean]),
+            (Scalar::Float(2.0), vec![Float64, Int64, Decimal128(10, 2)], vec![Boolean]),
+            (Scalar::Float(0.01), vec![Decimal128(10, 2)], vec![Decimal128(10, 1)]),
+            (Scalar::Float(0.005), vec![Decimal128(10, 3)], vec![Decimal128(10, 2)]),
+            (Scalar::Text("1.004".to_owned()), vec![Decimal128(10, 3)], vec![Decimal128(10, 2)]),
+            (Scalar::Text("2020-01-03".to_owned()), vec![Date32, Utf8], vec![Int64]),
+            (Scalar::Text("2020-01-03T12:00:00".to_owned()), vec![Utf8], vec![Date32]),
             (Scalar::Text("7".to_owned()), vec![Utf8, Int64], vec![Boolean]),
             (Scalar::Text("x".to_owned()), vec![Utf8], vec![Int64, Float64, Boolean]),
         ] {

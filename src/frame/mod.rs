@@ -10,6 +10,7 @@ mod budget;
 mod classes;
 mod collector;
 mod evidence;
+mod exact_text;
 mod features;
 mod gold;
 mod id_columns;
@@ -33,6 +34,7 @@ pub use annotations::{
 pub use budget::{BYTES_PER_ANNOTATION, ResultBytes, dense_result_bytes};
 pub(crate) use classes::MAX_LABELS;
 pub use evidence::{Evidence, QuestionFeatures};
+pub(crate) use exact_text::cast_exact_text;
 pub use features::{Features, Matrix, MatrixWriter, NumberType, Scratch, number_columns};
 pub use gold::{Gold, Role, UnknownGold};
 pub use id_columns::{check_type_of_features, check_types_of_gold};

@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray};
+use arrow::array::{ArrayRef, AsArray, BooleanArray};
 use arrow::compute::kernels::cmp::neq;
 use arrow::compute::{cast, nullif};
 use arrow::datatypes::{DataType, Float64Type};
+use arrow::error::ArrowError;
 use datafusion::functions_aggregate::expr_fn::count;
-use datafusion::prelude::{DataFrame, col, lit, when};
+use datafusion::prelude::{DataFrame, Expr, col, lit, when};
 
 use super::tables::{Tables, columns_of};
 use crate::error::{Error, Result, offenders};
-use crate::frame::Ids;
+use crate::frame::{Ids, cast_exact_text, value_type};
 use crate::metrics::Scored;
+use crate::source::is_plain_integer;
 
 /// The rows of the truth that give a class.
 pub(super) struct TrueClasses {
@@ -28,11 +30,11 @@ impl TrueClasses {
         let classes = tables.classes().await?;
         let truth = tables.about(truth.clone())?.select_columns(&["instance_id", "class"])?;
         // Rows without a class are ignored, and repeated rows count once.
-        let truth = with_finite_classes(truth)?.filter(col("class").is_not_null())?.distinct()?;
+        let truth = with_finite_values(truth)?.filter(col("class").is_not_null())?.distinct()?;
         refuse_contradictions(&truth).await?;
         let columns = columns_of(truth).await?;
         // A class that cannot be represented in the run's type is null after the cast, but still counts as wrong.
-        let numbers = classes.lookup("truth.class", &as_type(&columns[1], &classes)?)?;
+        let numbers = classes.lookup("truth.class", &as_type("class", &columns[1], &classes)?)?;
         let number = |n: Option<u32>| n.map_or(classes.len(), |k| k as usize);
         let class = numbers.into_iter().map(number).collect();
         Ok(Self { classes, instance: Arc::clone(&columns[0]), class })
@@ -47,19 +49,22 @@ impl TrueClasses {
     }
 }
 
-/// The truth with null for a class that is NaN or infinite: as in gold, it is no class.
-fn with_finite_classes(truth: DataFrame) -> Result<DataFrame> {
-    let class = || col("class");
-    if !truth.schema().field_with_unqualified_name("class")?.data_type().is_floating() {
-        return Ok(truth);
-    }
-    // DataFusion orders NaN above or below all numbers, by its sign.
-    let is_finite = class().gt(lit(f64::NEG_INFINITY)).and(class().lt(lit(f64::INFINITY)));
-    let finite = when(is_finite, class()).end()?.alias("class");
-    Ok(truth.select(vec![col("instance_id"), finite])?)
+/// The truth with null for an id or a class that is NaN or infinite: as in gold, it is none.
+fn with_finite_values(truth: DataFrame) -> Result<DataFrame> {
+    let finite = |name: &str| -> Result<Expr> {
+        let value = || col(name);
+        if !truth.schema().field_with_unqualified_name(name)?.data_type().is_floating() {
+            return Ok(value());
+        }
+        // DataFusion orders NaN above or below all numbers, by its sign.
+        let is_finite = value().gt(lit(f64::NEG_INFINITY)).and(value().lt(lit(f64::INFINITY)));
+        Ok(when(is_finite, value()).end()?.alias(name))
+    };
+    let columns = vec![finite("instance_id")?, finite("class")?];
+    Ok(truth.select(columns)?)
 }
 
-/// Refuses a truth that gives an instance two classes.
+/// Refuses a truth that gives an instance two classes. Two ids that are one instance of the run are found later.
 async fn refuse_contradictions(truth: &DataFrame) -> Result<()> {
     let instance = || vec![col("instance_id")];
     let counted = truth.clone().aggregate(instance(), vec![count(col("class")).alias("n")])?;
@@ -70,23 +75,34 @@ async fn refuse_contradictions(truth: &DataFrame) -> Result<()> {
     if instances.is_empty() {
         return Ok(());
     }
-    Err(Error::data("the truth gives an instance two classes")
-        .at("--truth")
-        .found(offenders((0..instances.len()).map(|i| instances.text(i))))
-        .help("keep one class an instance"))
+    Err(two_classes(&instances, 0..instances.len()))
 }
 
-/// Casts the truth's values to the run's type; null where a value cannot be represented.
-fn as_type(array: &ArrayRef, like: &Ids) -> Result<ArrayRef> {
+/// The error that the truth gives these of the instances two classes.
+fn two_classes(instances: &Ids, contradicted: impl IntoIterator<Item = usize>) -> Error {
+    Error::data("the truth gives an instance two classes")
+        .at("--truth")
+        .found(offenders(contradicted.into_iter().map(|i| instances.text(i))))
+        .help("keep one class an instance")
+}
+
+/// Casts a column of the truth to the run's type; null where a value cannot be represented.
+fn as_type(column: &str, array: &ArrayRef, like: &Ids) -> Result<ArrayRef> {
     let (found, wanted) = (array.data_type(), like.values().data_type());
-    let other =
-        || Error::data(format!("the truth's {found} cannot be read as {wanted}")).at("--truth");
+    let other = || {
+        Error::data(format!("the truth's {found} cannot be read as {wanted}"))
+            .at(format!("--truth, column {column}"))
+            .help("write the column with the type that it has in the run")
+    };
     if found.is_nested() {
         return Err(other());
     }
+    if value_type(found).is_string() {
+        return as_type_of_text(array, wanted).map_err(|_| other());
+    }
     let values = cast(array, wanted).map_err(|_| other())?;
-    // A cast parses the whole of a text, and a float stands for the numbers to which it is the nearest.
-    if found == wanted || is_text(found) || wanted.is_floating() {
+    // A float stands for the numbers to which it is the nearest.
+    if found == wanted || wanted.is_floating() {
         return Ok(values);
     }
     // Otherwise it truncates fractions and times, and makes every number but zero true: what remains may be a class.
@@ -94,11 +110,17 @@ fn as_type(array: &ArrayRef, like: &Ids) -> Result<ArrayRef> {
     Ok(nullif(&values, &is_cut)?)
 }
 
-fn is_text(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::Dictionary(_, values) => values.is_string(),
-        other => other.is_string(),
+/// As [`as_type`], for text: as in gold, "007" is no integer.
+fn as_type_of_text(texts: &ArrayRef, wanted: &DataType) -> Result<ArrayRef, ArrowError> {
+    let values = cast_exact_text(texts, wanted)?;
+    if !wanted.is_integer() {
+        return Ok(values);
     }
+    let texts = cast(texts, &DataType::LargeUtf8)?;
+    let texts = texts.as_string::<i64>().iter();
+    let is_other: BooleanArray =
+        texts.map(|text| text.map(|text| !is_plain_integer(text))).collect();
+    nullif(&values, &is_other)
 }
 
 /// The run's labels or predictions, scored on the instances of the truth.
@@ -147,8 +169,10 @@ impl ScoredLabels {
         .map(Some)
     }
 
-    /// Calls `push(scored, instance, probabilities, true class)` for every row of the truth whose instance is in the
-    /// table.
+    /// Calls `push(scored, instance, probabilities, true class)` for every instance of the truth that is in the table.
+    ///
+    /// # Errors
+    /// When two rows of the truth are one instance, because their ids are one in the run's type, and give it two classes.
     fn of(
         truth: &TrueClasses,
         instances: &Ids,
@@ -160,11 +184,19 @@ impl ScoredLabels {
             Some(_) => Scored::new(n_classes),
             None => Scored::without_posteriors(n_classes),
         };
-        let found = instances.lookup("truth.instance_id", &as_type(&truth.instance, instances)?)?;
+        let ids = as_type("instance_id", &truth.instance, instances)?;
+        let found = instances.lookup("truth.instance_id", &ids)?;
+        let (mut class_of, mut contradicted) = (vec![None; instances.len()], Vec::new());
         for (instance, class) in found.iter().zip(&truth.class) {
-            if let Some(i) = instance.map(|i| i as usize) {
-                push(&mut scored, i, rows.map_or(&[], |rows| rows.row(i)), *class);
+            let Some(i) = instance.map(|i| i as usize) else { continue };
+            match class_of[i].replace(*class) {
+                None => push(&mut scored, i, rows.map_or(&[], |rows| rows.row(i)), *class),
+                Some(other) if other != *class => contradicted.push(i),
+                Some(_) => {}
             }
+        }
+        if !contradicted.is_empty() {
+            return Err(two_classes(instances, contradicted));
         }
         Ok(Self {
             scored,
