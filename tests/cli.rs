@@ -317,6 +317,7 @@ fn every_table_of_sql_has_a_name_of_its_own() {
         (["a", "A"], "the table name `A` is taken"),
         (["b", "Labels"], "the table name `Labels` is taken"),
         (["b", "main.a"], "the table name `main.a` holds a dot"),
+        (["b", ""], "a table has an empty name"),
     ] {
         let [first, second] = names.map(|name| format!("{name}={file}"));
         let tables = ["--table", first.as_str(), "--table", &second, "-c", "select 1"];

@@ -36,6 +36,18 @@ fn a_location_that_cannot_be_reached_is_an_error_before_anything_is_sent() {
     assert!(message.contains("is refused") && !message.contains("hunter2"), "{message}");
 }
 
+/// DataFusion reports the failure as a defect of its own.
+#[test]
+fn a_text_file_that_cannot_be_written_is_no_defect() {
+    let job = Job::new();
+    let file = job.write("file", "x");
+    for name in ["w.csv", "w.json"] {
+        let query = format!("copy (select 1 as a) to '{file}/{name}'");
+        let error = run_fails(&["sql", "--write", "-c", &query], 5);
+        assert_says(&error, &["a file cannot be written to the end", "help: check the path"]);
+    }
+}
+
 #[test]
 fn a_bucket_that_does_not_exist_is_named() {
     let server = server();

@@ -79,6 +79,9 @@ const DISK_HELP: &str =
 const STORE_HELP: &str =
     "check the URL, the endpoint and the credentials in the environment, then run the job again";
 
+const WRITE_HELP: &str =
+    "check the path or the URL, its rights and the room there; `stored as parquet` names the cause";
+
 const DAMAGED_HELP: &str =
     "the file is damaged, cut short, or not what its name says: write it again";
 
@@ -101,7 +104,11 @@ fn store_error(error: &object_store::Error) -> Error {
     }
 }
 
-/// An error of a query that the stores have no part in.
+/// The beginnings of the errors of DataFusion's writers of CSV and JSON when a store fails.
+const UNFINISHED_WRITE: &str = "Error encountered while finalizing writes";
+const FAILED_WRITE: &str = "Error writing to object store";
+
+/// An error of a query in whose chain there is no error of a store.
 fn query_error(root: &DataFusionError) -> Error {
     let text = first_line(&root.strip_backtrace());
     match root {
@@ -110,6 +117,14 @@ fn query_error(root: &DataFusionError) -> Error {
         | DataFusionError::SchemaError(..)
         | DataFusionError::Configuration(_)
         | DataFusionError::NotImplemented(_) => Error::spec(text),
+        // The writers of text files lose the store's error, or keep no more than its words.
+        DataFusionError::Internal(text) if text.starts_with(UNFINISHED_WRITE) => {
+            Error::store("a file cannot be written to the end; a part of it may be there")
+                .help(WRITE_HELP)
+        }
+        DataFusionError::Execution(text) if text.starts_with(FAILED_WRITE) => {
+            Error::store(first_line(text)).help(WRITE_HELP)
+        }
         DataFusionError::Internal(_) => Error::new(Stage::Bug, Problem::new(text)),
         DataFusionError::ParquetError(error) => match error.as_ref() {
             ParquetError::NYI(what) => Error::data(first_line(what)).help(NO_PARQUET_HELP),
@@ -199,6 +214,17 @@ mod tests {
         for part in ["than the run may take"].into_iter().chain(lines) {
             assert!(text.contains(part), "{text}");
         }
+    }
+
+    #[test]
+    fn a_text_file_that_cannot_be_written_is_worth_another_try() {
+        let unfinished = DataFusionError::Internal(format!("{UNFINISHED_WRITE}! Partial results"));
+        let failed = DataFusionError::Execution(format!("{FAILED_WRITE}: no room"));
+        for (error, part) in [(unfinished, "cannot be written to the end"), (failed, "no room")] {
+            let (code, text) = code_and_text(error);
+            assert!(code == 5 && text.contains(part) && text.contains(WRITE_HELP), "{text}");
+        }
+        assert_eq!(code_and_text(DataFusionError::Internal("x".to_owned())).0, 70);
     }
 
     /// The system's own errors are of the disk; a file that ends too early is damaged.

@@ -126,7 +126,7 @@ impl Scored {
         self.mean(|row, truth, _| {
             let sum: f64 = row.iter().sum();
             let of_truth = row.get(truth).copied().unwrap_or(0.0);
-            -(if sum > 0.0 { of_truth / sum } else { 0.0 }).clamp(1e-15, 1.0).ln()
+            (if sum > 0.0 { of_truth / sum } else { 0.0 }).clamp(1e-15, 1.0).ln().abs()
         })
     }
 
@@ -249,6 +249,9 @@ mod tests {
         // scores of class 1: 0 and 0.1 for class 0; 0.5 and 0.8 for class 1
         close(s.auc(), 1.0);
         close(s.log_loss(), -(0.9_f64.ln() + 0.8_f64.ln() + 0.5_f64.ln() + 1e-15_f64.ln()) / 4.0);
+        let mut certain = Scored::new(2);
+        certain.push(Some(0), &[1.0, 0.0], 0);
+        assert!(certain.log_loss().is_some_and(f64::is_sign_positive), "no loss is 0, and not -0");
     }
 
     #[test]

@@ -260,7 +260,9 @@ pub fn name_problems<'a>(
     let problem = |name: &'a str| {
         // SQL folds a table's name to lower case, and a dot separates the schema's name from it.
         let known = name.to_lowercase();
-        let (what, help) = if name.contains('.') {
+        let (what, help) = if name.is_empty() {
+            ("a table has an empty name".to_owned(), "choose a name with a letter")
+        } else if name.contains('.') {
             (format!("the table name `{name}` holds a dot"), "choose a name without one")
         } else if is_taken(&known) || !before.insert(known) {
             (

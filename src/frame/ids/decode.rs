@@ -130,11 +130,12 @@ fn text<'a, O: OffsetSizeTrait>(
     Ok(Arc::new(GenericStringArray::<O>::try_new(offsets, text, nulls)?))
 }
 
-/// The type of a column's values, which a dictionary holds once.
+/// The type of a column's values, also behind a dictionary or run ends.
 pub(crate) fn value_type(data_type: &DataType) -> &DataType {
     match data_type {
         DataType::Dictionary(_, values) => values,
-        other => other,
+        DataType::RunEndEncoded(_, values) => values.data_type(),
+        own => own,
     }
 }
 
