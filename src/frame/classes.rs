@@ -10,9 +10,9 @@ use arrow::util::display::array_value_to_string;
 
 use super::FrameSpec;
 use super::exact_text::cast_exact_text;
-use super::ids::{Ids, Interner, NULL, value_type};
+use super::ids::{Ids, Interner, NULL};
 use crate::error::{Error, Problem, Result, offenders};
-use crate::source::Scalar;
+use crate::source::{Scalar, value_type};
 
 /// The label axis: classes first, then labels that are not a class.
 pub(super) struct LabelAxis {

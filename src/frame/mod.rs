@@ -39,7 +39,6 @@ pub use features::{Features, Matrix, MatrixWriter, NumberType, Scratch, number_c
 pub use gold::{Gold, Role, UnknownGold};
 pub use id_columns::{check_type_of_features, check_types_of_gold};
 pub use ids::Ids;
-pub(crate) use ids::value_type;
 pub use offsets::split_by;
 pub(crate) use offsets::{Cursors, count, prefix_sum};
 pub use questions::{check_columns, check_listed_labels};

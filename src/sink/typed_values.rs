@@ -15,7 +15,7 @@ use arrow::util::display::array_value_to_string;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
-use crate::frame::value_type;
+use crate::source::value_type;
 
 /// The encoding of bytes.
 const HEX: &str = "hex";

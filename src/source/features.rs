@@ -12,7 +12,6 @@ use super::format::{INTEGERS, MIXED};
 use super::relation::{Query, table_or_sql};
 use super::synonyms::synonym;
 use crate::error::{Error, Result, nearest, offenders};
-use crate::frame::value_type;
 use crate::run::Run;
 
 /// Plans a relation of features: its id under the contract's name, then one column of lists, or every numeric column
@@ -192,6 +191,15 @@ fn warn_of_ignored<'a>(
              can make columns numbers, or leave them out)",
             offenders(names)
         ));
+    }
+}
+
+/// The type of a column's values, also behind a dictionary or run ends.
+pub(crate) fn value_type(data_type: &DataType) -> &DataType {
+    match data_type {
+        DataType::Dictionary(_, values) => values,
+        DataType::RunEndEncoded(_, values) => values.data_type(),
+        own => own,
     }
 }
 

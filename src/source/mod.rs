@@ -35,6 +35,7 @@ use crate::run::Run;
 use crate::store::{StoreSpec, secret_problem};
 pub use batch_rows::{BATCHES_IN_FLIGHT, batches_at_once};
 pub use contract::{Relation, contract_columns};
+pub(crate) use features::value_type;
 use files::Files;
 pub use plain_integer::is_plain_integer;
 pub use published::{PublishedTables, TableFiles};

@@ -12,9 +12,9 @@ use datafusion::prelude::{DataFrame, Expr, col, lit, when};
 
 use super::tables::{Tables, columns_of};
 use crate::error::{Error, Result, offenders};
-use crate::frame::{Ids, cast_exact_text, value_type};
+use crate::frame::{Ids, cast_exact_text};
 use crate::metrics::Scored;
-use crate::source::is_plain_integer;
+use crate::source::{is_plain_integer, value_type};
 
 /// The rows of the truth that give a class.
 pub(super) struct TrueClasses {

@@ -12,6 +12,7 @@ use arrow::datatypes::DataType;
 
 use super::key::{IdType, Key, row_converter, with_bytes};
 use crate::error::{Error, Result};
+use crate::source::value_type;
 
 /// Decodes `keys` to an array of type `data_type`; to plain values where that is a dictionary with too few indices, and
 /// to large text or binary where its offsets cannot address all bytes.
@@ -128,15 +129,6 @@ fn text<'a, O: OffsetSizeTrait>(
 ) -> Result<ArrayRef> {
     let (offsets, text, nulls) = bytes::<O>(keys).into_parts();
     Ok(Arc::new(GenericStringArray::<O>::try_new(offsets, text, nulls)?))
-}
-
-/// The type of a column's values, also behind a dictionary or run ends.
-pub(crate) fn value_type(data_type: &DataType) -> &DataType {
-    match data_type {
-        DataType::Dictionary(_, values) => values,
-        DataType::RunEndEncoded(_, values) => values.data_type(),
-        own => own,
-    }
 }
 
 /// The integers of the keys in the type of 64 bits that can hold all of them.

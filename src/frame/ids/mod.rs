@@ -25,7 +25,6 @@ use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait, UInt32Array, new_n
 use arrow::compute::take;
 use arrow::datatypes::DataType;
 
-pub(crate) use decode::value_type;
 pub(super) use floats::finite;
 pub(super) use interner::Interner;
 pub(super) use key::NULL;
