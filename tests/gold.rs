@@ -317,7 +317,7 @@ fn the_warning_of_switched_classes_gives_each_class_the_label_that_it_has() {
         &[],
         0,
     );
-    assert_says(&printed, &["switched labels", "`a as c`", "`b as a`", "`c as b`"]);
+    assert_says(&printed, &["they contradict the gold", "`a as c`", "`b as a`", "`c as b`"]);
 }
 
 /// Text of such a class was no integer, and all of the gold was refused.

@@ -270,7 +270,6 @@ fn apply(map: &Calibrator, frame: &Frame, fitted: &mut Fitted, rows: RowKind) {
 mod tests {
     use super::*;
 
-    // keys: calibration.fit_on
     #[test]
     fn the_role_of_points_is_the_last_one_that_a_point_has() {
         use Role::{Calibrate, Valid};
