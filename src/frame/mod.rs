@@ -40,6 +40,7 @@ pub use gold::{Gold, Role, UnknownGold};
 pub use id_columns::{check_type_of_features, check_types_of_gold};
 pub use ids::Ids;
 pub use offsets::split_by;
+#[cfg(feature = "neural")]
 pub(crate) use offsets::{Cursors, count, prefix_sum};
 pub use questions::{check_columns, check_listed_labels};
 pub use read_all::read_all;

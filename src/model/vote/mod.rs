@@ -2,6 +2,7 @@
 
 mod majority;
 
+#[cfg(feature = "neural")]
 pub(crate) use majority::agreement;
 pub use majority::{MajorityVote, VoteMode};
 
