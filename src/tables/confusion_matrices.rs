@@ -206,11 +206,11 @@ mod tests {
     use super::super::{FilledTable, RunRecord, Table};
     use super::*;
     use crate::decide::{DecideSpec, Tally, TieSeed};
-    use crate::frame::{Frame, Ids, Rejects, UnknownGold};
+    use crate::frame::Ids;
     use crate::model::confusion::{Cells, CommonConfusion, Smoothing};
     use crate::model::fitted::{Fitted, Report, Stop, on_cpu};
     use crate::model::posterior::Posterior;
-    use crate::testing::tiny;
+    use crate::testing::{frame_of, tiny};
 
     /// One matrix has more rows than a batch.
     const CLASSES: usize = 100;
@@ -249,19 +249,8 @@ mod tests {
             model: None,
             device: on_cpu(),
         };
-        let frame = Frame {
-            question: None,
-            instances: ids(dims.instances),
-            annotators: ids(dims.annotators),
-            labels: ids(dims.labels),
-            annotations,
-            gold: Vec::new(),
-            unknown_gold: UnknownGold::default(),
-            described: None,
-            rejects: Rejects::default(),
-            left_out: Vec::new(),
-            rows_read: 0,
-        };
+        let ids = [dims.instances, dims.annotators, dims.labels].map(ids);
+        let frame = frame_of(ids, annotations);
         let tie_seed = TieSeed::of(&frame, 0);
         Outcome {
             answers: vec![QuestionResult { frame, fitted, tie_seed, tally: Tally::default() }],

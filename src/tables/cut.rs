@@ -168,8 +168,8 @@ mod tests {
     use arrow::array::StringArray;
 
     use super::*;
-    use crate::frame::{Features, Matrix, QuestionFeatures, Rejects, UnknownGold};
-    use crate::testing::tiny;
+    use crate::frame::{Features, Matrix, QuestionFeatures};
+    use crate::testing::{frame_of, tiny};
 
     fn ids(lengths: impl Iterator<Item = usize>) -> Ids {
         Ids::in_order(Arc::new(lengths.map(|n| Some("x".repeat(n))).collect::<StringArray>()))
@@ -177,19 +177,8 @@ mod tests {
 
     /// Instances with ids of these lengths, one annotator with an id of 10 bytes, and labels of 3 and 5 bytes.
     fn frame(instances: impl Iterator<Item = usize>) -> Frame {
-        Frame {
-            question: None,
-            instances: ids(instances),
-            annotators: ids([10].into_iter()),
-            labels: ids([3, 5].into_iter()),
-            annotations: tiny(2, &[(0, 0, 0)]),
-            gold: Vec::new(),
-            unknown_gold: UnknownGold::default(),
-            described: None,
-            rejects: Rejects::default(),
-            left_out: Vec::new(),
-            rows_read: 0,
-        }
+        let ids = [ids(instances), ids([10].into_iter()), ids([3, 5].into_iter())];
+        frame_of(ids, tiny(2, &[(0, 0, 0)]))
     }
 
     #[test]

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use arrow::array::UInt32Array;
 
 use crate::frame::{
-    AnnotationRows, Annotations, Dims, Duplicates, Features, Ids, Matrix, QuestionFeatures,
+    AnnotationRows, Annotations, Dims, Duplicates, Features, Frame, Ids, Matrix, QuestionFeatures,
+    Rejects, UnknownGold,
 };
 use crate::model::confusion::Confusion;
 use crate::model::em::{Em, EmSteps, StopRule};
@@ -53,6 +54,24 @@ pub fn annotations(dims: Dims, rows: &[(u32, u32, u32)]) -> Annotations {
 #[must_use]
 pub fn weighted(dims: Dims, rows: &[(u32, u32, u32)], weights: Vec<f64>) -> Annotations {
     build(dims, rows, weights, Duplicates::Keep)
+}
+
+/// A frame of annotations without gold and features, by the ids of instances, annotators and labels.
+#[must_use]
+pub fn frame_of([instances, annotators, labels]: [Ids; 3], annotations: Annotations) -> Frame {
+    Frame {
+        question: None,
+        annotations,
+        instances,
+        annotators,
+        labels,
+        gold: Vec::new(),
+        unknown_gold: UnknownGold::default(),
+        described: None,
+        rejects: Rejects::default(),
+        left_out: Vec::new(),
+        rows_read: 0,
+    }
 }
 
 fn build(
