@@ -6,6 +6,7 @@ use super::AnnotationRows;
 use super::annotations::ITEMS_PER_BLOCK;
 use super::classes::LabelAxis;
 use super::ids::NULL;
+use super::offsets::{Cursors, count, prefix_sum, split_by};
 use super::rejects::{Reason, Rejects};
 
 /// Used rows, by provisional numbers; the optional columns are as long as the others or empty.
@@ -37,28 +38,42 @@ impl AnnotationColumns {
     }
 
     /// Keeps the rows with the newest time of each (instance, annotator); returns the number of removed rows.
+    ///
+    /// # Why
+    /// A sort of all rows would wait for memory at every comparison. Rows are grouped by instance in two passes, and the
+    /// few rows of each instance are sorted.
     pub(super) fn keep_newest(&mut self) -> u64 {
-        let n = self.instance.len();
-        let mut order: Vec<usize> = (0..n).collect();
-        let pair = |row: usize| (self.instance[row], self.annotator[row]);
-        order.sort_unstable_by_key(|row| (pair(*row), self.annotated_at[*row]));
-        let mut keep = vec![false; n];
-        let mut newest = None;
-        for row in order.into_iter().rev() {
-            let (this_pair, at) = (pair(row), self.annotated_at[row]);
-            match newest {
-                Some((newest_pair, newest_at)) if newest_pair == this_pair => {
-                    keep[row] = at == newest_at;
+        let instances = self.instance.iter().max().map_or(0, |last| *last as usize + 1);
+        let mut cursors = Cursors(prefix_sum(&count(&self.instance, instances)));
+        let mut rows = vec![0; self.instance.len()];
+        self.instance.iter().enumerate().for_each(|(row, i)| rows[cursors.next(*i)] = row);
+        let offsets = cursors.offsets();
+        let superseded: Vec<usize> = split_by(&mut rows, &offsets, 1, ITEMS_PER_BLOCK)
+            .into_par_iter()
+            .flat_map_iter(|(instances, rows)| {
+                let first = offsets[instances.start];
+                let mut superseded = Vec::new();
+                for i in instances {
+                    let rows = &mut rows[offsets[i] - first..offsets[i + 1] - first];
+                    self.add_superseded(rows, &mut superseded);
                 }
-                _ => {
-                    keep[row] = true;
-                    newest = Some((this_pair, at));
-                }
-            }
-        }
-        let gone = keep.iter().filter(|k| !**k).count() as u64;
+                superseded
+            })
+            .collect();
+        let mut keep = vec![true; self.instance.len()];
+        superseded.iter().for_each(|row| keep[*row] = false);
         self.retain(&keep);
-        gone
+        superseded.len() as u64
+    }
+
+    /// Adds those rows of one instance of which the annotator has a newer row there.
+    fn add_superseded(&self, rows: &mut [usize], superseded: &mut Vec<usize>) {
+        let key = |row: usize| (self.annotator[row], self.annotated_at[row]);
+        rows.sort_unstable_by_key(|row| key(*row));
+        for own in rows.chunk_by(|a, b| self.annotator[*a] == self.annotator[*b]) {
+            let newest = own.last().map(|row| key(*row));
+            superseded.extend(own.iter().filter(|row| Some(key(**row)) != newest));
+        }
     }
 
     fn retain(&mut self, keep: &[bool]) {

@@ -24,8 +24,9 @@ pub const BYTES_PER_ANNOTATION: u64 = 44;
 /// Bytes of a weight while the views are built: in order of arrival, grouped by instance, and in the view by column.
 pub(super) const BYTES_PER_WEIGHT: usize = 24;
 
-/// Bytes of a time while the newest answers are selected: its row's position in sorted order, and whether to keep it.
-pub(super) const BYTES_PER_TIME: usize = 9;
+/// Bytes of a time while the newest answers are selected: its row among those of its instance and among the removed rows,
+/// whether to keep it, and the number of rows and the offset of an instance, which may have no other row.
+pub(super) const BYTES_PER_TIME: usize = 29;
 
 /// Bytes that are not counted, so that small jobs run under any limit.
 const NEGLIGIBLE: usize = 1 << 20;

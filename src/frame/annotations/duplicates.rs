@@ -77,9 +77,10 @@ impl ByInstance {
         if let Some(weights) = weights {
             let weights = split_by(weights, offsets, 1, ITEMS_PER_BLOCK);
             parts.zip(weights).for_each(|((instances, columns), (_, weights))| {
-                let first = offsets[instances.start];
+                let (first, mut buffer) = (offsets[instances.start], Vec::new());
                 for positions in instances.map(|i| offsets[i] - first..offsets[i + 1] - first) {
-                    sort_with_weights(&mut columns[positions.clone()], &mut weights[positions]);
+                    let columns = &mut columns[positions.clone()];
+                    sort_with_weights(columns, &mut weights[positions], &mut buffer);
                 }
             });
         } else {
@@ -181,10 +182,12 @@ fn share_one(
     shared
 }
 
-fn sort_with_weights(columns: &mut [u32], weights: &mut [f64]) {
-    let mut pairs: Vec<(u32, f64)> = columns.iter().copied().zip(weights.iter().copied()).collect();
+/// Sorts the annotations of one instance by column, then by weight; `pairs` is a buffer.
+fn sort_with_weights(columns: &mut [u32], weights: &mut [f64], pairs: &mut Vec<(u32, f64)>) {
+    pairs.clear();
+    pairs.extend(columns.iter().copied().zip(weights.iter().copied()));
     pairs.sort_unstable_by_key(|(column, weight)| (*column, weight.to_bits()));
-    for (at, (column, weight)) in pairs.into_iter().enumerate() {
-        (columns[at], weights[at]) = (column, weight);
+    for (at, (column, weight)) in pairs.iter().enumerate() {
+        (columns[at], weights[at]) = (*column, *weight);
     }
 }

@@ -161,13 +161,14 @@ mod tests {
     use arrow::compute::cast;
     use arrow::util::display::array_value_to_string;
 
-    use super::super::key::{Packed, for_each_key};
+    use super::super::key::{Packed, encoded, for_each_key};
     use super::*;
 
     fn round_trip(array: impl Array + 'static) {
         let array: ArrayRef = Arc::new(array);
         let mut keys: Vec<Vec<u8>> = Vec::new();
-        for_each_key(&array, |_, k| keys.push(with_bytes(k.unwrap(), <[u8]>::to_vec))).unwrap();
+        let encoded = encoded(&array).unwrap();
+        for_each_key(&encoded, |_, k| keys.push(with_bytes(k.unwrap(), <[u8]>::to_vec)));
         assert!(keys.is_sorted(), "keys sort as the values do");
         let back = to_array(array.data_type(), keys.iter().map(|k| Key::new(k))).unwrap();
         assert_eq!(&back, &array);

@@ -7,11 +7,14 @@
 //! all others    Arrow's row format (booleans, dates, timestamps, decimals, floats, ...)
 //! ```
 //! A key of up to 15 bytes is packed into one `u128`: the bytes from the top, the length in the lowest byte. Packed
-//! keys compare as the bytes do, hash with one multiplication and need no memory outside the table that holds them.
+//! keys compare as the bytes do, hash with one multiplication and need no memory outside the table that holds them. A
+//! longer key is its bytes, for which a word with their hash stands in that table.
 
 use std::cmp::Ordering;
 
-use arrow::array::{Array, ArrayRef, AsArray};
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BinaryArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type, UInt64Type};
 use arrow::row::{RowConverter, SortField};
@@ -50,7 +53,10 @@ impl IdType {
     }
 }
 
-/// A key of at most [`Packed::MAX`] bytes in one word.
+/// The lowest byte of a word that stands for a longer key than [`Packed::MAX`]; that of a packed key is its length.
+pub(super) const LONG: u128 = 0xff;
+
+/// A key of at most [`Packed::MAX`] bytes in one word, or the word that stands for a longer key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Packed(pub u128);
 
@@ -121,6 +127,26 @@ impl Packed {
         (Self(bytes | ((word >> 32) & 0xff)), word as u32)
     }
 
+    /// The word that stands for a long key whose bytes have this hash.
+    #[inline]
+    #[must_use]
+    pub fn of_hash(hash: u64) -> Self {
+        Self((u128::from(hash) << 64) | LONG)
+    }
+
+    /// The word that stands for a long key whose bytes have the same hash as those of the key of this word.
+    #[must_use]
+    pub fn with_same_hash(self) -> Self {
+        Self(self.0 + LONG + 1)
+    }
+
+    /// Whether the word stands for a long key.
+    #[inline]
+    #[must_use]
+    pub fn is_long(self) -> bool {
+        self.0 & LONG == LONG
+    }
+
     /// (Bytes that begin with those of the key, the number of bytes of the key).
     #[must_use]
     pub fn bytes(self) -> ([u8; 16], usize) {
@@ -162,11 +188,27 @@ impl<'a> Key<'a> {
     }
 }
 
-/// Calls `visit(row, key)` for each row of `array`, with `None` where it is null.
+/// The values as an array of integers of 64 bits or of bytes, whose rows [`for_each_key`] visits.
 ///
 /// # Errors
 /// When values of this type have no order (lists, structs, maps).
-pub fn for_each_key(array: &ArrayRef, mut visit: impl FnMut(usize, Option<Key<'_>>)) -> Result<()> {
+pub fn encoded(array: &ArrayRef) -> Result<ArrayRef> {
+    match IdType::of(array.data_type()) {
+        IdType::Integer if *array.data_type() == DataType::UInt64 => Ok(Arc::clone(array)),
+        IdType::Integer => Ok(cast(array, &DataType::Int64)?),
+        IdType::Text | IdType::Binary => Ok(Arc::clone(array)),
+        IdType::Other(data_type) => {
+            let converter = row_converter(&data_type)?;
+            let rows = converter.convert_columns(std::slice::from_ref(array))?;
+            let (offsets, bytes, _) = rows.try_into_binary()?.into_parts();
+            // A null array has no null bits of its own.
+            Ok(Arc::new(BinaryArray::try_new(offsets, bytes, array.logical_nulls())?))
+        }
+    }
+}
+
+/// Calls `visit(row, key)` for each row of an array of [`encoded`], with `None` where it is null.
+pub fn for_each_key<'a>(array: &'a ArrayRef, mut visit: impl FnMut(usize, Option<Key<'a>>)) {
     macro_rules! bytes {
         ($array:expr) => {
             for (row, value) in $array.iter().enumerate() {
@@ -174,18 +216,15 @@ pub fn for_each_key(array: &ArrayRef, mut visit: impl FnMut(usize, Option<Key<'_
             }
         };
     }
+    macro_rules! integers {
+        ($type:ty) => {
+            for (row, value) in array.as_primitive::<$type>().iter().enumerate() {
+                visit(row, value.map(|v| Key::Packed(Packed::integer(i128::from(v)))));
+            }
+        };
+    }
     match array.data_type() {
-        DataType::UInt64 => {
-            for (row, value) in array.as_primitive::<UInt64Type>().iter().enumerate() {
-                visit(row, value.map(|v| Key::Packed(Packed::integer(i128::from(v)))));
-            }
-        }
-        t if t.is_integer() => {
-            let wide = cast(array, &DataType::Int64)?;
-            for (row, value) in wide.as_primitive::<Int64Type>().iter().enumerate() {
-                visit(row, value.map(|v| Key::Packed(Packed::integer(i128::from(v)))));
-            }
-        }
+        DataType::UInt64 => integers!(UInt64Type),
         DataType::Utf8 => bytes!(array.as_string::<i32>()),
         DataType::LargeUtf8 => bytes!(array.as_string::<i64>()),
         DataType::Utf8View => bytes!(array.as_string_view()),
@@ -193,18 +232,21 @@ pub fn for_each_key(array: &ArrayRef, mut visit: impl FnMut(usize, Option<Key<'_
         DataType::LargeBinary => bytes!(array.as_binary::<i64>()),
         DataType::BinaryView => bytes!(array.as_binary_view()),
         DataType::FixedSizeBinary(_) => bytes!(array.as_fixed_size_binary()),
-        t => {
-            let converter = row_converter(t)?;
-            let rows = converter.convert_columns(std::slice::from_ref(array))?;
-            // A null array has no null bits of its own.
-            let nulls = array.logical_nulls();
-            for (row, key) in rows.iter().enumerate() {
-                let is_valid = nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
-                visit(row, is_valid.then(|| Key::new(key.as_ref())));
-            }
-        }
+        _ => integers!(Int64Type),
     }
-    Ok(())
+}
+
+/// The bytes of a row of an array of bytes of [`encoded`].
+pub fn bytes_of(array: &ArrayRef, row: usize) -> &[u8] {
+    match array.data_type() {
+        DataType::Utf8 => array.as_string::<i32>().value(row).as_bytes(),
+        DataType::LargeUtf8 => array.as_string::<i64>().value(row).as_bytes(),
+        DataType::Utf8View => array.as_string_view().value(row).as_bytes(),
+        DataType::Binary => array.as_binary::<i32>().value(row),
+        DataType::LargeBinary => array.as_binary::<i64>().value(row),
+        DataType::BinaryView => array.as_binary_view().value(row),
+        _ => array.as_fixed_size_binary().value(row),
+    }
 }
 
 pub(super) fn row_converter(data_type: &DataType) -> Result<RowConverter> {

@@ -12,6 +12,7 @@ mod floats;
 mod hash;
 mod interner;
 mod key;
+mod long_keys;
 mod lookup;
 mod run_ends;
 mod table;

@@ -1,4 +1,4 @@
-//! A hash table of packed keys, with lookups of many keys at a time.
+//! A hash table of the words of keys, with lookups of many keys at a time.
 
 use std::ops::RangeInclusive;
 
@@ -6,22 +6,19 @@ use rayon::prelude::*;
 
 use super::direct::DirectTable;
 use super::hash::Secret;
-use super::key::{IndexedKey, Key, NULL, Packed};
+use super::key::{IndexedKey, NULL, Packed};
 use crate::error::{Error, Result};
 use crate::frame::offsets::number;
 use crate::prefetch::prefetch;
 
-/// The low byte of a word that stands for a long key; a packed key's is its length, at most 15.
-const LONG: u128 = 0xff;
-
 /// The number of rows looked up together: their hashes and buckets stay in the level-1 cache.
-const LOOKUP: usize = 1024;
+pub(super) const LOOKUP: usize = 1024;
 
-/// The packed keys by number, and a hash table that finds the number of a key.
+/// The words of the keys by number, and a hash table that finds the number of a word.
 ///
 /// ```text
 /// buckets  [ tag | number + 1 ]  open addressing, 8 bytes a bucket, at most half full
-/// keys     [ packed key ]        by number; the word of a long key holds its index among the long keys
+/// keys     [ word ]              by number: a packed key, or a word that stands for a long key
 /// ```
 /// # Why
 /// A table of millions of ids lies in memory, not in the cache, and a lookup waits for memory twice: for the bucket and
@@ -138,10 +135,14 @@ impl KeyTable {
         wanted.min(1 << 32).max(self.n_buckets)
     }
 
-    /// Adds the word of the long key with index `long`; returns its number.
-    pub(super) fn push_long(&mut self, long: usize) -> u32 {
-        self.keys.push(((long as u128) << 8) | LONG);
-        number(self.keys.len() - 1)
+    /// The number of a key, where it has one.
+    pub(super) fn get(&self, key: Packed) -> Option<u32> {
+        self.probe(self.secret.hash(key.0), key).ok()
+    }
+
+    /// Starts loading the buckets of up to [`LOOKUP`] keys.
+    pub(super) fn prefetch(&self, keys: impl Iterator<Item = Packed>) {
+        keys.for_each(|key| prefetch(&self.buckets, self.begin(self.secret.hash(key.0))));
     }
 
     /// Writes the numbers of known keys, and returns the rows of the other keys.
@@ -197,17 +198,33 @@ impl KeyTable {
         for rows in rows.chunks(LOOKUP) {
             self.hash(rows.iter().map(|(_, key)| key.0), &mut hashes);
             for (hash, (row, key)) in hashes.iter().zip(rows) {
-                numbers[*row as usize] = match self.probe(*hash, *key) {
-                    Ok(there) => there,
-                    Err(free) => {
-                        self.keys.push(key.0);
-                        self.buckets[free] = tag(*hash) | self.keys.len() as u64;
-                        number(self.keys.len() - 1)
-                    }
-                };
+                numbers[*row as usize] = self.get_or_insert(*hash, *key);
             }
         }
         Ok(())
+    }
+
+    /// The number of a key, which gets the next one where it is new, and whether it is new.
+    ///
+    /// # Errors
+    /// As [`KeyTable::insert`].
+    pub(super) fn insert_one(&mut self, key: Packed) -> Result<(u32, bool)> {
+        self.reserve(&[(0, key)])?;
+        let next = number(self.keys.len());
+        let n = self.get_or_insert(self.secret.hash(key.0), key);
+        Ok((n, n == next))
+    }
+
+    #[inline]
+    fn get_or_insert(&mut self, hash: u64, key: Packed) -> u32 {
+        match self.probe(hash, key) {
+            Ok(there) => there,
+            Err(free) => {
+                self.keys.push(key.0);
+                self.buckets[free] = tag(hash) | self.keys.len() as u64;
+                number(self.keys.len() - 1)
+            }
+        }
     }
 
     /// The bucket where the search for a hash, or for the word of a bucket, begins.
@@ -338,14 +355,6 @@ fn widened(range: RangeInclusive<i64>, rows: &[IndexedKey]) -> Option<RangeInclu
         let integer = i64::try_from(key.as_integer()).ok()?;
         Some(integer.min(*range.start())..=integer.max(*range.end()))
     })
-}
-
-/// The key that a word of the table stands for.
-pub(super) fn key(word: u128, long: &[Box<[u8]>]) -> Key<'_> {
-    match word & LONG {
-        LONG => Key::Long(&long[(word >> 8) as usize]),
-        _ => Key::Packed(Packed(word)),
-    }
 }
 
 #[cfg(test)]

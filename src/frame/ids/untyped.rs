@@ -8,7 +8,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Int64Type, UInt64Type};
 
 use super::key::{Packed, with_bytes};
-use super::table::key;
+use super::long_keys::LongKeys;
 use crate::error::Result;
 use crate::frame::offsets::number;
 use crate::source::files::UNTYPED;
@@ -46,7 +46,7 @@ pub(super) fn marked(field: Field, is_untyped: bool) -> Field {
 /// kept. Keys that are not kept are not checked, and get an arbitrary integer key.
 pub(super) fn as_integers(
     keys: &[u128],
-    long: &[Box<[u8]>],
+    long: &LongKeys,
     keep: impl Fn(u32) -> bool,
 ) -> Option<Vec<u128>> {
     let mut has_any = false;
@@ -55,7 +55,7 @@ pub(super) fn as_integers(
             return Some(Packed::integer(0).0);
         }
         has_any = true;
-        Some(with_bytes(key(*word, long), plain_integer)?.0)
+        Some(with_bytes(long.key(number(n), *word), plain_integer)?.0)
     };
     let integers = keys.iter().enumerate().map(integer).collect();
     if has_any { integers } else { None }

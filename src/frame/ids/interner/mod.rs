@@ -1,13 +1,12 @@
 //! Gives values provisional numbers as they arrive; [`Interner::finish`] then numbers them in sorted order.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Int64Type};
 use arrow::util::display::array_value_to_string;
-use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use rayon::prelude::*;
 
@@ -16,9 +15,10 @@ use super::decode::{fits, to_array, to_shown_array};
 use super::dictionary::dictionary;
 use super::floats::finite;
 use super::hash::Secret;
-use super::key::{IdType, IndexedKey, Key, NULL, Packed, compare, for_each_key};
+use super::key::{IdType, IndexedKey, Key, NULL, Packed, bytes_of, encoded, for_each_key};
+use super::long_keys::{LongKeys, hasher, in_order, word};
 use super::run_ends::without_run_ends;
-use super::table::{KeyTable, key};
+use super::table::{KeyTable, LOOKUP};
 use super::times::{stored, stored_type};
 use super::untyped::{as_integers, integers as plain_integers, is_untyped, may_become_integers};
 use crate::error::{Error, Result};
@@ -43,23 +43,20 @@ pub struct Interner {
     /// Whether untyped text becomes integers where every value is one.
     may_become_integers: bool,
     table: KeyTable,
-    /// Bytes of the longest key.
+    /// The number of bytes of the longest packed key.
     longest: usize,
-    long: Vec<Box<[u8]>>,
-    long_numbers: HashMap<Box<[u8]>, u32, SeedableRandomState>,
-    /// Bytes of the long keys.
-    long_bytes: usize,
+    long: LongKeys,
+    hasher: SeedableRandomState,
 }
 
 /// The result of looking up the values of an array.
 struct LookedUp {
     /// The number of each value, [`NULL`] where it is null or new.
     numbers: Vec<u32>,
+    /// New values, by row.
     new: Vec<IndexedKey>,
-    /// New long values, each with its index in `long`.
-    new_long: Vec<(u32, u32)>,
-    /// The distinct keys of new long values, in the order in which they first occur.
-    long: Vec<Box<[u8]>>,
+    /// The values, in which a new long one has its bytes.
+    values: ArrayRef,
     /// The index of each row's value, for a dictionary.
     rows: Option<Vec<Option<usize>>>,
 }
@@ -81,12 +78,8 @@ impl Interner {
             may_become_integers: may_become_integers(field),
             table,
             longest: 0,
-            long: Vec::new(),
-            long_numbers: HashMap::with_hasher(SeedableRandomState::with_seed(
-                secret.0[0],
-                SharedSeed::global_random(),
-            )),
-            long_bytes: 0,
+            long: LongKeys::default(),
+            hasher: hasher(secret),
         }
     }
 
@@ -105,9 +98,7 @@ impl Interner {
     /// Bytes that it holds, with those that a batch of `more` new values may add.
     #[must_use]
     pub fn bytes(&self, more: usize) -> usize {
-        // A long key is held twice, with the overhead of the allocator and the map.
-        let long = 2 * self.long_bytes + self.long.len() * 80;
-        self.table.bytes(more) + long
+        self.table.bytes(more) + self.long.held_bytes(more)
     }
 
     /// Appends the provisional number of each row of `array` to `numbers`, [`NULL`] where it is null.
@@ -130,7 +121,7 @@ impl Interner {
         };
         numbers.reserve(arrays.iter().map(Array::len).sum());
         for mut found in looked_up {
-            if self.len() + found.new.len() + found.long.len() >= NULL as usize {
+            if self.len() + found.new.len() >= NULL as usize {
                 return Err(Error::data(format!(
                     "`{}` has more than 2^32 distinct values",
                     self.column
@@ -216,7 +207,7 @@ impl Interner {
     /// # Errors
     /// When a value cannot be decoded.
     pub fn outside(&self, numbers: impl Iterator<Item = u32>) -> Result<BTreeSet<String>> {
-        let key = |n: u32| key(self.table.keys()[n as usize], &self.long);
+        let key = |n: u32| self.long.key(n, self.table.keys()[n as usize]);
         let keys = numbers.map(key).filter(|key| !fits(&self.data_type, *key));
         let shown = to_shown_array(&self.data_type, keys.collect::<Vec<_>>().into_iter())?;
         Ok((0..shown.len()).map(|n| array_value_to_string(&shown, n)).collect::<Result<_, _>>()?)
@@ -240,66 +231,76 @@ impl Interner {
         let mut numbers = vec![NULL; values.len()];
         if let (Some(direct), Some(integers)) = (self.table.direct(), as_int64(&values)?) {
             let new = direct.find(&integers, &mut numbers);
-            return Ok(LookedUp { numbers, new, new_long: Vec::new(), long: Vec::new(), rows });
+            return Ok(LookedUp { numbers, new, values, rows });
         }
-        let (mut keys, mut new_long) = (Vec::with_capacity(values.len()), Vec::new());
-        let hasher = self.long_numbers.hasher().clone();
-        let mut places: HashMap<Box<[u8]>, u32, _> = HashMap::with_hasher(hasher);
+        let values = encoded(&values)?;
+        let (mut keys, mut long) = (Vec::with_capacity(values.len()), Vec::new());
         for_each_key(&values, |value, key| match key {
             Some(Key::Packed(key)) => keys.push((number(value), key)),
             Some(Key::Long(bytes)) => {
-                if let Some(known) = self.long_numbers.get(bytes) {
-                    numbers[value] = *known;
-                    return;
-                }
-                // A value may be large and occur in every row: it is held once.
-                let next = number(places.len());
-                let place = match places.get(bytes) {
-                    Some(place) => *place,
-                    None => *places.entry(bytes.into()).or_insert(next),
-                };
-                new_long.push((number(value), place));
+                keys.push((number(value), word(&self.hasher, bytes)));
+                long.push((number(value), bytes));
             }
             None => {}
-        })?;
-        let mut long: Vec<(Box<[u8]>, u32)> = places.into_iter().collect();
-        long.sort_unstable_by_key(|(_, place)| *place);
-        let long = long.into_iter().map(|(bytes, _)| bytes).collect();
-        let new = self.table.find(keys, &mut numbers);
-        Ok(LookedUp { numbers, new, new_long, long, rows })
+        });
+        let mut new = self.table.find(keys, &mut numbers);
+        let unequal = self.long.unequal(&long, &numbers);
+        for (value, bytes) in &unequal {
+            let word = word(&self.hasher, bytes);
+            let found = self.find_long(word, bytes);
+            numbers[*value as usize] = found.unwrap_or(NULL);
+            new.extend(found.is_none().then_some((*value, word)));
+        }
+        if !unequal.is_empty() {
+            new.sort_unstable_by_key(|(value, _)| *value);
+        }
+        Ok(LookedUp { numbers, new, values, rows })
+    }
+
+    /// The number of a long key; `word` is the first that may stand for it.
+    fn find_long(&self, mut word: Packed, bytes: &[u8]) -> Option<u32> {
+        loop {
+            let found = self.table.get(word)?;
+            if self.long.get(found) == bytes {
+                return Some(found);
+            }
+            word = word.with_same_hash();
+        }
     }
 
     /// Numbers the new values of an array in the order of the rows; returns the numbers of all its values.
     fn enter(&mut self, found: LookedUp) -> Result<Vec<u32>> {
-        let LookedUp { mut numbers, new, new_long, long, .. } = found;
-        let lengths = new.iter().map(|(_, key)| Key::Packed(*key).len());
-        self.longest = lengths.fold(self.longest, usize::max);
-        let (mut rest, mut long, mut of_long) = (new.as_slice(), long.into_iter(), Vec::new());
-        for (value, place) in new_long {
-            if place as usize == of_long.len()
-                && let Some(bytes) = long.next()
-            {
-                let before = rest.partition_point(|(row, _)| *row < value);
-                self.table.insert(&rest[..before], &mut numbers)?;
-                rest = &rest[before..];
-                of_long.push(self.long_number(bytes));
+        let LookedUp { mut numbers, new, values, .. } = found;
+        for new in new.chunks(LOOKUP) {
+            self.table.prefetch(new.iter().map(|(_, key)| *key).filter(|key| key.is_long()));
+            for run in new.chunk_by(|(_, a), (_, b)| !a.is_long() && !b.is_long()) {
+                if let [(value, word)] = run
+                    && word.is_long()
+                {
+                    let value = *value as usize;
+                    numbers[value] = self.enter_long(*word, bytes_of(&values, value))?;
+                } else {
+                    let lengths = run.iter().map(|(_, key)| key.bytes().1);
+                    self.longest = lengths.fold(self.longest, usize::max);
+                    self.table.insert(run, &mut numbers)?;
+                }
             }
-            numbers[value as usize] = of_long[place as usize];
         }
-        self.table.insert(rest, &mut numbers)?;
         Ok(numbers)
     }
 
-    fn long_number(&mut self, bytes: Box<[u8]>) -> u32 {
-        if let Some(known) = self.long_numbers.get(&bytes) {
-            return *known;
+    /// The number of a long key, the next one where it is new; `word` is the first that may stand for it.
+    fn enter_long(&mut self, mut word: Packed, bytes: &[u8]) -> Result<u32> {
+        loop {
+            let (n, is_new) = self.table.insert_one(word)?;
+            if is_new {
+                self.long.push(n as usize, bytes);
+            }
+            if self.long.get(n) == bytes {
+                return Ok(n);
+            }
+            word = word.with_same_hash();
         }
-        self.longest = self.longest.max(bytes.len());
-        self.long_bytes += bytes.len();
-        let next = self.table.push_long(self.long.len());
-        self.long.push(bytes.clone());
-        self.long_numbers.insert(bytes, next);
-        next
     }
 
     /// All values for messages, by provisional number, with those that the column's type cannot hold.
@@ -307,7 +308,8 @@ impl Interner {
     /// # Errors
     /// When a value cannot be decoded.
     pub fn shown_values(&self) -> Result<ArrayRef> {
-        to_shown_array(&self.data_type, self.table.keys().iter().map(|word| key(*word, &self.long)))
+        let keys = self.table.keys().iter().enumerate();
+        to_shown_array(&self.data_type, keys.map(|(n, word)| self.long.key(number(n), *word)))
     }
 
     /// Numbers the values for which `keep(provisional)` holds, in sorted order.
@@ -320,14 +322,14 @@ impl Interner {
         if self.may_become_integers
             && let Some(integers) = as_integers(self.table.keys(), &self.long, &keep)
         {
-            self.long.clear();
+            self.long = LongKeys::default();
             self.longest = Key::Packed(Packed::integer(0)).len();
             self.table.replace_keys(integers);
             self.data_type = DataType::Int64;
         }
         let Self { data_type, table, longest, long, untyped, .. } = self;
         let all = table.len();
-        if longest <= Packed::NUMBERED {
+        if longest <= Packed::NUMBERED && long.is_empty() {
             let order = table.into_order(keep);
             let order = order.iter().map(|word| Packed::of_numbered(*word));
             return ranked(
@@ -337,15 +339,18 @@ impl Interner {
             );
         }
         let keys = table.into_keys();
-        let key = |word: u128| key(word, &long);
-        let numbered = keys.iter().enumerate().map(|(n, word)| (*word, number(n)));
-        let mut order: Vec<(u128, u32)> = numbered.filter(|(_, n)| keep(*n)).collect();
+        let kept = (0..number(keys.len())).filter(|n| keep(*n));
         if long.is_empty() {
+            let mut order: Vec<(u128, u32)> = kept.map(|n| (keys[n as usize], n)).collect();
             order.par_sort_unstable();
-        } else {
-            order.par_sort_unstable_by(|a, b| compare(key(a.0), key(b.0)));
+            let order = order.iter().map(|(word, n)| (Key::Packed(Packed(*word)), *n));
+            return ranked((&data_type, untyped), all, &order);
         }
-        ranked((&data_type, untyped), all, &order.iter().map(|(word, n)| (key(*word), *n)))
+        let (order, sorted) = in_order(kept.collect(), &keys, &long);
+        drop(long);
+        let order = order.iter().enumerate();
+        let order = order.map(|(place, n)| (Key::Long(sorted.get(number(place))), *n));
+        ranked((&data_type, untyped), all, &order)
     }
 }
 

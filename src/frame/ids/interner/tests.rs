@@ -74,6 +74,27 @@ fn new_values_are_numbered_as_they_come_whatever_their_length_and_layout() {
     assert_eq!(numbers[10..], [6, 7, 8, 1]);
 }
 
+/// The word of the first key is taken for the word of the second one.
+#[test]
+fn long_keys_with_the_same_hash_are_different_values() {
+    let [first, second, third] =
+        ["first", "second", "third"].map(|name| format!("the {name} text"));
+    let [second, third] = [second.as_bytes(), third.as_bytes()];
+    let mut interner = interner(&DataType::Utf8);
+    interner.intern(&text(&["short", &first]), &mut Vec::new()).unwrap();
+    let shared = word(&interner.hasher, first.as_bytes());
+    assert_eq!(interner.enter_long(shared, second).unwrap(), 2);
+    assert_eq!(interner.enter_long(shared, second).unwrap(), 2);
+    assert_eq!(interner.enter_long(shared, first.as_bytes()).unwrap(), 1);
+    assert_eq!(interner.find_long(shared, first.as_bytes()), Some(1));
+    assert_eq!(interner.find_long(shared, second), Some(2));
+    assert_eq!(interner.find_long(shared, third), None);
+    let values = [(0, first.as_bytes()), (1, second), (2, third)];
+    assert_eq!(interner.long.unequal(&values, &[1, 1, NULL]), [(1, second)]);
+    let (ids, rank) = interner.finish(|_| true).unwrap();
+    assert_eq!((ids.text(0), rank), ("short".to_owned(), vec![0, 1, 2]));
+}
+
 #[test]
 fn numbers_do_not_depend_on_the_secret() {
     let numbered = |secret| {
