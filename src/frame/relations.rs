@@ -207,10 +207,10 @@ async fn read_within(
     let context = Arc::new(query.task_ctx());
     let plan = catch_panics(async { Ok(query.create_physical_plan().await?) }).await;
     let plan = plan.map_err(|e| e.or_at(place))?;
-    let rows = rows_in(&plan);
+    let rows = precise_rows_in(&plan);
     let mut reader = FeatureReader::new(&schema, Scratch { rows, ..scratch });
     let budget = Budget::new(&context, "features");
-    run.progress.begin("features", rows);
+    run.progress.begin("features", rows.get_value().map(|rows| *rows as u64));
     let mut batches = spawn(execute_stream_partitioned(plan, context)?, 1);
     let mut largest = 0;
     while let Some(batch) = batches.next().await {
