@@ -127,6 +127,15 @@ fn a_reason_that_rejects_most_rows_is_a_warning() {
 }
 
 #[test]
+fn annotators_and_labels_of_rejected_rows_alone_are_in_no_table() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\n,b,y\ni,c,z\n");
+    let run = job.run("source.annotations = '{dir}in.csv'\nmodel.kind = 'majority_vote'\n");
+    assert_eq!(cells(&read_table(&run, "annotators"), &["annotator_id"]), ["a", "c"]);
+    assert_eq!(cells(&read_table(&run, "classes"), &["class"]), ["x", "z"]);
+}
+
+#[test]
 fn labels_outside_the_listed_classes_are_rejected() {
     let job = Job::new();
     let run = job.run(

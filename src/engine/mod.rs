@@ -9,6 +9,7 @@ mod statistics;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use datafusion::execution::cache::cache_manager::DEFAULT_METADATA_CACHE_LIMIT;
 use datafusion::execution::disk_manager::DiskManagerBuilder;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
@@ -136,6 +137,7 @@ impl EngineSpec {
             DiskManagerBuilder::default().with_temp_file_factory(Arc::new(SpillFolder(folder)));
         let runtime = RuntimeEnvBuilder::new()
             .with_memory_limit(self.memory_bytes(), 1.0)
+            .with_metadata_cache_limit(metadata_cache_bytes(self.memory_bytes()))
             .with_disk_manager_builder(spills)
             .build()?;
         let state = SessionStateBuilder::new()
@@ -148,6 +150,15 @@ impl EngineSpec {
         bounded::register(&ctx, self.memory_bytes())?;
         Ok(ctx)
     }
+}
+
+/// The most bytes of file metadata that a session with this memory limit keeps.
+///
+/// # Why
+/// The metadata of a Parquet file is read when its table is opened, and needed again for its statistics and its rows.
+/// Metadata that was not kept is fetched each time: for ten thousand files on a store, thousands of further requests.
+fn metadata_cache_bytes(memory: usize) -> usize {
+    (memory / 16).max(DEFAULT_METADATA_CACHE_LIMIT)
 }
 
 /// About the memory of the program itself and of file pages in flight, which no row count covers.
@@ -305,6 +316,17 @@ mod tests {
         let batches = series.collect().await.unwrap();
         let rows: Vec<usize> = batches.iter().map(RecordBatch::num_rows).collect();
         assert_eq!(rows, [7, 7, 6]);
+    }
+
+    // keys: engine.memory_limit
+    #[test]
+    fn a_session_with_more_memory_keeps_the_metadata_of_more_files() {
+        let of = |limit: &str| {
+            let memory_limit = Some(limit.to_owned());
+            let engine = EngineSpec { memory_limit, ..EngineSpec::default() };
+            engine.session().unwrap().runtime_env().cache_manager.get_metadata_cache_limit() >> 20
+        };
+        assert_eq!([of("64MiB"), of("4GiB")], [50, 256]);
     }
 
     /// The machine has a bound of its own, which changes while a job runs.

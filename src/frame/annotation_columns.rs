@@ -20,10 +20,15 @@ pub(super) struct AnnotationColumns {
 }
 
 impl AnnotationColumns {
-    /// Rejects the rows whose label is unknown.
-    pub(super) fn reject_unknown(&mut self, classes: &LabelAxis, rejects: &mut Rejects) {
+    /// Rejects the rows whose label is unknown; `used` says which labels have rows.
+    pub(super) fn reject_unknown(
+        &mut self,
+        classes: &LabelAxis,
+        used: &[bool],
+        rejects: &mut Rejects,
+    ) {
         let unknown = |label: u32| classes.rank[label as usize] == NULL;
-        if self.label.iter().any(|l| unknown(*l)) {
+        if (0..).zip(used).any(|(label, used)| *used && unknown(label)) {
             let mut rows = vec![0; classes.rank.len()];
             self.label.iter().for_each(|label| rows[*label as usize] += 1);
             // Once for each label: the text of one that millions of rows have may be large.

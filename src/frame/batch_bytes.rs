@@ -7,17 +7,34 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::buffer::Buffer;
 use arrow::datatypes::DataType;
 
-/// The estimated bytes of `at_once` batches in flight: each counts as the largest so far. Buffers that hold more than
-/// the rows of the batches `at_hand` are added once.
-pub(super) fn bytes_in_flight(largest: usize, at_once: usize, at_hand: &[RecordBatch]) -> usize {
-    let mut held = HeldBuffers::default();
-    at_hand.iter().for_each(|batch| held.add(batch));
-    let rows: usize = at_hand.iter().map(bytes_of_rows).sum();
-    largest.saturating_mul(at_once).saturating_add(held.bytes().saturating_sub(rows))
+/// The estimated bytes of batches in flight, each of which counts as the largest so far.
+pub(super) struct BytesInFlight {
+    at_once: usize,
+    largest: usize,
+}
+
+impl BytesInFlight {
+    /// For `at_once` batches in memory.
+    pub(super) fn new(at_once: usize) -> Self {
+        Self { at_once, largest: 0 }
+    }
+
+    /// The bytes with these batches at hand. Buffers that hold more than the rows of these batches are added once.
+    pub(super) fn with(&mut self, at_hand: &[RecordBatch]) -> usize {
+        let (mut held, mut of_rows) = (HeldBuffers::default(), 0);
+        for batch in at_hand {
+            let bytes = bytes_of_rows(batch);
+            self.largest = self.largest.max(bytes);
+            of_rows += bytes;
+            held.add(batch);
+        }
+        let beside = held.bytes().saturating_sub(of_rows);
+        self.largest.saturating_mul(self.at_once).saturating_add(beside)
+    }
 }
 
 /// Bytes of a batch's own rows, without the other rows in buffers that it shares with other batches.
-pub(super) fn bytes_of_rows(batch: &RecordBatch) -> usize {
+fn bytes_of_rows(batch: &RecordBatch) -> usize {
     let of = |column: &ArrayRef| match column.data_type() {
         DataType::Utf8View => bytes_of_views(column, column.as_string_view().views()),
         DataType::BinaryView => bytes_of_views(column, column.as_binary_view().views()),
@@ -88,8 +105,11 @@ mod tests {
         let same = RecordBatch::try_from_iter([("t", same)]).unwrap();
         assert!(bytes_of_rows(&same) < 150_000, "{}", bytes_of_rows(&same));
         // Two parts hold the buffers of the whole, once.
-        let flight = bytes_in_flight(6_000, 20, &[part, next]);
-        assert!((6_000 * 20 + 40_000..6_000 * 20 + 80_000).contains(&flight), "{flight}");
+        let mut in_flight = BytesInFlight::new(20);
+        let bytes = in_flight.with(&[part.clone(), next]);
+        assert!((6_000 * 20 + 40_000..6_000 * 20 + 80_000).contains(&bytes), "{bytes}");
+        // The batches that follow count as the largest so far.
+        assert!(in_flight.with(&[part.slice(0, 10)]) >= 6_000 * 20);
     }
 
     #[test]

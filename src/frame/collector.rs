@@ -201,6 +201,7 @@ impl Collector {
         spec: &FrameSpec,
         held: &HeldBytes<'_>,
     ) -> Result<Finished> {
+        let labels_of_rows = self.labels.len();
         let gold_numbers = match gold {
             Some(rows) => rows.number(&mut self.instances, &mut self.labels)?,
             None => Vec::new(),
@@ -211,14 +212,14 @@ impl Collector {
         }
         let building = self.building();
         held.hold(building)?;
-        let used_labels = used(&self.rows.label, n);
+        let used_labels = used(&self.rows.label, labels_of_rows, &self.rejects);
         let classes = LabelAxis::resolve(
             self.labels,
             spec,
             &used_labels,
             gold_numbers.iter().filter(|g| !g.role.only_scores()).map(|g| g.class),
         )?;
-        self.rows.reject_unknown(&classes, &mut self.rejects);
+        self.rows.reject_unknown(&classes, &used_labels, &mut self.rejects);
         if classes.n == 0 && !self.rows.instance.is_empty() {
             return Err(no_class());
         }
@@ -230,7 +231,7 @@ impl Collector {
             return Ok(Finished::Nothing(Unlabelled::of(self.rejects, &stays, &gold_numbers)));
         }
         tracing::debug!(rows = self.read, "read");
-        let used_annotators = used(&self.rows.annotator, self.annotators.len());
+        let used_annotators = used(&self.rows.annotator, self.annotators.len(), &self.rejects);
         let (instances, annotators) = rayon::join(
             || self.instances.finish(|n| stays[n as usize]),
             || self.annotators.finish(|n| used_annotators[n as usize]),
@@ -283,7 +284,12 @@ fn intern(
     ids.intern_all(&columns, numbers)
 }
 
-fn used(numbers: &[u32], n: usize) -> Vec<bool> {
+/// Whether each of the `n` provisional numbers of a column's values is in a row that is left. If no row was rejected,
+/// all are.
+fn used(numbers: &[u32], n: usize, rejects: &Rejects) -> Vec<bool> {
+    if rejects.total() == 0 {
+        return vec![true; n];
+    }
     let mut used = vec![false; n];
     numbers.iter().for_each(|x| used[*x as usize] = true);
     used

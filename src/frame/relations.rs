@@ -14,7 +14,7 @@ use futures::StreamExt;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::batch_bytes::{bytes_in_flight, bytes_of_rows};
+use super::batch_bytes::BytesInFlight;
 use super::budget::{Budget, HeldBytes, ResultBytes};
 use super::evidence::QuestionFeatures;
 use super::features::{FeatureReader, Features, Scratch};
@@ -102,7 +102,7 @@ async fn read_annotations(
     run.progress.begin("reading", rows.get_value().map(|rows| *rows as u64));
     let mut batches = spawn(execute_stream_partitioned(plan, context)?, BATCHES_IN_FLIGHT);
     let pool = run.pool();
-    let (mut read, mut largest) = (0_u64, 0);
+    let (mut read, mut in_flight) = (0_u64, BytesInFlight::new(batches.at_once));
     while let Some(first) = batches.next().await {
         run.cancel.check()?;
         let mut together = vec![first?];
@@ -113,14 +113,12 @@ async fn read_annotations(
         }
         let rows = together.iter().map(RecordBatch::num_rows).sum();
         read += rows as u64;
-        // The other batches in flight count as the largest so far.
-        largest = together.iter().map(bytes_of_rows).fold(largest, usize::max);
-        let in_flight = bytes_in_flight(largest, batches.at_once, &together);
-        let bytes = questions.bytes(rows).saturating_add(in_flight);
+        let of_batches = in_flight.with(&together);
+        let bytes = questions.bytes(rows).saturating_add(of_batches);
         let what = || {
-            let in_flight = bytes_in_words(in_flight as u64);
+            let of_batches = bytes_in_words(of_batches as u64);
             format!(
-                "the ids and numbers of the first {read} annotations, and the batches of rows in flight ({in_flight}),"
+                "the ids and numbers of the first {read} annotations, and the batches of rows in flight ({of_batches}),"
             )
         };
         budget.hold(bytes, what)?;
@@ -207,26 +205,25 @@ async fn read_within(
     let context = Arc::new(query.task_ctx());
     let plan = catch_panics(async { Ok(query.create_physical_plan().await?) }).await;
     let plan = plan.map_err(|e| e.or_at(place))?;
-    let rows = rows_in(&plan);
+    let rows = precise_rows_in(&plan);
     let mut reader = FeatureReader::new(&schema, Scratch { rows, ..scratch });
     let budget = Budget::new(&context, "features");
-    run.progress.begin("features", rows);
+    run.progress.begin("features", rows.get_value().map(|rows| *rows as u64));
     let mut batches = spawn(execute_stream_partitioned(plan, context)?, 1);
-    let mut largest = 0;
+    let mut in_flight = BytesInFlight::new(batches.at_once);
     while let Some(batch) = batches.next().await {
         run.cancel.check()?;
         let batch = batch.map_err(|e| e.or_at(place))?;
-        largest = bytes_of_rows(&batch).max(largest);
-        let in_flight = bytes_in_flight(largest, batches.at_once, std::slice::from_ref(&batch));
+        let of_batches = in_flight.with(std::slice::from_ref(&batch));
         let own = reader.bytes(&batch);
         let what = || {
             let ids = reader.len() + batch.num_rows();
-            let [own, in_flight] = [own, in_flight].map(|bytes| bytes_in_words(bytes as u64));
+            let [own, of_batches] = [own, of_batches].map(|bytes| bytes_in_words(bytes as u64));
             format!(
-                "the features of {ids} ids ({own}) and the batches of rows in flight ({in_flight})"
+                "the features of {ids} ids ({own}) and the batches of rows in flight ({of_batches})"
             )
         };
-        budget.hold(own.saturating_add(in_flight), what)?;
+        budget.hold(own.saturating_add(of_batches), what)?;
         tokio::task::block_in_place(|| reader.push(&batch)).map_err(|e| e.or_at(place))?;
         run.progress.at(reader.len() as u64, "");
     }

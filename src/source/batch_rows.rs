@@ -4,12 +4,17 @@
 //! A Parquet file stores a repeated value once, but a batch stores it once a row: a file of some kilobytes can become
 //! batches of gigabytes. The metadata states how many values a row group has and, if the writer recorded it, how many
 //! bytes its text takes; so the number of rows is chosen before any row is read. Where the size of text is not stated,
-//! text is read as [views](super::views), which take no more memory than the decoded pages of the file.
+//! text is read as [views](super::views), which take no more memory than the decoded pages of the file. Columns that no
+//! query reads, such as the texts of the tasks beside their labels, are in no batch and do not count.
+//!
+//! One number holds for the whole session, because joins and filters make batches of the session's size again.
 
 use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::prelude::SessionContext;
 use parquet::basic::Type;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
+
+use super::known_columns::KnownColumns;
 
 /// The most bytes of text or binary values in a batch.
 const BATCH_BYTES: usize = 64 << 20;
@@ -34,7 +39,7 @@ const MIN_BATCHES: usize = 64;
 /// Bytes that a batch may have however low the memory limit is.
 const NEGLIGIBLE: usize = 1 << 20;
 
-/// The size of a Parquet file's rows.
+/// The size of a Parquet file's rows, in the columns that may be read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SizeOfRows {
     /// The mean bytes of a row in memory, in the row group where it is largest.
@@ -44,12 +49,12 @@ pub(super) struct SizeOfRows {
 }
 
 impl SizeOfRows {
-    pub(super) fn of(metadata: &ParquetMetaData) -> Self {
-        let groups = metadata.row_groups();
+    pub(super) fn of(metadata: &ParquetMetaData, columns: &KnownColumns) -> Self {
+        let groups = metadata.row_groups().iter();
         let states_size = |c: &ColumnChunkMetaData| width(c).is_some() || text_bytes(c).is_some();
         Self {
-            bytes: groups.iter().map(bytes_per_row).max().unwrap_or_default(),
-            is_stated: groups.iter().all(|group| group.columns().iter().all(states_size)),
+            bytes: groups.clone().map(|g| bytes_per_row(g, columns)).max().unwrap_or_default(),
+            is_stated: groups.flat_map(|g| read_chunks(g, columns)).all(states_size),
         }
     }
 }
@@ -82,10 +87,23 @@ pub(super) fn limit_batch_size(
     are_stated
 }
 
+/// The chunks of the columns that may be read.
+fn read_chunks<'a>(
+    group: &'a RowGroupMetaData,
+    columns: &KnownColumns,
+) -> impl Iterator<Item = &'a ColumnChunkMetaData> {
+    let may_be_read = move |chunk: &&ColumnChunkMetaData| {
+        // The parts after the first are names inside a nested column.
+        let column = chunk.column_path().parts().first();
+        column.is_none_or(|name| columns.may_be_read(name))
+    };
+    group.columns().iter().filter(may_be_read)
+}
+
 /// The mean bytes of a row in memory, rounded up.
-fn bytes_per_row(group: &RowGroupMetaData) -> usize {
+fn bytes_per_row(group: &RowGroupMetaData, columns: &KnownColumns) -> usize {
     let pages = |column: &ColumnChunkMetaData| column.uncompressed_size();
-    let bytes = group.columns().iter().map(|column| match width(column) {
+    let bytes = read_chunks(group, columns).map(|column| match width(column) {
         Some(width) => column.num_values().saturating_mul(width),
         None => text_bytes(column).unwrap_or_else(|| pages(column)),
     });
@@ -122,11 +140,13 @@ mod tests {
     use super::*;
     use crate::engine::EngineSpec;
 
-    /// The batch size for a file of `n` rows that all hold a text of `bytes` bytes.
-    fn rows_for(n: usize, bytes: usize, memory: &str) -> usize {
+    /// The batch size for a file of `n` rows that all hold a text of `bytes` bytes in the column `label`, where these
+    /// columns are known.
+    fn rows_of_known(n: usize, bytes: usize, memory: &str, known: &KnownColumns) -> usize {
         let text = "z".repeat(bytes);
-        let column = Arc::new(StringArray::from(vec![text.as_str(); n])) as ArrayRef;
-        let batch = RecordBatch::try_from_iter([("label", column)]).unwrap();
+        let column = |text: &str| Arc::new(StringArray::from(vec![text; n])) as ArrayRef;
+        let columns = [("instance_id", column("i")), ("label", column(&text))];
+        let batch = RecordBatch::try_from_iter(columns).unwrap();
         let mut file = Vec::new();
         let mut writer = ArrowWriter::try_new(&mut file, batch.schema(), None).unwrap();
         writer.write(&batch).unwrap();
@@ -134,15 +154,32 @@ mod tests {
         let metadata = ParquetMetaDataReader::new().parse_and_finish(&Bytes::from(file)).unwrap();
         let engine = EngineSpec { memory_limit: Some(memory.to_owned()), ..EngineSpec::default() };
         let ctx = engine.session().unwrap();
-        limit_batch_size(&ctx, std::iter::once(SizeOfRows::of(&metadata)));
+        limit_batch_size(&ctx, std::iter::once(SizeOfRows::of(&metadata, known)));
         ctx.state().config().batch_size()
+    }
+
+    /// As [`rows_of_known`], where every column may be read.
+    fn rows_for(n: usize, bytes: usize, memory: &str) -> usize {
+        rows_of_known(n, bytes, memory, &KnownColumns::default())
     }
 
     #[test]
     fn a_batch_of_large_values_has_few_rows() {
-        assert_eq!(rows_for(200, 100_000, "64MiB"), (1 << 20) / 100_000);
-        assert_eq!(rows_for(200, 100_000, "64GiB"), (64 << 20) / 100_000);
+        assert_eq!(rows_for(200, 100_000, "64MiB"), (1 << 20) / 100_001);
+        assert_eq!(rows_for(200, 100_000, "64GiB"), (64 << 20) / 100_001);
         assert_eq!(rows_for(200, 20, "64MiB"), EngineSpec::default().batch_size);
         assert_eq!(rows_for(1, 3 << 20, "64MiB"), 1);
+    }
+
+    #[test]
+    fn columns_that_no_query_reads_do_not_make_batches_small() {
+        let known = |ids: &[&str]| KnownColumns {
+            ids: ids.iter().map(|&name| name.to_owned()).collect(),
+            only_these: true,
+            ..KnownColumns::default()
+        };
+        let rows = |known: &KnownColumns| rows_of_known(200, 100_000, "64MiB", known);
+        assert_eq!(rows(&known(&["instance_id"])), EngineSpec::default().batch_size);
+        assert_eq!(rows(&known(&["instance_id", "label"])), (1 << 20) / 100_001);
     }
 }

@@ -11,10 +11,12 @@ pub(super) struct KnownColumns {
     pub(super) ids: Vec<String>,
     /// Columns that hold numbers, whole or not.
     pub(super) numbers: Vec<String>,
-    /// Whether only the columns above, and those of `times`, are ever read.
-    pub(super) only_these: bool,
     /// Columns of timestamps, or of times in seconds.
     pub(super) times: Vec<String>,
+    /// Columns of the roles of gold.
+    pub(super) roles: Vec<String>,
+    /// Whether only the columns above are ever read.
+    pub(super) only_these: bool,
     /// Whether every other column of numbers is a feature.
     pub(super) are_features: bool,
     /// Columns of the contract: of Parquet and Arrow files, either all have such a column, or none.
@@ -26,6 +28,13 @@ impl KnownColumns {
     pub(super) fn is_open(&self, name: &str) -> bool {
         let has = |names: &[String]| names.iter().any(|n| n == name);
         !has(&self.ids) && !has(&self.numbers) && (!self.only_these || has(&self.times))
+    }
+
+    /// Whether a query may read this column.
+    pub(super) fn may_be_read(&self, name: &str) -> bool {
+        let Self { ids, numbers, times, roles, .. } = self;
+        let mut all = [ids, numbers, times, roles].into_iter().flatten();
+        !self.only_these || all.any(|known| known == name)
     }
 
     /// Refuses a column of the contract that only some files have: it would be null in the rows of the others, as if

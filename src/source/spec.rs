@@ -231,7 +231,12 @@ impl SourceSpec {
                 only_these: !has_sql,
                 ..KnownColumns::default()
             },
-            "gold" => KnownColumns { ids, only_these: !has_sql, ..KnownColumns::default() },
+            "gold" => KnownColumns {
+                ids,
+                roles: names("role", columns.role.as_ref()),
+                only_these: !has_sql,
+                ..KnownColumns::default()
+            },
             "features" | "annotator_features" => {
                 KnownColumns { ids, are_features: true, ..KnownColumns::default() }
             }

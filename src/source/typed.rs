@@ -47,7 +47,7 @@ pub(super) async fn table(
         _ => Arc::new(parquet_metadata()),
     };
     let filled: Vec<&ObjectMeta> = objects.iter().filter(|o| o.size > 0).collect();
-    let files = TypedFile::open_all(&format, ctx, (store, place), &filled).await?;
+    let files = TypedFile::open_all(&format, ctx, (store, place), &filled, columns).await?;
     if files.iter().any(|file| file.rows.is_some()) {
         format = Arc::new(parquet_format(&files));
     }

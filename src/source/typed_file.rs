@@ -18,6 +18,7 @@ use url::Url;
 
 use super::batch_rows::SizeOfRows;
 use super::header::refuse_doubles;
+use super::known_columns::KnownColumns;
 use crate::error::{Error, Result, Stage};
 use crate::store::shown;
 
@@ -30,7 +31,7 @@ const FILES_IN_FLIGHT: usize = 32;
 /// The metadata of one file.
 pub(super) struct TypedFile {
     pub(super) schema: SchemaRef,
-    /// The size of its rows, where it is a Parquet file.
+    /// The size of its rows as far as they are read, where it is a Parquet file.
     pub(super) rows: Option<SizeOfRows>,
     /// Whether the min/max statistics of its columns cover every value.
     has_reliable_bounds: bool,
@@ -41,8 +42,8 @@ impl TypedFile {
     pub(super) async fn open(
         format: &Arc<dyn FileFormat>,
         ctx: &SessionContext,
-        store: &Arc<dyn ObjectStore>,
-        object: &ObjectMeta,
+        (store, object): (&Arc<dyn ObjectStore>, &ObjectMeta),
+        columns: &KnownColumns,
     ) -> Result<Self> {
         if format.downcast_ref::<ParquetFormat>().is_none() {
             super::arrow::check_lengths(store, object, &ctx.runtime_env().memory_pool).await?;
@@ -58,9 +59,9 @@ impl TypedFile {
             .fetch_metadata()
             .await?;
         refuse_double_columns(&metadata)?;
-        let mut columns = metadata.row_groups().iter().flat_map(RowGroupMetaData::columns);
-        let has_reliable_bounds = columns.all(is_reliable);
-        Ok(Self { schema, rows: Some(SizeOfRows::of(&metadata)), has_reliable_bounds })
+        let mut chunks = metadata.row_groups().iter().flat_map(RowGroupMetaData::columns);
+        let has_reliable_bounds = chunks.all(is_reliable);
+        Ok(Self { schema, rows: Some(SizeOfRows::of(&metadata, columns)), has_reliable_bounds })
     }
 
     /// Reads the metadata of all files; errors name the file by its location below `place`.
@@ -69,11 +70,12 @@ impl TypedFile {
         ctx: &SessionContext,
         (store, place): (&Arc<dyn ObjectStore>, &Url),
         objects: &[&ObjectMeta],
+        columns: &KnownColumns,
     ) -> Result<Vec<Self>> {
         let files: Vec<BoxFuture<'_, Result<Self>>> = objects
             .iter()
             .map(|object| {
-                let file = Self::open(format, ctx, store, object);
+                let file = Self::open(format, ctx, (store, *object), columns);
                 let place = shown(place, &object.location);
                 file.map(move |file| file.map_err(|e| e.or_at(&place))).boxed()
             })

@@ -137,8 +137,15 @@ impl OutcomeTable for ConfusionMatricesTable {
 
 /// The sum of the weights of each annotator's annotations.
 fn weights_of_annotators(a: &Annotations) -> Vec<f64> {
-    let mut weights = vec![0.0; a.dims().annotators];
-    for i in 0..a.dims().instances {
+    let dims = a.dims();
+    let rows = (0..dims.annotators).map(|r| a.rows_of_annotator(r));
+    let n_rows: usize = rows.clone().map(|n| n as usize).sum();
+    // No answers were merged, and none has a weight of its own.
+    if n_rows == a.len() && a.range(0..dims.instances).weights.is_ones() {
+        return rows.map(f64::from).collect();
+    }
+    let mut weights = vec![0.0; dims.annotators];
+    for i in 0..dims.instances {
         a.triples_of(i).for_each(|(r, _, weight)| weights[r as usize] += weight);
     }
     weights
@@ -210,7 +217,7 @@ mod tests {
     use crate::model::confusion::{Cells, CommonConfusion, Smoothing};
     use crate::model::fitted::{Fitted, Report, Stop, on_cpu};
     use crate::model::posterior::Posterior;
-    use crate::testing::{frame_of, tiny};
+    use crate::testing::{frame_of, tiny, weighted};
 
     /// One matrix has more rows than a batch.
     const CLASSES: usize = 100;
@@ -340,6 +347,17 @@ mod tests {
         assert!(one.len() == 1 && several.len() > 1, "{sizes:?}");
         assert!(sizes.iter().all(|rows| *rows <= ROWS), "{sizes:?}");
         assert!(one.concat() == several.concat());
+    }
+
+    #[test]
+    fn the_weights_of_an_annotator_are_added_whether_or_not_answers_were_merged() {
+        let rows = [(0, 0, 1), (1, 0, 0), (0, 1, 1)];
+        for more in [&[][..], &[(0, 0, 1)], &[(0, 0, 0)]] {
+            let a = tiny(2, &[&rows[..], more].concat());
+            assert_eq!(weights_of_annotators(&a), [2.0, 1.0], "{more:?}");
+        }
+        let own = weighted(tiny(2, &rows).dims(), &rows, vec![0.5, 2.0, 1.0]);
+        assert_eq!(weights_of_annotators(&own), [2.5, 1.0]);
     }
 
     #[test]

@@ -236,6 +236,29 @@ mod tests {
         assert_eq!(build(&rows, Duplicates::Error).unwrap_err(), Repeated(vec![(0, 0), (0, 0)]));
     }
 
+    /// Instances 1, 2 and 4 have repeated answers.
+    #[test]
+    fn instances_around_merged_answers_keep_their_annotations() {
+        let dims = Dims { instances: 6, ..DIMS };
+        for is_weighted in [false, true] {
+            let of = |copies: fn(u32) -> usize| {
+                let mut rows = AnnotationRows::default();
+                let all = (0..6).flat_map(|i| [(i, 0), (i, 1)]);
+                for (i, r) in all.flat_map(|(i, r)| std::iter::repeat_n((i, r), copies(i))) {
+                    rows.instance.push(i);
+                    rows.annotator.push(r);
+                    rows.label.push((i + r) % 2);
+                    rows.weight.extend(is_weighted.then(|| f64::from(2 + i)));
+                }
+                let a = Annotations::build(dims, rows, Duplicates::Share).unwrap();
+                let all = (0..6).map(|i| (a.columns_of_instance(i).to_vec(), weights(&a, i)));
+                all.collect::<Vec<_>>()
+            };
+            let merged = of(|i| if [1, 2, 4].contains(&i) { 3 } else { 1 });
+            assert_eq!(merged, of(|_| 1), "{is_weighted}");
+        }
+    }
+
     #[test]
     fn different_answers_share_and_soft_ones_stay_whole() {
         let a = build(&[(0, 0, 0, 1.0), (0, 0, 1, 1.0)], Duplicates::Share).unwrap();

@@ -111,19 +111,13 @@ impl ByInstance {
     /// annotation. The annotations of other instances are moved unchanged.
     fn share(&mut self, annotators: &[u32], repeated: &[(u32, u32)]) -> Weights {
         let mut all = self.weights.take();
-        let (mut few, mut out) = ((Vec::new(), Vec::new()), 0);
-        let mut repeated = repeated.iter().map(|(i, _)| *i as usize).peekable();
-        for i in 0..self.offsets.len() - 1 {
+        let (mut few, mut out, mut next) = ((Vec::new(), Vec::new()), 0, 0);
+        for of_instance in repeated.chunk_by(|a, b| a.0 == b.0) {
+            let i = of_instance[0].0 as usize;
+            out = self.move_to(out, next..i, all.as_deref_mut());
+            next = i + 1;
             let positions = self.offsets[i]..self.offsets[i + 1];
             self.offsets[i] = out;
-            if repeated.next_if_eq(&i).is_none() {
-                let n = positions.len();
-                self.columns.copy_within(positions.clone(), out);
-                all.as_mut().into_iter().for_each(|all| all.copy_within(positions.clone(), out));
-                out += n;
-                continue;
-            }
-            while repeated.next_if_eq(&i).is_some() {}
             let weight = |at: usize| all.as_ref().map_or(1.0, |all| all[at]);
             let shared = share_one(&self.columns, positions, annotators, weight);
             for (column, weight) in shared {
@@ -139,9 +133,9 @@ impl ByInstance {
                 out += 1;
             }
         }
-        if let Some(last) = self.offsets.last_mut() {
-            *last = out;
-        }
+        let n_instances = self.offsets.len() - 1;
+        out = self.move_to(out, next..n_instances, all.as_deref_mut());
+        self.offsets[n_instances] = out;
         self.columns.truncate(out);
         match all {
             None => Weights::few(out, few.0, few.1),
@@ -150,6 +144,24 @@ impl ByInstance {
                 Weights::new(all)
             }
         }
+    }
+
+    /// Moves the annotations of adjacent instances, with their weights, to position `out`; returns the position after
+    /// the last.
+    fn move_to(
+        &mut self,
+        out: usize,
+        instances: Range<usize>,
+        weights: Option<&mut [f64]>,
+    ) -> usize {
+        let positions = self.offsets[instances.start]..self.offsets[instances.end];
+        let gap = positions.start - out;
+        if gap > 0 {
+            self.offsets[instances].iter_mut().for_each(|offset| *offset -= gap);
+            self.columns.copy_within(positions.clone(), out);
+            weights.into_iter().for_each(|all| all.copy_within(positions.clone(), out));
+        }
+        positions.end - gap
     }
 }
 

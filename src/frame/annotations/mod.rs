@@ -276,7 +276,9 @@ impl Annotations {
     /// Whether instance `i` has evidence for a class: an annotation whose label is a class, or a trusted class.
     #[must_use]
     pub fn has_evidence(&self, i: usize) -> bool {
-        let names_class = |c: &u32| (self.label_of(*c) as usize) < self.dims.classes;
+        let Dims { classes, labels, .. } = self.dims;
+        // Where every label is a class, none is read: each would be a cache miss.
+        let names_class = |c: &u32| labels == classes || (self.label_of(*c) as usize) < classes;
         self.trusted_class(i).is_some() || self.columns_of_instance(i).iter().any(names_class)
     }
 }

@@ -10,6 +10,8 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use arrow::array::RecordBatch;
+use arrow::buffer::ScalarBuffer;
+use datafusion::common::stats::Precision;
 use memmap2::{Advice, Mmap};
 
 use crate::engine::scratch_file;
@@ -20,7 +22,7 @@ use crate::error::{Error, Result, Stage};
 pub enum NumberType {
     /// A byte, 0 to 255: pixels.
     Byte,
-    /// An `f32`, little-endian.
+    /// An `f32`, in the byte order of the machine.
     F32,
 }
 
@@ -40,8 +42,8 @@ pub struct Scratch {
     pub budget: Option<usize>,
     /// The folder of scratch files; `None` for the system's temporary folder.
     pub folder: Option<PathBuf>,
-    /// How many rows will arrive, where that is known.
-    pub rows: Option<u64>,
+    /// How many rows will arrive.
+    pub rows: Precision<usize>,
 }
 
 enum Storage {
@@ -67,7 +69,7 @@ impl Matrix {
             width,
             shape: vec![width],
             cell: NumberType::F32,
-            bytes: Storage::Memory(values.iter().flat_map(|v| v.to_le_bytes()).collect()),
+            bytes: Storage::Memory(values.iter().flat_map(|v| v.to_ne_bytes()).collect()),
             places: (0..(values.len() / width.max(1)) as u32).collect(),
         }
     }
@@ -109,7 +111,7 @@ impl Matrix {
             NumberType::Byte => out.iter_mut().zip(bytes).for_each(|(v, b)| *v = f32::from(*b)),
             NumberType::F32 => {
                 let words = bytes.as_chunks::<4>().0;
-                out.iter_mut().zip(words).for_each(|(v, w)| *v = f32::from_le_bytes(*w));
+                out.iter_mut().zip(words).for_each(|(v, w)| *v = f32::from_ne_bytes(*w));
             }
         }
     }
@@ -130,14 +132,18 @@ impl MatrixWriter {
     #[must_use]
     pub fn new(shape: Vec<usize>, cell: NumberType, mut scratch: Scratch) -> Self {
         let width: usize = shape.iter().product();
-        // A matrix that will not fit in memory goes to the file from its first row.
-        let all = scratch.rows.map(|rows| rows.saturating_mul((width * cell.size()) as u64));
-        if let (Some(budget), Some(all)) = (&mut scratch.budget, all)
-            && all > *budget as u64
-        {
-            *budget = 0;
+        let mut memory = Vec::new();
+        if let (Some(budget), Some(rows)) = (&mut scratch.budget, scratch.rows.get_value()) {
+            let all = rows.saturating_mul(width * cell.size());
+            if all > *budget {
+                // A matrix that will not fit in memory goes to the file from its first row.
+                *budget = 0;
+            } else if matches!(scratch.rows, Precision::Exact(_)) {
+                // A vector that grows is copied each time, and held twice meanwhile.
+                memory.reserve_exact(all);
+            }
         }
-        Self { width, shape, cell, scratch, memory: Vec::new(), file: None }
+        Self { width, shape, cell, scratch, memory, file: None }
     }
 
     /// Numbers in a row.
@@ -165,9 +171,8 @@ impl MatrixWriter {
     ///
     /// # Errors
     /// When the scratch file cannot be written.
-    pub fn push_f32s(&mut self, values: &[f32]) -> Result<()> {
-        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        self.push_bytes(&bytes)
+    pub fn push_f32s(&mut self, values: &ScalarBuffer<f32>) -> Result<()> {
+        self.push_bytes(values.inner())
     }
 
     /// Appends whole rows as they are stored.
@@ -235,7 +240,7 @@ mod tests {
         let scratch = Scratch { budget, ..Scratch::default() };
         let mut writer = MatrixWriter::new(vec![2], NumberType::F32, scratch);
         for row in 0..100_u8 {
-            writer.push_f32s(&[f32::from(row), -0.5]).unwrap();
+            writer.push_f32s(&ScalarBuffer::from(vec![f32::from(row), -0.5])).unwrap();
         }
         writer.finish((0..100).rev().collect()).unwrap()
     }
@@ -254,16 +259,29 @@ mod tests {
         }
     }
 
+    /// A writer with room for 100 rows, and one row, where so many will arrive.
+    fn begun(rows: Precision<usize>) -> MatrixWriter {
+        let scratch = Scratch { budget: Some(800), rows, ..Scratch::default() };
+        let mut writer = MatrixWriter::new(vec![2], NumberType::F32, scratch);
+        writer.push_f32s(&ScalarBuffer::from(vec![1.0, -0.5])).unwrap();
+        writer
+    }
+
     #[test]
     fn rows_that_will_not_fit_go_to_the_file_at_once() {
-        let writer = |rows| {
-            let scratch = Scratch { budget: Some(800), rows, ..Scratch::default() };
-            let mut writer = MatrixWriter::new(vec![2], NumberType::F32, scratch);
-            writer.push_f32s(&[1.0, -0.5]).unwrap();
-            writer
-        };
-        assert!(writer(None).file.is_none() && writer(Some(100)).file.is_none());
-        assert!(writer(Some(101)).file.is_some());
+        for rows in [Precision::Absent, Precision::Inexact(100), Precision::Exact(100)] {
+            assert!(begun(rows).file.is_none(), "{rows:?}");
+        }
+        for rows in [Precision::Inexact(101), Precision::Exact(101)] {
+            assert!(begun(rows).file.is_some(), "{rows:?}");
+        }
+    }
+
+    #[test]
+    fn memory_for_a_known_number_of_rows_is_allocated_once_and_none_for_an_estimate() {
+        let capacity = |rows| begun(rows).memory.capacity();
+        assert!(capacity(Precision::Exact(100)) >= 800);
+        assert!(capacity(Precision::Inexact(100)) < 800);
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl Scratch {
     pub fn of(engine: &EngineSpec) -> Self {
         let folder = engine.scratch.as_ref().map(PathBuf::from);
         let budget = Some(engine.memory_bytes() / 2);
-        Self { budget, folder, rows: None }
+        Self { budget, folder, ..Self::default() }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::buffer::ScalarBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Float32Type, Schema, UInt8Type};
 use arrow::util::display::array_value_to_string;
@@ -26,8 +27,8 @@ pub(in crate::frame) struct FeatureReader {
 
 /// The numbers of one batch, row after row.
 enum BatchNumbers {
-    Bytes(Vec<u8>),
-    F32s(Vec<f32>),
+    Bytes(ScalarBuffer<u8>),
+    F32s(ScalarBuffer<f32>),
 }
 
 impl FeatureReader {
@@ -236,11 +237,11 @@ fn flatten(
     if values.data_type() == &DataType::UInt8 {
         return Ok((
             width,
-            BatchNumbers::Bytes(values.as_primitive::<UInt8Type>().values().to_vec()),
+            BatchNumbers::Bytes(values.as_primitive::<UInt8Type>().values().clone()),
         ));
     }
     let f32s = cast(&values, &DataType::Float32)?;
-    Ok((width, BatchNumbers::F32s(f32s.as_primitive::<Float32Type>().values().to_vec())))
+    Ok((width, BatchNumbers::F32s(f32s.as_primitive::<Float32Type>().values().clone())))
 }
 
 fn interleave(
@@ -257,7 +258,7 @@ fn interleave(
         let values = f32s.as_primitive::<Float32Type>().values();
         values.iter().enumerate().for_each(|(row, v)| out[row * width + k] = *v);
     }
-    Ok((width, BatchNumbers::F32s(out)))
+    Ok((width, BatchNumbers::F32s(out.into())))
 }
 
 #[cfg(test)]
@@ -303,6 +304,20 @@ mod tests {
         let error = error(&["a", "b", "a", "c", "d", "c"], numbers);
         assert!(error.contains("an id has several rows of features"), "{error}");
         assert!(error.contains("found: `a`, `c`\n"), "{error}");
+    }
+
+    #[test]
+    fn the_numbers_of_a_part_of_a_batch_are_those_of_its_own_rows() {
+        let ids: ArrayRef = Arc::new(StringArray::from(vec!["a", "b", "c"]));
+        let lists = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]].map(|row| Some(row.map(Some)));
+        let lists = ListArray::from_iter_primitive::<Float32Type, _, _>(lists);
+        let columns = [("instance_id", ids), ("features", Arc::new(lists) as ArrayRef)];
+        let batch = RecordBatch::try_from_iter(columns).unwrap();
+        let mut reader = FeatureReader::new(&batch.schema(), Scratch::default());
+        reader.push(&batch.slice(1, 2)).unwrap();
+        let (matrix, mut row) = (reader.finish().unwrap().matrix, [0.0; 2]);
+        matrix.read(1, &mut row);
+        assert_eq!((matrix.len(), row), (2, [5.0, 6.0]));
     }
 
     #[test]
