@@ -180,6 +180,14 @@ impl JobCommand {
         }
     }
 
+    /// The key or the option that names the folder of the runs.
+    pub(crate) fn place_of_sink(self) -> &'static str {
+        match self {
+            Self::Run => "sink.url",
+            Self::Predict | Self::Simulate => "--output",
+        }
+    }
+
     /// The help line of the error that another job has the run id.
     pub(crate) fn help_if_taken(self) -> &'static str {
         match self {
