@@ -1,9 +1,9 @@
 //! Distinguishes a store that denies a request from one that does not answer.
 //!
 //! # Why
-//! A client may be allowed to read one folder of a bucket and nothing else. A request that it may not make tells nothing
-//! about the others: the job goes on with those. A store that fails or does not answer ends the job, which a scheduler
-//! then starts again.
+//! A client may be allowed to read one folder of a bucket and nothing else. A request that it may not make tells
+//! nothing about the others: the job goes on with those. A store that fails or does not answer ends the job, which a
+//! scheduler then starts again.
 
 use object_store::Error as StoreError;
 

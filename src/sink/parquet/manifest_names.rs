@@ -104,7 +104,8 @@ impl ParquetSink {
         Err(Error::bug("a run has used up every name"))
     }
 
-    /// The states of the runs, in their order. They are read at the same time: the caller names [`READS_AT_ONCE`] at most.
+    /// The states of the runs, in their order. They are read at the same time: the caller names [`READS_AT_ONCE`] at
+    /// most.
     pub(super) async fn run_states(&self, run_ids: &[String]) -> Vec<Result<RunState>> {
         let runs: Vec<Path> = run_ids.iter().map(|run_id| self.run_path(run_id)).collect();
         join_all(runs.iter().map(|run| self.run_state(run))).await

@@ -76,8 +76,8 @@ impl Sink for ParquetSink {
         Ok(Some(CommittedRun { manifest: committed.manifest, missing }))
     }
 
-    /// A fixed `sink.run_id` may have been forced a thousand times: the states of several runs are read at once, of twice
-    /// as many in each step, and no files are looked up.
+    /// A fixed `sink.run_id` may have been forced a thousand times: the states of several runs are read at once, of
+    /// twice as many in each step, and no files are looked up.
     async fn next_free(&self, run_id: &str) -> Result<String> {
         self.check_obstacles(run_id)?;
         self.latest().await?;
