@@ -54,6 +54,7 @@ mod rejects;
 mod s3;
 mod s3_faults;
 mod s3_leftovers;
+mod s3_requests;
 mod s3_writers;
 mod schemas;
 mod secrets;

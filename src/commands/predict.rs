@@ -41,10 +41,11 @@ pub struct Prediction<'a> {
 }
 
 /// The options in place of the keys of a pipeline file.
-const OPTIONS: [(&str, &str); 3] = [
+const OPTIONS: [(&str, &str); 4] = [
     ("source.features", "--features"),
     ("engine.memory_limit", "--memory-limit"),
     ("engine.scratch", "--scratch"),
+    ("sink.url", "--output"),
 ];
 
 /// The pipeline of every run of predictions.

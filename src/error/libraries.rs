@@ -49,6 +49,13 @@ fn find_in_chain<'a, E: std::error::Error + 'static>(
     None
 }
 
+impl Error {
+    /// The error of a store that this error was made from, where there is one.
+    pub(crate) fn cause_in_store(&self) -> Option<&object_store::Error> {
+        find_in_chain(self)
+    }
+}
+
 impl From<object_store::Error> for Error {
     fn from(error: object_store::Error) -> Self {
         DataFusionError::ObjectStore(Box::new(error)).into()
@@ -203,6 +210,15 @@ mod tests {
         assert!(damaged.0 == 3 && damaged.1.contains(DAMAGED_HELP), "{damaged:?}");
         let unwritten = code_and_text(ParquetError::NYI("an interval".to_owned()));
         assert_eq!(unwritten, (3, format!("error: an interval\n  help: {NO_PARQUET_HELP}")));
+    }
+
+    #[test]
+    fn an_error_keeps_that_of_the_store_which_it_was_made_from() {
+        let denied = object_store::Error::PermissionDenied { path: "x".into(), source: "y".into() };
+        let error = Error::from(denied).at("sink.url");
+        let cause = error.cause_in_store();
+        assert!(matches!(cause, Some(object_store::Error::PermissionDenied { .. })), "{cause:?}");
+        assert!(Error::store("x").cause_in_store().is_none());
     }
 
     #[test]

@@ -30,6 +30,9 @@ pub trait Sink: Sync {
     /// The run that was committed under this id, if any.
     fn committed(&self, run_id: &str) -> impl Future<Output = Result<Option<CommittedRun>>> + Send;
 
+    /// The first of the ids `run_id`, `run_id-2`, `run_id-3`, ... under which no run is committed.
+    fn next_free(&self, run_id: &str) -> impl Future<Output = Result<String>> + Send;
+
     /// The id of the newest committed run.
     fn latest(&self) -> impl Future<Output = Result<Option<String>>> + Send;
 
@@ -68,26 +71,23 @@ pub trait Sink: Sync {
         force: bool,
     ) -> impl Future<Output = Result<BeginOutcome>> + Send {
         async move {
-            let wanted = job.run_id.clone().unwrap_or_else(|| job.digest[..16].to_owned());
-            let (mut run_id, mut n) = (wanted.clone(), 1);
-            while let Some(CommittedRun { manifest, missing }) = self.committed(&run_id).await? {
-                if !force {
-                    if manifest.digest != job.digest {
-                        return Err(another_job(&manifest, job.command));
-                    }
-                    let Some(first) = missing.first() else {
-                        return Ok(BeginOutcome::Done(Box::new(manifest)));
-                    };
-                    tracing::warn!(
-                        run_id,
-                        missing = missing.len(),
-                        first = first.path,
-                        "files of a committed run are missing or have another size: the run is made again"
-                    );
-                    break;
+            let mut run_id = job.run_id.clone().unwrap_or_else(|| job.digest[..16].to_owned());
+            if force {
+                run_id = self.next_free(&run_id).await?;
+            } else if let Some(CommittedRun { manifest, missing }) = self.committed(&run_id).await?
+            {
+                if manifest.digest != job.digest {
+                    return Err(another_job(&manifest, job.command));
                 }
-                n += 1;
-                run_id = format!("{wanted}-{n}");
+                let Some(first) = missing.first() else {
+                    return Ok(BeginOutcome::Done(Box::new(manifest)));
+                };
+                tracing::warn!(
+                    run_id,
+                    missing = missing.len(),
+                    first = first.path,
+                    "files of a committed run are missing or have another size: the run is made again"
+                );
             }
             self.expect_commits(&run_id).await?;
             Ok(BeginOutcome::New(run_id))
@@ -176,6 +176,14 @@ impl JobCommand {
     pub(crate) fn place_of_run_id(self) -> &'static str {
         match self {
             Self::Run => "sink.run_id",
+            Self::Predict | Self::Simulate => "--output",
+        }
+    }
+
+    /// The key or the option that names the folder of the runs.
+    pub(crate) fn place_of_sink(self) -> &'static str {
+        match self {
+            Self::Run => "sink.url",
             Self::Predict | Self::Simulate => "--output",
         }
     }

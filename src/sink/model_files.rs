@@ -17,7 +17,7 @@ use super::{PublishedRun, digest};
 use crate::calibration::Calibrator;
 use crate::error::{Error, Result, offenders};
 use crate::frame::Ids;
-use crate::store::{StoreLocation, StoreSpec, open, parse_url, shown};
+use crate::store::{StoreLocation, StoreSpec, is_absent, open, parse_url, shown};
 use crate::tables::{Outcome, QuestionResult};
 
 const DESCRIPTION: &str = "model.json";
@@ -126,7 +126,11 @@ pub(crate) async fn load(url: &str, stores: &StoreSpec) -> Result<(Value, Vec<u8
     let folder: (StoreLocation, Path) =
         match own.store.head(&own.path.clone().join(DESCRIPTION)).await {
             Ok(_) => (own.clone(), own.path),
-            Err(_) => in_run(&PublishedRun::find(url, stores).await?)?,
+            Err(e) if is_absent(&e) || own.local().is_some() => {
+                in_run(&PublishedRun::find(url, stores).await?)?
+            }
+            // A store that fails does not tell that there is no model.
+            Err(e) => return Err(e.into()),
         };
     let (place, folder) = folder;
     let file = |name: &str| shown(&place.url, &folder.clone().join(name));

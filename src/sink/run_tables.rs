@@ -8,7 +8,7 @@ use super::{Manifest, PublishedRun};
 use crate::error::{Error, Result, Stage};
 use crate::source::files::{Files, Format, register_files};
 use crate::source::{PublishedTables, TableFiles};
-use crate::store::StoreSpec;
+use crate::store::{StoreSpec, is_denied};
 
 /// Finds the tables of the runs that a [`Sink`](super::Sink) published.
 pub struct RunTables;
@@ -36,6 +36,8 @@ async fn table(text: &str, stores: &StoreSpec) -> Result<Option<TableFiles>> {
         Ok(None) => return Ok(None),
         // A foreign file has the name of one of labelmill's own files: no run is published there.
         Err(e) if e.stage == Stage::Spec => return Ok(None),
+        // A client that may read some folders only is denied what is not there, such as the runs of a mistyped URL.
+        Err(e) if e.cause_in_store().is_some_and(is_denied) => return Ok(None),
         Err(e) => return Err(e),
     };
     let tables = run.tables().await?;

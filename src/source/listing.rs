@@ -88,7 +88,9 @@ impl Files {
                     return Err(no_match(pattern, &all));
                 }
             }
-            if let Some((place, objects)) = runs.find(text, stores).await? {
+            // No table has a pattern for its name.
+            let is_name = pattern.is_none_or(|pattern| split_glob(pattern).is_none());
+            if is_name && let Some((place, objects)) = runs.find(text, stores).await? {
                 return Ok(Self { place, format: Format::Parquet, objects });
             }
             return Err(Error::data("there is no such file, or nothing in that folder")

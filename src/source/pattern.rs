@@ -11,7 +11,7 @@ use object_store::{ObjectMeta, ObjectStoreExt};
 use super::format::TABLE_LOGS;
 use crate::error::{Error, Result};
 use crate::redact::redacted;
-use crate::store::{StoreLocation, StoreSpec, is_missing_bucket, open, parse_url};
+use crate::store::{StoreLocation, StoreSpec, is_absent, open, parse_url};
 
 /// Splits `text` into a place and the pattern below it, if any. Glob characters in the name of an existing file or
 /// folder are a part of that name, not a pattern.
@@ -39,7 +39,7 @@ pub(super) async fn located<'a>(
         return Ok((base, Some(pattern)));
     };
     let is_literal = split_glob(pattern).is_none();
-    if is_literal || named.store.head(&named.path).await.is_ok() || is_folder(&named).await? {
+    if is_literal || is_folder(&named).await? || is_file(&named).await? {
         return Ok((named, None));
     }
     let mut pattern = pattern;
@@ -81,17 +81,41 @@ pub(super) fn split_glob(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Whether the place is a folder; its URL need not end with `/`.
+///
+/// # Errors
+/// When the store fails or the bucket is missing. The next request would fail in the same way and take all its retries
+/// too; or it would succeed, and a folder would count as a missing file.
 pub(super) async fn is_folder(place: &StoreLocation) -> Result<bool> {
-    match place.local() {
-        Some(path) => Ok(path.is_dir()),
-        None if place.url.path().ends_with('/') => Ok(true),
-        None if place.store.head(&place.path).await.is_ok() => Ok(false),
-        // A web server cannot list, and so has no folders; a missing bucket is an error.
-        None => match place.store.list(Some(&place.path)).try_next().await {
-            Ok(first) => Ok(first.is_some()),
-            Err(e) if is_missing_bucket(&e) => Err(e.into()),
-            Err(_) => Ok(false),
-        },
+    if let Some(path) = place.local() {
+        return Ok(path.is_dir());
+    }
+    if place.url.path().ends_with('/') {
+        return Ok(true);
+    }
+    if place.is_web() {
+        // A server that cannot list has no folders.
+        return Ok(!is_file(place).await? && has_files(place).await.unwrap_or(false));
+    }
+    // The listing comes first: unlike the answer to HEAD, its error has a text that says what is wrong.
+    Ok(has_files(place).await? && !is_file(place).await?)
+}
+
+/// Whether an object has the place's own path.
+async fn is_file(place: &StoreLocation) -> Result<bool> {
+    match place.store.head(&place.path).await {
+        Ok(_) => Ok(true),
+        // What is wrong with a local path is reported when its folder is listed.
+        Err(e) if is_absent(&e) || place.local().is_some() => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Whether there are objects below the place. A client that may not list may still read a file.
+async fn has_files(place: &StoreLocation) -> Result<bool> {
+    match place.store.list(Some(&place.path)).try_next().await {
+        Ok(first) => Ok(first.is_some()),
+        Err(e) if is_absent(&e) => Ok(false),
+        Err(e) => Err(e.into()),
     }
 }
 

@@ -15,7 +15,7 @@ pub trait PublishedTables: Sync {
     /// if there is no such table.
     ///
     /// # Errors
-    /// When a run or its store cannot be read.
+    /// When the store fails, or files of the run are missing. A place that this client may not read holds no run.
     fn find<'a>(
         &'a self,
         text: &'a str,

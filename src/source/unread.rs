@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::path::{Path as FilePath, PathBuf};
 
-use futures::StreamExt;
+use futures::TryStreamExt;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 
@@ -12,7 +12,7 @@ use super::format::{Format, TABLE_LOGS};
 use super::pattern::ReachableFolders;
 use crate::error::{Error, Result, offenders};
 use crate::run::Run;
-use crate::store::{StoreLocation, shown};
+use crate::store::{StoreLocation, is_absent, shown};
 
 /// Refuses files that cannot be read as rows, which would silently be left out.
 pub(super) fn refuse_unrecognised(unrecognised: &[ObjectMeta]) -> Result<()> {
@@ -62,13 +62,17 @@ pub(super) fn refuse_table_formats(
 }
 
 /// Refuses a folder inside a Delta or Hudi table, such as a partition: the table may have deleted rows of its files.
+/// A folder above that this client may not list is passed over; a store that fails is an error.
 pub(super) async fn refuse_part_of_a_table(place: &StoreLocation) -> Result<()> {
     let mut above = place.path.clone();
     while let Some(parent) = parent(&above) {
         for (log, format) in TABLE_LOGS {
-            let first = place.store.list(Some(&parent.clone().join(log))).next().await;
-            if matches!(first, Some(Ok(_))) {
-                return Err(is_a_table(place, &parent, log, format));
+            let log_path = parent.clone().join(log);
+            match place.store.list(Some(&log_path)).try_next().await {
+                Ok(None) => {}
+                Ok(Some(_)) => return Err(is_a_table(place, &parent, log, format)),
+                Err(e) if is_absent(&e) || place.is_web() || place.local().is_some() => {}
+                Err(e) => return Err(e.into()),
             }
         }
         above = parent;

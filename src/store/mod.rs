@@ -8,6 +8,7 @@
 //! time. It fails if no byte moves for `idle_seconds` (`http.rs`), an interrupted download resumes where it stopped
 //! (`resume.rs`), and a large object is uploaded in pieces, each of which can be sent again (`upload.rs`).
 
+mod denied;
 mod http;
 mod local;
 mod location;
@@ -30,12 +31,12 @@ use crate::engine::parse_bytes;
 use crate::error::{Error, NAME_HELP, Problem, Result};
 use crate::redact::redacted_location;
 use crate::spec::Problems;
+pub(crate) use denied::{is_absent, is_denied};
 use http::IdleTimeoutConnector;
 use local::LocalFiles;
 use location::URL_HELP;
 pub use location::{parse_url, secret_problem, shown};
 use resume::Resuming;
-pub(crate) use resume::is_missing_bucket;
 use upload::Pieces;
 
 /// Settings of object stores; all of them may be left out.
@@ -152,6 +153,12 @@ pub struct StoreLocation {
 }
 
 impl StoreLocation {
+    /// Whether the store is a web server. Most of them cannot list files.
+    #[must_use]
+    pub fn is_web(&self) -> bool {
+        matches!(self.url.scheme(), "http" | "https")
+    }
+
     /// The store's own URL, without a path.
     #[must_use]
     pub fn root(&self) -> Url {

@@ -61,11 +61,6 @@ fn named(error: StoreError, bucket: &str) -> StoreError {
 /// Marks the error of a missing bucket.
 const MISSING: &str = "a missing bucket";
 
-/// Whether the bucket itself is missing, and not an object in it.
-pub(crate) fn is_missing_bucket(error: &StoreError) -> bool {
-    matches!(error, StoreError::Generic { store, .. } if *store == MISSING)
-}
-
 impl fmt::Display for Resuming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.store.fmt(f)
@@ -284,9 +279,9 @@ mod tests {
             let error = StoreError::NotFound { path: "x".to_owned(), source: text.into() };
             named(error, "crowd")
         };
-        assert!(!is_missing_bucket(&error("404: <Code>NoSuchKey</Code>")));
+        assert!(matches!(error("404: <Code>NoSuchKey</Code>"), StoreError::NotFound { .. }));
         let missing = error("404: <Code>NoSuchBucket</Code>");
-        assert!(is_missing_bucket(&missing));
+        assert!(matches!(missing, StoreError::Generic { store: MISSING, .. }));
         let shown = Error::from(missing);
         assert_eq!(shown.exit_code(), 5);
         assert!(shown.to_string().contains("the bucket `crowd` does not exist"), "{shown}");

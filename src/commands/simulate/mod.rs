@@ -78,10 +78,11 @@ pub struct Simulated {
 }
 
 /// The options in place of the keys of a pipeline file.
-const OPTIONS: [(&str, &str); 3] = [
+const OPTIONS: [(&str, &str); 4] = [
     ("source.tables.truth", "--truth"),
     ("source.features", "--features"),
     ("source.annotations", "--annotations"),
+    ("sink.url", "--output"),
 ];
 
 /// Draws a crowd for a truth and publishes it. The same request twice is a no-op.

@@ -20,6 +20,7 @@ use super::manifest::ManifestNumber;
 use super::parquet_sink::ParquetSink;
 use crate::error::{Error, Result};
 use crate::sink::JobCommand;
+use crate::store::is_denied;
 
 /// The longest time between two touches of a lease.
 const HEARTBEAT: Duration = Duration::from_secs(20);
@@ -98,7 +99,8 @@ impl ParquetSink {
         let (Some(runs), Some(leases)) = (self.local(&self.runs()), self.local(&self.leases()))
         else {
             let mut lease = self.new_lease(run_id, 1, Vec::new());
-            self.create_lease(&mut lease).await.map_err(|e| e.or_at("sink.url"))?;
+            let version = self.create_lease(&mut lease).await.map_err(|e| e.or_at("sink.url"))?;
+            self.warn_if_not_renewed(&lease, version).await;
             self.remove_trial(&lease).await;
             return Ok(());
         };
@@ -110,6 +112,19 @@ impl ParquetSink {
         // A failed job leaves no folders. A folder that another writer uses is not empty, and stays.
         made.iter().for_each(|folder| drop(fs::remove_dir(folder)));
         expected
+    }
+
+    /// Warns of a store that does not let a lease be renewed: it takes no puts on condition of a version (If-Match).
+    async fn warn_if_not_renewed(&self, lease: &Lease, version: UpdateVersion) {
+        if let Err(e) = self.touch(lease, version).await
+            && is_denied(&e)
+        {
+            tracing::warn!(
+                error = %e,
+                "the store does not let a lease be renewed (If-Match): other machines may take a longer run for dead, \
+                 and `latest` may not move to it"
+            );
+        }
     }
 
     async fn try_to_create(&self, run_id: &str) -> Result<()> {

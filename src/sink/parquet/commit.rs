@@ -119,7 +119,10 @@ impl ParquetSink {
         Err(Error::store("the manifest of a run whose files are missing cannot be replaced")
             .at(self.text(&folder))
             .found("the store refuses a put on condition of the version that it has just told")
-            .help("remove the run's folder, or publish to another sink.url"))
+            .help(format!(
+                "remove the run's folder, or publish to another {}",
+                job.command.place_of_sink()
+            )))
     }
 
     async fn attempt(

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use futures::TryStreamExt;
+use futures::future::join_all;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use serde::Deserialize;
@@ -22,6 +23,9 @@ use super::manifest::{FileEntry, Manifest, ManifestNumber, Tombstone};
 use super::parquet_sink::ParquetSink;
 use crate::error::{Error, Result};
 use crate::store::StoreLocation;
+
+/// The number of runs whose manifests are read at once: one after the other, a thousand of them take a minute.
+pub(super) const READS_AT_ONCE: usize = 32;
 
 /// The state of one of a run's manifest names.
 pub(super) enum ManifestState {
@@ -98,6 +102,13 @@ impl ParquetSink {
             }
         }
         Err(Error::bug("a run has used up every name"))
+    }
+
+    /// The states of the runs, in their order. They are read at the same time: the caller names [`READS_AT_ONCE`] at
+    /// most.
+    pub(super) async fn run_states(&self, run_ids: &[String]) -> Vec<Result<RunState>> {
+        let runs: Vec<Path> = run_ids.iter().map(|run_id| self.run_path(run_id)).collect();
+        join_all(runs.iter().map(|run| self.run_state(run))).await
     }
 
     /// Creates a tombstone under the name that an attempt wants. Returns `Exists` if the name is taken, perhaps by the

@@ -55,7 +55,7 @@ pub use encode::Compression;
 use latest::PointerMove;
 use lease::Lease;
 pub use manifest::{FileEntry, Manifest};
-use manifest_names::RunState;
+use manifest_names::{READS_AT_ONCE, RunState};
 pub use parquet_sink::ParquetSink;
 pub use published::PublishedRun;
 
@@ -74,6 +74,27 @@ impl Sink for ParquetSink {
         };
         let missing = self.missing(&folder, &committed.manifest).await?;
         Ok(Some(CommittedRun { manifest: committed.manifest, missing }))
+    }
+
+    /// A fixed `sink.run_id` may have been forced a thousand times: the states of several runs are read at once, of
+    /// twice as many in each step, and no files are looked up.
+    async fn next_free(&self, run_id: &str) -> Result<String> {
+        self.check_obstacles(run_id)?;
+        self.latest().await?;
+        let (mut first, mut count) = (1, 1);
+        loop {
+            let numbers = first..first + count;
+            let run_ids: Vec<String> = numbers.map(|n| numbered(run_id, n)).collect();
+            let states = self.run_states(&run_ids).await;
+            for (candidate, state) in run_ids.into_iter().zip(states) {
+                self.check_obstacles(&candidate)?;
+                if let RunState::Open(_) = state? {
+                    return Ok(candidate);
+                }
+            }
+            first += count;
+            count = (2 * count).min(READS_AT_ONCE);
+        }
     }
 
     async fn latest(&self) -> Result<Option<String>> {
@@ -130,4 +151,9 @@ impl Sink for ParquetSink {
     ) -> Result<Manifest> {
         self.publish_attempts(run_id, job, contents, run).await
     }
+}
+
+/// The n-th id of a job that is forced to run again.
+fn numbered(run_id: &str, n: usize) -> String {
+    if n == 1 { run_id.to_owned() } else { format!("{run_id}-{n}") }
 }

@@ -36,6 +36,10 @@ impl PublishedRun {
     /// # Errors
     /// When a run or the store cannot be read.
     pub async fn find_optional(url: &str, stores: &StoreSpec) -> Result<Option<Self>> {
+        Self::look_up(url, stores).await.map_err(without_sink)
+    }
+
+    async fn look_up(url: &str, stores: &StoreSpec) -> Result<Option<Self>> {
         let sink = sink_at(url.trim_end_matches('/'), stores)?;
         if let Some(run_id) = sink.latest().await? {
             let run = sink_at(&sink.folder(&run_id), stores)?;
@@ -105,6 +109,16 @@ impl PublishedRun {
     pub fn path(&self, below: &str) -> Path {
         join(self.place.path.clone(), below)
     }
+}
+
+/// Removes the key of a sink from the places of an error: readers have none, and the caller knows who named the URL.
+fn without_sink(mut error: Error) -> Error {
+    for problem in &mut error.problems {
+        if problem.place.as_deref() == Some("sink.url") {
+            problem.place = None;
+        }
+    }
+    error
 }
 
 fn sink_at(url: &str, stores: &StoreSpec) -> Result<ParquetSink> {
