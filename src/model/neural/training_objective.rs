@@ -31,6 +31,11 @@ pub trait TrainingObjective {
     /// Whether the classifier is trained on the batch's targets, which already hold the trusted classes.
     const TRAINS_ON_TARGETS: bool = false;
 
+    /// Whether the loss multiplies by the weights of annotations. Targets hold only the shares of the votes.
+    fn weighs_annotations(&self) -> bool {
+        !Self::TRAINS_ON_TARGETS
+    }
+
     /// The number of initial epochs in which annotators' parameters are frozen, in a phase of `epochs` epochs.
     fn annotator_delay(&self, train: &TrainSpec, epochs: u32) -> u32 {
         let default = if Self::DELAYS_ANNOTATORS { epochs / 5 } else { 0 };

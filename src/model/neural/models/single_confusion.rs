@@ -153,6 +153,11 @@ impl CrowdNet for SingleConfusion {
 impl TrainingObjective for SingleConfusion {
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
 
+    /// A vote has the weight 1.
+    fn weighs_annotations(&self) -> bool {
+        self.labels == NoisyLabels::Annotations
+    }
+
     fn annotator_delay(&self, train: &TrainSpec, epochs: u32) -> u32 {
         let delay = self.identity_epochs.or(train.optimiser.annotator_delay);
         delay.unwrap_or(epochs / 5)
