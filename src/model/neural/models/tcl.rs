@@ -278,7 +278,11 @@ impl TrainingObjective for Tcl {
 
     /// The posteriors are the targets of the retraining.
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
-        let predicted = context.predict_by_bayes(|_, a, k| counted::cell(context, a, k));
-        BatchPrediction { posterior: context.batch.targets.clone(), ..predicted }
+        BatchPrediction {
+            classes: context.out.p.clone(),
+            posterior: context.batch.targets.clone(),
+            likelihood: context.likelihood_by(|_, a, k| counted::cell(context, a, k)),
+            parameters: Vec::new(),
+        }
     }
 }
