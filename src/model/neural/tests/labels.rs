@@ -7,6 +7,7 @@ use crate::frame::{Gold, Role};
 use crate::model::calibrator::Calibrator;
 use crate::model::neural::models::tcl::Initialise;
 use crate::model::neural::models::{agg_net, counted};
+use crate::model::neural::train::Trainer;
 use crate::testing::described;
 
 fn near(got: &[f64], want: &[f64]) {
@@ -48,8 +49,9 @@ fn the_posterior_of_agg_net_has_its_floors() {
     .concat();
     let mut case = Case::new(&model).with(0, &matrices.map_f32());
     case.batch.annotations[1].weight = 2.0;
-    let posterior = case.predicted().posterior;
+    let BatchPrediction { posterior, likelihood, .. } = case.predicted();
     let p = case.out.p(0);
+    near(&likelihood[..2], &[0.8 * p[0] + 0.3 * p[1], 0.2 * p[0] + 0.9 * p[1] + 0.5 * p[2]]);
     let (c, r) = (agg_net::MIN_CLASSIFIER_PROBABILITY, agg_net::MIN_ANNOTATOR_PROBABILITY);
     assert_eq!((c, r), (0.001, 0.0001));
     let terms = [
@@ -198,6 +200,30 @@ fn co_labels_of_an_instance_without_features_follow_from_annotations_alone() {
     let sum: f64 = terms.iter().sum();
     assert!(terms.iter().all(|term| *term > 0.01 * sum), "{terms:?}");
     near(&fitted.posterior.row(7), &terms.map(|term| term / sum));
+}
+
+/// Annotator 2 has labelled instance 0 alone, whose votes are all for class 0: until the E-step, his rows of the other
+/// classes are zero.
+#[test]
+fn rows_of_an_average_of_counted_matrices_sum_to_one_or_are_zero() {
+    let mut rows: Vec<(u32, u32, u32)> = (0..80).map(|n| (n / 2, n % 2, n / 2 % 3)).collect();
+    rows.push((0, 2, 0));
+    let a = tiny(3, &rows);
+    let described = described(&a);
+    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    for select in [Select::Last, Select::Valid] {
+        let train = TrainSpec { epochs: 2, average: 0.9, select, ..TrainSpec::default() };
+        let (spec, mut run) = (on_cpu(train, AggNet::default()), Run::new(1));
+        let batching = spec.network.train.batching(AggNet::DROPS_LAST_BATCH);
+        let data = TrainingData::new(evidence, None, true, batching).unwrap();
+        let valid: Vec<(u32, u32)> = (0..6).map(|i| (i, i % 3)).collect();
+        let mut trainer = Trainer { valid: &valid, ..trainer_of(&spec, &data, evidence, &run) };
+        trainer.train(&mut run).unwrap();
+        let matrices = trainer.annotator_params.tables[0].values.chunks(3);
+        let sums: Vec<f32> = matrices.map(|row| row.iter().sum()).collect();
+        let is_whole = |sum: &f32| *sum == 0.0 || (sum - 1.0).abs() < 1e-6;
+        assert!(sums.iter().all(is_whole), "{select:?}: {sums:?}");
+    }
 }
 
 /// The learning rate is zero, so that the first epoch stays the best: its targets are the votes, and its matrices are
