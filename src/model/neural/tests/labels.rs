@@ -132,6 +132,30 @@ fn co_training_does_not_use_trusted_classes() {
     assert!(trained(0, false) != trained(2, false));
 }
 
+/// Instance 7 alone is trusted.
+#[test]
+fn a_classifier_that_nothing_calibrates_is_a_warning_with_its_reason() {
+    let mut a = agreeing();
+    let mut described = described(&a);
+    let warnings = |a: &Annotations, described: &crate::frame::QuestionFeatures| {
+        let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
+        let spec = on_cpu(train, Tcl { rounds: 1, ..Tcl::default() });
+        let (evidence, mut run) =
+            (Evidence { annotations: a, described: Some(described) }, Run::new(1));
+        spec.fit(evidence, &mut run).unwrap();
+        let own = run.warnings().iter().filter(|w| w.contains("the classifier is not calibrated"));
+        own.cloned().collect::<Vec<String>>()
+    };
+    let of_none = warnings(&a, &described);
+    assert!(of_none.len() == 1 && of_none[0].contains("no instance is trusted"), "{of_none:?}");
+    a.trusted = Some((0..40).map(|i| (i == 7).then_some(1)).collect());
+    assert_eq!(warnings(&a, &described), Vec::<String>::new());
+    described.row_of_instance[7] = None;
+    let without = warnings(&a, &described);
+    let reason = "no trusted instance has features: ";
+    assert!(without.len() == 1 && without[0].starts_with(reason), "{without:?}");
+}
+
 /// Instances 0 to 39, each labelled i mod 3 by two annotators. Annotator 2 contradicts them in every fifth instance, and
 /// also in instance 7, which has no features.
 fn with_one_instance_without_features() -> (Annotations, crate::frame::QuestionFeatures) {
