@@ -146,8 +146,8 @@ impl Classifier for NetworkClassifier {
         self.network.save(to)
     }
 
-    fn load(&mut self, from: &Snapshot, run: &Run) -> Result<()> {
-        self.network.load(from, run).map_err(with_own_keys)
+    fn load(&mut self, from: &Snapshot, n_rows: usize, run: &Run) -> Result<()> {
+        self.network.load(from, n_rows, run).map_err(with_own_keys)
     }
 
     fn save_state(&self, to: &mut Snapshot) -> Result<()> {
