@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Classifier, Examples};
-use crate::error::{Error, Problem, Result};
+use crate::error::{Error, Result};
 use crate::frame::Matrix;
 use crate::model::neural::{
     BackboneSpec, DeviceChoice, NetworkSpec, OptimiserSpec, Precision, SoftTargetNetwork,
@@ -90,20 +90,9 @@ impl NetworkClassifierSpec {
             let at = format!("{place}.device");
             e.problems.into_iter().for_each(|p| problems.push(p.at(at.clone())));
         }
-        let OptimiserSpec { annotator_learning_rate, annotator_delay, .. } = &self.optimiser;
-        let of_annotators = [
-            ("annotator_learning_rate", annotator_learning_rate.map(|rate| rate.to_string())),
-            ("annotator_delay", annotator_delay.map(|epochs| epochs.to_string())),
-        ];
-        for (key, found) in of_annotators {
-            let Some(found) = found else { continue };
-            problems.push(
-                Problem::new("this network has no parameters of annotators")
-                    .at(format!("{place}.optimiser.{key}"))
-                    .found(found)
-                    .help("leave it out"),
-            );
-        }
+        let why = "this network has no parameters of annotators";
+        let at = format!("{place}.optimiser");
+        self.optimiser.refuse_settings_of_annotators(why, &at, problems);
     }
 }
 

@@ -54,7 +54,7 @@ impl CrowdNet for AggNet {
 
     /// The settings of the code of Max-MIG for LabelMe.
     fn paper() -> (NetworkSpec, Self) {
-        (paper::network(20, Some(64), 1e-4), Self::default())
+        (paper::classifier(20, Some(64), 1e-4), Self::default())
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {

@@ -190,7 +190,7 @@ impl CrowdNet for Tcl {
 
     /// The paper's settings for LabelMe.
     fn paper() -> (NetworkSpec, Self) {
-        (paper::network(30, Some(128), 1e-4), Self::default())
+        (paper::classifier(30, Some(128), 1e-4), Self::default())
     }
 
     fn check(&self, train: &TrainSpec, place: &str, problems: &mut Problems) {
