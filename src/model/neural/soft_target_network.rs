@@ -216,8 +216,8 @@ impl SoftTargetNetwork {
         Ok(())
     }
 
-    /// Takes parameters and scaling from a snapshot, to predict `n_rows` rows. A later fit begins with them, and with its
-    /// first epoch.
+    /// Takes parameters and scaling from a snapshot, to predict `n_rows` rows. A later fit begins with them, and with
+    /// its first epoch.
     ///
     /// # Errors
     /// When the snapshot belongs to another network, or the device cannot be used.

@@ -14,8 +14,8 @@ pub(crate) fn network(epochs: u32, batch_size: Option<usize>, learning_rate: f64
     network
 }
 
-/// The classifier on vectors of features, as for LabelMe: 128 hidden units, half of them dropped; with Adam at a constant
-/// rate.
+/// The classifier on vectors of features, as for LabelMe: 128 hidden units, half of them dropped; with Adam at one
+/// constant rate.
 pub(crate) fn classifier(
     epochs: u32,
     batch_size: Option<usize>,

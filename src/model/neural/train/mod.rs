@@ -283,9 +283,9 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         }
     }
 
-    /// The least and the largest weight of the annotations, where the loss multiplies by them and the square of one does
-    /// not fit into 32 bits: an optimiser squares gradients, which are proportional to weights. In a mean over annotations
-    /// a common factor of all weights cancels.
+    /// The least and the largest weight of the annotations, where the loss multiplies by them and the square of one
+    /// does not fit into 32 bits: an optimiser squares gradients, which are proportional to weights. In a mean over
+    /// annotations a common factor of all weights cancels.
     fn extreme_weights(&self) -> Option<(f64, f64)> {
         let a = self.data.annotations;
         if a.is_empty() || !self.model.weighs_annotations() {
