@@ -66,6 +66,9 @@ hidden = [512]
 [model.train]
 epochs = {epochs}
 select = "valid"
+{optimiser}
+"""
+OPTIMISER = """
 [model.train.optimiser]
 annotator_learning_rate = {rate}
 annotator_delay = 0
@@ -129,9 +132,10 @@ def measure(
     folder = Path(tempfile.mkdtemp(dir=folder))
     out, file = folder / "out", folder / "pipeline.toml"
     trace = "" if weight is None else f"lambda = {weight}"
+    optimiser = OPTIMISER.format(rate=rate) if model.has_rate else ""
     file.write_text(PIPELINE.format(
-        seed=seed, crowd=crowd, data=args.data, out=out, kind=model.kind, weight=trace, epochs=args.epochs, rate=rate,
-        valid=VALID,
+        seed=seed, crowd=crowd, data=args.data, out=out, kind=model.kind, weight=trace, epochs=args.epochs,
+        optimiser=optimiser, valid=VALID,
     ))  # fmt: skip
     call(args.labelmill, "run", file, "-q")
     lines = call(args.labelmill, "sql", "--run", out, "--json", "-c", ACCURACY).splitlines()

@@ -204,6 +204,10 @@ async fn every_parameter_of_every_model_changes_the_digest() {
                 }
                 "model.train.reduction" => ["dl", "soft_bootstrap", "agg_net", "tcl", "max_mig"]
                     .contains(&kind_of_model.kind),
+                "model.train.optimiser.annotator_learning_rate"
+                | "model.train.optimiser.annotator_delay" => {
+                    ["dl", "soft_bootstrap", "agg_net", "tcl"].contains(&kind_of_model.kind)
+                }
                 "model.classifier.network.optimiser.annotator_learning_rate"
                 | "model.classifier.network.optimiser.annotator_delay" => true,
                 _ => false,

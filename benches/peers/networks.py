@@ -61,10 +61,9 @@ epochs = {epochs}
 batch_size = {batch}
 
 [model.train.optimiser]
+{annotators}
 rule = "adam"
 learning_rate = {rate}
-annotator_learning_rate = {rate}
-annotator_delay = 0
 schedule = "constant"
 weight_decay = 0.0
 
@@ -79,6 +78,7 @@ embedding = {of.EMBEDDING}
 lambda = {of.LAMBDA}
 backbone = {{ kind = "mlp", hidden = [{of.HIDDEN}], dropout = {of.DROPOUT}, batch_norm = false }}
 """
+CONAL_ANNOTATORS = f"annotator_learning_rate = {of.LEARNING_RATE}\nannotator_delay = 0"
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,8 @@ class EpochComparison:
     model: str
     peer: Callable[[FeatureCrowd], Epochs] | None
     target: Target | None
+    annotators: str = ""
+    """The settings of parameters of annotators, for a model that trains them."""
 
 
 def train_labelmill(
@@ -105,7 +107,7 @@ def train_labelmill(
         text = PIPELINE.format(
             **{key: json.dumps(str(path)) for key, path in paths.items()},
             threads=THREADS, model=comparison.model, epochs=comparison.case.epochs,
-            batch=comparison.batch, rate=of.LEARNING_RATE,
+            batch=comparison.batch, rate=of.LEARNING_RATE, annotators=comparison.annotators,
         )  # fmt: skip
         pipeline.write_text(text)
         run(labelmill.binary, "run", pipeline, "--quiet")
@@ -153,7 +155,7 @@ def of_conal(case: NetworkCase, batch: int, scale: float, dense: bool) -> EpochC
     scaled = case.scaled(scale)
     peer = (lambda crowd: train_torch(scaled, crowd, batch)) if dense else None
     what, target = f"{case.name}, batches of {batch}", TARGETS.get((case.name, batch))
-    return EpochComparison(what, scaled, batch, CONAL, peer, target)
+    return EpochComparison(what, scaled, batch, CONAL, peer, target, CONAL_ANNOTATORS)
 
 
 def of_images(images: Images, scale: float) -> EpochComparison:

@@ -63,7 +63,7 @@ impl Classifier for DecisionTree {
         Ok(())
     }
 
-    fn load(&mut self, from: &Snapshot, _: &Run) -> Result<()> {
+    fn load(&mut self, from: &Snapshot, _: usize, _: &Run) -> Result<()> {
         self.tree = load((self.n_features, self.n_classes), 1, from)?.pop();
         self.without_own = None;
         Ok(())
@@ -227,7 +227,8 @@ mod tests {
         for n in [0, 2] {
             let mut snapshot = Snapshot::default();
             save(&vec![tree.clone(); n], (1, 2), &mut snapshot);
-            assert!(DecisionTree::new(spec(), 1, 2).load(&snapshot, &Run::new(1)).is_err(), "{n}");
+            let loaded = DecisionTree::new(spec(), 1, 2).load(&snapshot, 4, &Run::new(1));
+            assert!(loaded.is_err(), "{n}");
             assert!(load((1, 2), n, &snapshot).is_ok(), "{n}");
         }
     }

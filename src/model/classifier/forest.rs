@@ -197,7 +197,7 @@ impl Classifier for RandomForest {
         Ok(())
     }
 
-    fn load(&mut self, from: &Snapshot, _: &Run) -> Result<()> {
+    fn load(&mut self, from: &Snapshot, _: usize, _: &Run) -> Result<()> {
         let n_trees = self.spec.trees as usize;
         self.trees = load((self.n_features, self.n_classes), n_trees, from)?;
         self.out_of_bag = None;

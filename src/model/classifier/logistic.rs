@@ -167,7 +167,7 @@ impl Classifier for LogisticRegression {
         Ok(())
     }
 
-    fn load(&mut self, from: &Snapshot, _: &Run) -> Result<()> {
+    fn load(&mut self, from: &Snapshot, _: usize, _: &Run) -> Result<()> {
         let take = |name: &str, own: &Vec<f64>| from.take_n_f64s(name, own.len());
         let scale = Standardisation {
             mean: take("mean", &self.scale.mean)?,

@@ -178,12 +178,12 @@ pub trait Classifier: Send + Sync {
     /// When the device fails.
     fn save(&self, to: &mut Snapshot) -> Result<()>;
 
-    /// Takes what was learned from a snapshot.
+    /// Takes what was learned from a snapshot, to predict `n_rows` rows: a network may choose its device by them.
     ///
     /// # Errors
     /// When the snapshot is that of another classifier, or of another number of features or classes, or the device
     /// cannot be used.
-    fn load(&mut self, from: &Snapshot, run: &Run) -> Result<()>;
+    fn load(&mut self, from: &Snapshot, n_rows: usize, run: &Run) -> Result<()>;
 
     /// Adds what the next fit starts with to a checkpoint: by default, what was learned.
     ///
@@ -198,7 +198,8 @@ pub trait Classifier: Send + Sync {
     /// # Errors
     /// As [`Classifier::load`].
     fn load_state(&mut self, from: &Snapshot, run: &Run) -> Result<()> {
-        self.load(from, run)
+        // The next fit comes before any prediction.
+        self.load(from, 0, run)
     }
 
     /// The epochs that further fits still train, for a classifier whose training has an end: fits after it change

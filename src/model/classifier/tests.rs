@@ -130,7 +130,7 @@ fn a_saved_classifier_predicts_the_same_and_only_fits_its_own_sizes() {
         let mut snapshot = Snapshot::default();
         fitted.save(&mut snapshot).unwrap();
         let mut loaded = spec.build(&[2], 3);
-        loaded.load(&snapshot, &Run::new(1)).unwrap();
+        loaded.load(&snapshot, 6, &Run::new(1)).unwrap();
         let mut again = vec![0.0; p.len()];
         loaded.predict(&data.matrix, &data.rows, &mut again, &Cancel::default()).unwrap();
         assert_eq!(p, again, "{:?}", spec.kind);
@@ -142,7 +142,7 @@ fn a_saved_classifier_predicts_the_same_and_only_fits_its_own_sizes() {
         assert!(p[9] > 0.5, "{:?} has learned: {p:?}", spec.kind);
         for (n_features, n_classes) in [(1, 3), (2, 2)] {
             let mut other = spec.build(&[n_features], n_classes);
-            let misfit = other.load(&snapshot, &Run::new(1));
+            let misfit = other.load(&snapshot, 6, &Run::new(1));
             assert!(misfit.is_err(), "{:?} {n_features} {n_classes}", spec.kind);
         }
     }

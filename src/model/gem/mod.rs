@@ -358,7 +358,7 @@ fn predict(model: SavedModel<'_>, matrix: &Matrix, run: &Run) -> Result<Predicte
     let axes = axes.ok_or_else(|| from_features::impossible_sizes(&sizes))?;
     from_features::check_width(matrix, sizes.features)?;
     let mut classifier = spec.classifier.build(&axes, sizes.classes);
-    classifier.load(&learned, run)?;
+    classifier.load(&learned, matrix.len(), run)?;
     let classes = predictions_of(classifier.as_ref(), matrix, sizes.classes, &run.cancel)?;
     Ok(Predicted { classes, device: classifier.device() })
 }

@@ -113,11 +113,17 @@ impl BatchContext<'_> {
     /// [`BatchContext::predict_by_bayes`] with the confusion matrices `[annotator of the batch, class, label]`.
     #[must_use]
     pub fn predict_with_matrices(&self, matrices: &[f64]) -> BatchPrediction {
+        self.predict_by_bayes(self.cells_of(matrices))
+    }
+
+    /// P(label of an annotation given class), given the row, the annotation and the class, by the confusion matrices
+    /// `[annotator of the batch, class, label]`.
+    pub fn cells_of(&self, matrices: &[f64]) -> impl Fn(usize, &BatchAnnotation, usize) -> f64 {
         let Dims { classes, labels, .. } = self.dims;
-        self.predict_by_bayes(|_, annotation, k| {
+        move |_: usize, annotation: &BatchAnnotation, k: usize| {
             matrices
                 [(annotation.annotator as usize * classes + k) * labels + annotation.label as usize]
-        })
+        }
     }
 
     /// The prediction where `cell(row, annotation, class)` is P(label given class): posteriors by Bayes' rule with the
@@ -127,15 +133,22 @@ impl BatchContext<'_> {
         &self,
         cell: impl Fn(usize, &BatchAnnotation, usize) -> f64,
     ) -> BatchPrediction {
-        let likelihood = |(b, annotation): (usize, &BatchAnnotation)| -> f64 {
-            self.out.p(b).iter().enumerate().map(|(k, p)| p * cell(b, annotation, k)).sum()
-        };
         BatchPrediction {
             classes: self.out.p.clone(),
             posterior: self.posterior_by_bayes(&cell),
-            likelihood: self.annotations().map(likelihood).collect(),
+            likelihood: self.likelihood_by(&cell),
             parameters: Vec::new(),
         }
+    }
+
+    /// P(label given features and annotator) of each annotation, where `cell(row, annotation, class)` is P(label given
+    /// class).
+    #[must_use]
+    pub fn likelihood_by(&self, cell: impl Fn(usize, &BatchAnnotation, usize) -> f64) -> Vec<f64> {
+        let likelihood = |(b, annotation): (usize, &BatchAnnotation)| -> f64 {
+            self.out.p(b).iter().enumerate().map(|(k, p)| p * cell(b, annotation, k)).sum()
+        };
+        self.annotations().map(likelihood).collect()
     }
 
     /// P(class given features and annotations), `[row, class]`, where `cell(row, annotation, class)` is P(label given

@@ -13,7 +13,7 @@ use crate::model::neural::data::TrainingData;
 use crate::model::neural::data::inputs::{Inputs, Sizes};
 use crate::model::neural::train::learner::LearnerSetting;
 use crate::model::neural::train::learners::Learners;
-use crate::model::neural::train::on_device::learners_on_device;
+use crate::model::neural::train::on_device::{learners_on_device, rows_of_prediction};
 use crate::model::neural::train::state::Estimates;
 use crate::model::neural::train::step::Predictor;
 use crate::model::posterior::Posterior;
@@ -63,8 +63,8 @@ pub fn predict<N: CrowdNet>(
         device: &Device::Cpu,
         saved: Some(&snapshot),
     };
-    let rows = |learners: &Learners| learners.rows_at_once().min(matrix.len());
-    let (learners, device) = learners_on_device(&on, learners, &setting, rows)?;
+    let step = rows_of_prediction(matrix.len());
+    let (learners, device) = learners_on_device(&on, learners, &setting, step)?;
     let annotator_params = AnnotatorParams::saved(&snapshot)?;
     learners.check_tables(&annotator_params).map_err(|_| unfit())?;
     let dims = Dims {

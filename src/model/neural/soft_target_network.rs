@@ -24,7 +24,7 @@ use super::numerics::at_least;
 use super::schedule::{Act, Phase};
 use super::train::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
 use super::train::learners::Learners;
-use super::train::on_device::learners_on_device;
+use super::train::on_device::{learners_on_device, rows_of_prediction};
 use super::train::spec::{Reduction, TrainSpec};
 use super::train::state::TrainState;
 use super::train::{LoopPosition, Trainer, not_finite};
@@ -216,12 +216,13 @@ impl SoftTargetNetwork {
         Ok(())
     }
 
-    /// Takes parameters and scaling from a snapshot. A later fit begins with them, and with its first epoch.
+    /// Takes parameters and scaling from a snapshot, to predict `n_rows` rows. A later fit begins with them, and with
+    /// its first epoch.
     ///
     /// # Errors
     /// When the snapshot belongs to another network, or the device cannot be used.
-    pub(crate) fn load(&mut self, from: &Snapshot, run: &Run) -> Result<()> {
-        self.trained = Some(self.open(Some(from), Learners::rows_at_once, run)?);
+    pub(crate) fn load(&mut self, from: &Snapshot, n_rows: usize, run: &Run) -> Result<()> {
+        self.trained = Some(self.open(Some(from), rows_of_prediction(n_rows), run)?);
         Ok(())
     }
 

@@ -128,6 +128,12 @@ impl<N: CrowdNet> Spec for Neural<N> {
                     .help("choose \"instance\", or leave it out"),
             );
         }
+        if N::TRAINS_ON_TARGETS {
+            let why =
+                format!("gradient descent trains no parameters of annotators in `{}`", N::KIND);
+            let at = format!("{place}.train.optimiser");
+            train.optimiser.refuse_settings_of_annotators(&why, &at, problems);
+        }
         if let (Some(patience), Select::Last) = (train.patience, train.select) {
             problems.push(
                 Problem::new("`patience` compares the scores of epochs, and no epoch is scored")

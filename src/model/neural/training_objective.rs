@@ -9,7 +9,7 @@ use super::batch_context::{BatchContext, BatchPrediction, Gradient};
 use super::schedule::{Act, Phase, sequential};
 use super::train::spec::{Reduction, TrainSpec};
 use super::train::state::TrainState;
-use crate::frame::Annotations;
+use crate::frame::{Annotations, Dims};
 
 /// What the training loop trains.
 pub trait TrainingObjective {
@@ -30,6 +30,11 @@ pub trait TrainingObjective {
 
     /// Whether the classifier is trained on the batch's targets, which already hold the trusted classes.
     const TRAINS_ON_TARGETS: bool = false;
+
+    /// Whether the loss multiplies by the weights of annotations. Targets hold only the shares of the votes.
+    fn weighs_annotations(&self) -> bool {
+        !Self::TRAINS_ON_TARGETS
+    }
 
     /// The number of initial epochs in which annotators' parameters are frozen, in a phase of `epochs` epochs.
     fn annotator_delay(&self, train: &TrainSpec, epochs: u32) -> u32 {
@@ -65,6 +70,10 @@ pub trait TrainingObjective {
         _params: &mut AnnotatorParams,
     ) {
     }
+
+    /// Restores a property of annotators' parameters that their mean over several epochs may lack. It is called for an
+    /// average of models alone.
+    fn restore_averaged(&self, _params: &mut AnnotatorParams, _dims: Dims) {}
 
     /// The loss of a batch; adds its derivatives to `gradient`, which is zero before the call.
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64;

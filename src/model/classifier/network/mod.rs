@@ -13,6 +13,11 @@
 //! step sizes that fall (O. Cappé, E. Moulines: On-line expectation-maximization algorithm for latent data models. JRSS B
 //! 71, 2009. doi:10.1111/j.1467-9868.2009.00698.x). One that does not fall would also let the network learn the posteriors
 //! by heart in the rounds that follow, and these would count the annotations again.
+//!
+//! `device`, `batch_size` and `precision` are keys of `NetworkSpec` and `TrainSpec` too, and are written a second time
+//! here, because no struct can be flattened into both. `NetworkSpec` is itself flattened into `[model]`, beside the keys
+//! of the model. Where a flattened struct flattens another one, serde passes it all keys and takes none of them out, so
+//! that `deny_unknown_fields` of the section refuses them. A test keeps the schemas of the three keys equal.
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Classifier, Examples};
-use crate::error::{Error, Problem, Result};
+use crate::error::{Error, Result};
 use crate::frame::Matrix;
 use crate::model::neural::{
     BackboneSpec, DeviceChoice, NetworkSpec, OptimiserSpec, Precision, SoftTargetNetwork,
@@ -40,8 +45,9 @@ const SECTION: &str = "model.classifier.network";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkClassifierSpec {
-    /// The device that the network runs on: `auto`, `cpu` or `cuda:0`. `auto` is a GPU if there is one and a step has at
-    /// least 300 million multiply-adds, else the CPU.
+    /// The device that the network runs on: `auto`, `cpu` or `cuda:0`. `auto` is a GPU if there is one and the forward
+    /// pass of a step has at least 300 million multiply-adds (rows of a batch times products of a row), else the CPU:
+    /// smaller networks gain nothing from a GPU.
     pub device: String,
     /// The network before its last layer.
     pub backbone: BackboneSpec,
@@ -90,20 +96,9 @@ impl NetworkClassifierSpec {
             let at = format!("{place}.device");
             e.problems.into_iter().for_each(|p| problems.push(p.at(at.clone())));
         }
-        let OptimiserSpec { annotator_learning_rate, annotator_delay, .. } = &self.optimiser;
-        let of_annotators = [
-            ("annotator_learning_rate", annotator_learning_rate.map(|rate| rate.to_string())),
-            ("annotator_delay", annotator_delay.map(|epochs| epochs.to_string())),
-        ];
-        for (key, found) in of_annotators {
-            let Some(found) = found else { continue };
-            problems.push(
-                Problem::new("this network has no parameters of annotators")
-                    .at(format!("{place}.optimiser.{key}"))
-                    .found(found)
-                    .help("leave it out"),
-            );
-        }
+        let why = "this network has no parameters of annotators";
+        let at = format!("{place}.optimiser");
+        self.optimiser.refuse_settings_of_annotators(why, &at, problems);
     }
 }
 
@@ -146,8 +141,8 @@ impl Classifier for NetworkClassifier {
         self.network.save(to)
     }
 
-    fn load(&mut self, from: &Snapshot, run: &Run) -> Result<()> {
-        self.network.load(from, run).map_err(with_own_keys)
+    fn load(&mut self, from: &Snapshot, n_rows: usize, run: &Run) -> Result<()> {
+        self.network.load(from, n_rows, run).map_err(with_own_keys)
     }
 
     fn save_state(&self, to: &mut Snapshot) -> Result<()> {

@@ -270,6 +270,18 @@ fn every_setting_changes_what_is_learned() {
     }
 }
 
+#[test]
+fn keys_of_all_networks_have_the_schema_that_they_have_in_a_model() {
+    let own = schemars::schema_for!(NetworkClassifierSpec).to_value();
+    let of_model = schemars::schema_for!(NetworkSpec).to_value();
+    let of_training = schemars::schema_for!(TrainSpec).to_value();
+    let pairs = [("device", &of_model), ("batch_size", &of_training), ("precision", &of_training)];
+    for (key, other) in pairs {
+        let (own, other) = (&own["properties"][key], &other["properties"][key]);
+        assert!(own.is_object() && own == other, "{key}: {own} and {other}");
+    }
+}
+
 // keys: gem.classifier.network.device, gem.classifier.network.optimiser.annotator_learning_rate
 // keys: gem.classifier.network.optimiser.annotator_delay
 #[test]

@@ -24,7 +24,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::frame::{Annotations, Evidence};
+use crate::frame::{Annotations, Dims, Evidence};
 use crate::model::Model;
 use crate::model::fitted::Fitted;
 use crate::model::from_features::single_annotations;
@@ -54,7 +54,7 @@ impl CrowdNet for AggNet {
 
     /// The settings of the code of Max-MIG for LabelMe.
     fn paper() -> (NetworkSpec, Self) {
-        (paper::network(20, Some(64), 1e-4), Self::default())
+        (paper::classifier(20, Some(64), 1e-4), Self::default())
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
@@ -101,17 +101,35 @@ impl TrainingObjective for AggNet {
         counted::count(a, counts, 0.0, params);
     }
 
+    /// A row is zero until the annotator has an annotation that may be of the class: its mean with later rows does not
+    /// sum to 1.
+    fn restore_averaged(&self, params: &mut AnnotatorParams, dims: Dims) {
+        counted::normalise(params, dims);
+    }
+
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
         context.cross_entropy_of_targets(gradient)
     }
 
-    fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
-        let predicted = context.predict_by_bayes(|_, a, k| counted::cell(context, a, k));
+    fn e_step(&self, context: &BatchContext<'_>, _name: &'static str) -> Vec<f64> {
         let prior: Vec<f64> =
             context.out.p.iter().map(|p| p + MIN_CLASSIFIER_PROBABILITY).collect();
-        let posterior = context.posterior_from(&prior, |_, a, k| {
+        context.posterior_from(&prior, |_, a, k| {
             counted::cell(context, a, k) + MIN_ANNOTATOR_PROBABILITY
-        });
-        BatchPrediction { posterior, ..predicted }
+        })
+    }
+
+    /// The posteriors are those of an E-step.
+    fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
+        BatchPrediction {
+            classes: context.out.p.clone(),
+            posterior: self.e_step(context, MAIN_TARGETS),
+            likelihood: self.likelihood(context),
+            parameters: Vec::new(),
+        }
+    }
+
+    fn likelihood(&self, context: &BatchContext<'_>) -> Vec<f64> {
+        context.likelihood_by(|_, a, k| counted::cell(context, a, k))
     }
 }

@@ -28,6 +28,16 @@ pub(crate) fn count(a: &Annotations, counts: &[f64], floor: f64, params: &mut An
     }
 }
 
+/// Divides each row of the matrices by its sum. A row of zeros stays zero.
+pub(crate) fn normalise(params: &mut AnnotatorParams, dims: Dims) {
+    for row in params.tables[CONFUSION].values.chunks_exact_mut(dims.labels.max(1)) {
+        let sum: f64 = row.iter().map(|p| f64::from(*p)).sum();
+        if sum > 0.0 {
+            row.iter_mut().for_each(|p| *p = (f64::from(*p) / sum) as f32);
+        }
+    }
+}
+
 /// The expected counts of annotator `r`, `[class, label]`, out of those of all columns, `[column, class]`.
 pub(crate) fn of_annotator(a: &Annotations, counts: &[f64], r: usize) -> Vec<f64> {
     let Dims { classes, labels, .. } = a.dims();

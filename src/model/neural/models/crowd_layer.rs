@@ -196,7 +196,7 @@ impl TrainingObjective for CrowdLayer {
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
         let matrices = self.matrices(&context.gathered[0], context.dims);
-        let posterior = context.predict_with_matrices(&matrices).posterior;
+        let posterior = context.posterior_by_bayes(context.cells_of(&matrices));
         let likelihood = self.likelihood(context);
         let classes = context.out.p.clone();
         BatchPrediction { classes, posterior, likelihood, parameters: Vec::new() }

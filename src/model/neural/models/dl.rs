@@ -69,7 +69,7 @@ impl CrowdNet for Dl {
 
     /// The settings of Li et al. 2022 for LabelMe.
     fn paper() -> (NetworkSpec, Self) {
-        (paper::network(30, Some(128), 1e-4), Self::default())
+        (paper::classifier(30, Some(128), 1e-4), Self::default())
     }
 
     fn estimates_prior(&self) -> bool {

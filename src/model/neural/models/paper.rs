@@ -6,9 +6,21 @@
 
 use crate::model::neural::{BackboneSpec, LrSchedule, NetworkSpec, OptimiserSpec, TrainSpec};
 
-/// The classifier on vectors of features, as for LabelMe: 128 hidden units, half of them dropped; with Adam at one constant
-/// rate for all parameters.
+/// The network of a model that trains parameters of annotators, at the classifier's rate.
 pub(crate) fn network(epochs: u32, batch_size: Option<usize>, learning_rate: f64) -> NetworkSpec {
+    let mut network = classifier(epochs, batch_size, learning_rate);
+    network.train.optimiser.annotator_learning_rate = Some(learning_rate);
+    network.train.optimiser.annotator_delay = Some(0);
+    network
+}
+
+/// The classifier on vectors of features, as for LabelMe: 128 hidden units, half of them dropped; with Adam at one
+/// constant rate.
+pub(crate) fn classifier(
+    epochs: u32,
+    batch_size: Option<usize>,
+    learning_rate: f64,
+) -> NetworkSpec {
     let backbone = BackboneSpec {
         hidden: vec![128],
         dropout: 0.5,
@@ -17,8 +29,6 @@ pub(crate) fn network(epochs: u32, batch_size: Option<usize>, learning_rate: f64
     };
     let optimiser = OptimiserSpec {
         learning_rate,
-        annotator_learning_rate: Some(learning_rate),
-        annotator_delay: Some(0),
         schedule: LrSchedule::Constant,
         weight_decay: 0.0,
         ..OptimiserSpec::default()

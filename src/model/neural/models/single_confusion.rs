@@ -26,8 +26,8 @@ use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
 use crate::model::neural::models::trace_regularised::{NoisyChannel, matrices, near_identity};
 use crate::model::neural::{
-    AnnotatorParams, AnnotatorReport, BatchBy, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    NetworkSpec, ParamTable, Reduction, Task, TrainSpec, TrainingObjective,
+    AnnotatorParams, AnnotatorReport, BatchAnnotation, BatchBy, BatchContext, BatchPrediction,
+    CrowdNet, Gradient, NetworkSpec, ParamTable, Reduction, Task, TrainSpec, TrainingObjective,
 };
 use crate::model::posterior::{best, hardened};
 use crate::model::vote::MajorityVote;
@@ -92,6 +92,21 @@ impl SingleConfusion {
         best(Self::targets(context, b)?).map(|(k, _)| k)
     }
 
+    /// The posteriors, `[row, class]`, where the matrix `q` models one vote per instance, not each annotation.
+    fn posterior_of_votes(context: &BatchContext<'_>, q: &[f64]) -> Vec<f64> {
+        let Dims { classes, labels, .. } = context.dims;
+        let mut posteriors = context.out.p.clone();
+        for (b, posterior) in posteriors.chunks_exact_mut(classes).enumerate() {
+            let Some(vote) = Self::shared_vote(context, b) else { continue };
+            for (p, q) in posterior.iter_mut().zip(q.chunks_exact(labels)) {
+                *p *= q.iter().zip(&vote).map(|(q, vote)| q * vote).sum::<f64>();
+            }
+            let sum: f64 = posterior.iter().sum();
+            posterior.iter_mut().for_each(|p| *p /= sum);
+        }
+        posteriors
+    }
+
     /// The vote of row `b`, which tied classes share; `None` where all classes are tied, as without a vote for a class.
     fn shared_vote(context: &BatchContext<'_>, b: usize) -> Option<Vec<f64>> {
         let vote = hardened(Self::targets(context, b)?);
@@ -153,6 +168,11 @@ impl CrowdNet for SingleConfusion {
 impl TrainingObjective for SingleConfusion {
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
 
+    /// A vote has the weight 1.
+    fn weighs_annotations(&self) -> bool {
+        self.labels == NoisyLabels::Annotations
+    }
+
     fn annotator_delay(&self, train: &TrainSpec, epochs: u32) -> u32 {
         let delay = self.identity_epochs.or(train.optimiser.annotator_delay);
         delay.unwrap_or(epochs / 5)
@@ -173,22 +193,16 @@ impl TrainingObjective for SingleConfusion {
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
-        let Dims { classes, labels, .. } = context.dims;
+        let labels = context.dims.labels;
         let q = matrices(&context.gathered[0], context.dims);
-        let mut predicted =
-            context.predict_with_matrices(&q.repeat(context.batch.annotators.len().max(1)));
-        if self.labels == NoisyLabels::Majority {
-            // The matrix models one vote per instance, not each annotation. Tied classes share it.
-            for (b, posterior) in predicted.posterior.chunks_exact_mut(classes).enumerate() {
-                posterior.copy_from_slice(context.out.p(b));
-                let Some(vote) = Self::shared_vote(context, b) else { continue };
-                for (p, q) in posterior.iter_mut().zip(q.chunks_exact(labels)) {
-                    *p *= q.iter().zip(&vote).map(|(q, vote)| q * vote).sum::<f64>();
-                }
-                let sum: f64 = posterior.iter().sum();
-                posterior.iter_mut().for_each(|p| *p /= sum);
-            }
-        }
-        predicted
+        let cell = |_: usize, annotation: &BatchAnnotation, k: usize| {
+            q[k * labels + annotation.label as usize]
+        };
+        let posterior = match self.labels {
+            NoisyLabels::Annotations => context.posterior_by_bayes(cell),
+            NoisyLabels::Majority => Self::posterior_of_votes(context, &q),
+        };
+        let (classes, likelihood) = (context.out.p.clone(), context.likelihood_by(cell));
+        BatchPrediction { classes, posterior, likelihood, parameters: Vec::new() }
     }
 }

@@ -77,7 +77,7 @@ impl CrowdNet for SoftBootstrap {
     /// The paper's betas, and the training settings of the baselines of Li et al. 2022 for LabelMe, since the paper has
     /// no annotators.
     fn paper() -> (NetworkSpec, Self) {
-        (paper::network(30, Some(128), 1e-4), Self::default())
+        (paper::classifier(30, Some(128), 1e-4), Self::default())
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {

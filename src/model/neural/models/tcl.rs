@@ -19,7 +19,8 @@
 //!
 //! Differs from the paper in the first round, which has no E-step before the classifier is trained (as in the public
 //! code); in the matrices and the prior of TCL+I, which add one to each count, where the paper replaces zero cells by
-//! 1e-10; in c, which keeps a slope of 1e-6 where the regression is flat, so that no class is impossible; and in
+//! 1e-10; in c, which keeps a slope of 1e-6 where the regression is flat, so that no class is impossible, and is the
+//! identity for a class of which no trusted instance has features, where the paper's regression is 0; and in
 //! network and training, which are labelmill's defaults. `preset = "paper"` has the paper's settings for LabelMe.
 
 use schemars::JsonSchema;
@@ -140,6 +141,18 @@ impl Tcl {
     }
 }
 
+/// The reason why no prediction of a trusted instance can calibrate the classifier.
+fn why_uncalibrated(evidence: Evidence<'_>) -> Option<&'static str> {
+    let (a, described) = (evidence.annotations, evidence.described?);
+    let is_trusted = |i: &usize| a.trusted_class(*i).is_some();
+    let mut trusted = (0..a.dims().instances).filter(is_trusted).peekable();
+    if trusted.peek().is_none() {
+        return Some("no instance is trusted");
+    }
+    let is_described = trusted.any(|i| described.row_of_instance[i].is_some());
+    (!is_described).then_some("no trusted instance has features")
+}
+
 /// The posteriors of naive Bayes whose matrices and prior are counted on the trusted instances, with one count added to
 /// each cell.
 fn by_trusted_instances(a: &Annotations) -> Result<Posterior> {
@@ -177,7 +190,7 @@ impl CrowdNet for Tcl {
 
     /// The paper's settings for LabelMe.
     fn paper() -> (NetworkSpec, Self) {
-        (paper::network(30, Some(128), 1e-4), Self::default())
+        (paper::classifier(30, Some(128), 1e-4), Self::default())
     }
 
     fn check(&self, train: &TrainSpec, place: &str, problems: &mut Problems) {
@@ -206,8 +219,8 @@ impl CrowdNet for Tcl {
 
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
         let a = evidence.annotations;
-        if a.trusted.is_none() {
-            run.warn("no instance is trusted: the classifier is not calibrated (gold of the role `train`)");
+        if let Some(why) = why_uncalibrated(evidence) {
+            run.warn(format!("{why}: the classifier is not calibrated (gold of the role `train`)"));
         }
         match self.initialise {
             Initialise::Votes => MajorityVote::default().fit(evidence, run).map(Some),
@@ -278,7 +291,11 @@ impl TrainingObjective for Tcl {
 
     /// The posteriors are the targets of the retraining.
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
-        let predicted = context.predict_by_bayes(|_, a, k| counted::cell(context, a, k));
-        BatchPrediction { posterior: context.batch.targets.clone(), ..predicted }
+        BatchPrediction {
+            classes: context.out.p.clone(),
+            posterior: context.batch.targets.clone(),
+            likelihood: context.likelihood_by(|_, a, k| counted::cell(context, a, k)),
+            parameters: Vec::new(),
+        }
     }
 }

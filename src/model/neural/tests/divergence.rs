@@ -71,6 +71,16 @@ fn a_network_without_numbers_has_no_loss_and_no_prediction() {
 
 /// The error of `dl` after one epoch of a single batch, whose loss is that of the initial parameters.
 fn error_after_one_step(optimiser: OptimiserSpec, described: &QuestionFeatures) -> String {
+    error_of(Dl::default(), optimiser, &agreeing(), described)
+}
+
+/// The error of a model after one epoch of a single batch.
+fn error_of<N: CrowdNet>(
+    model: N,
+    optimiser: OptimiserSpec,
+    a: &Annotations,
+    described: &QuestionFeatures,
+) -> String {
     let optimiser = OptimiserSpec { rule: OptimiserKind::Sgd, ..optimiser };
     let train = TrainSpec { epochs: 1, batch_size: Some(1000), optimiser, ..TrainSpec::default() };
     let backbone = BackboneSpec {
@@ -82,7 +92,7 @@ fn error_after_one_step(optimiser: OptimiserSpec, described: &QuestionFeatures) 
     };
     let device = "cpu".to_owned();
     let network = NetworkSpec { device, backbone, train, ..NetworkSpec::default() };
-    let error = fit(&Neural { network, model: Dl::default() }, &agreeing(), described).unwrap_err();
+    let error = fit(&Neural { network, model }, a, described).unwrap_err();
     assert_eq!(error.exit_code(), 4, "{error}");
     error.to_string()
 }
@@ -125,4 +135,38 @@ fn weights_that_32_bits_do_not_hold_are_named_as_the_cause() {
         }
         assert!(!error.contains("learning_rate"), "{error}");
     }
+}
+
+/// Targets and votes have the weight 1, and in a mean over annotations the common factor cancels: only the rate is too
+/// large. With the plain sum the weights reach the gradient.
+#[test]
+fn weights_that_do_not_reach_the_network_are_not_blamed() {
+    let even = agreeing();
+    let described = described(&even);
+    let rows: Vec<(u32, u32, u32)> = (0..80).map(|n| (n / 2, n % 2, n / 2 % 3)).collect();
+    let light = weighted(even.dims(), &rows, vec![1e-20; rows.len()]);
+    let rate = || OptimiserSpec { learning_rate: 1e300, ..OptimiserSpec::default() };
+    let errors = [
+        error_of(Dl::default(), rate(), &light, &described),
+        error_of(AggNet::default(), rate(), &light, &described),
+        error_of(SingleConfusion::default(), rate(), &light, &described),
+        error_of(CrowdLayer::default(), rate(), &light, &described),
+    ];
+    for error in errors {
+        assert!(error.contains("where: model.train.optimiser.learning_rate\n"), "{error}");
+    }
+    let error = error_of(TraceRegularised::default(), rate(), &light, &described);
+    assert!(error.contains("where: source.columns.weight\n"), "{error}");
+}
+
+/// The M-step counts the matrices of `agg_net`: the rate of annotators changes nothing there.
+#[test]
+fn a_divergence_names_the_annotators_rate_only_where_it_moves_something() {
+    let a = agreeing();
+    let rate = || OptimiserSpec { learning_rate: 1e300, ..OptimiserSpec::default() };
+    let counted = error_of(AggNet::default(), rate(), &a, &described(&a));
+    let learned = error_of(CrowdLayer::default(), rate(), &a, &described(&a));
+    assert!(counted.contains("help: lower learning_rate, or set clip_norm"), "{counted}");
+    let both = "help: lower learning_rate or annotator_learning_rate, or set clip_norm";
+    assert!(learned.contains(both), "{learned}");
 }

@@ -7,6 +7,7 @@ use crate::frame::{Gold, Role};
 use crate::model::calibrator::Calibrator;
 use crate::model::neural::models::tcl::Initialise;
 use crate::model::neural::models::{agg_net, counted};
+use crate::model::neural::train::Trainer;
 use crate::testing::described;
 
 fn near(got: &[f64], want: &[f64]) {
@@ -48,8 +49,9 @@ fn the_posterior_of_agg_net_has_its_floors() {
     .concat();
     let mut case = Case::new(&model).with(0, &matrices.map_f32());
     case.batch.annotations[1].weight = 2.0;
-    let posterior = case.predicted().posterior;
+    let BatchPrediction { posterior, likelihood, .. } = case.predicted();
     let p = case.out.p(0);
+    near(&likelihood[..2], &[0.8 * p[0] + 0.3 * p[1], 0.2 * p[0] + 0.9 * p[1] + 0.5 * p[2]]);
     let (c, r) = (agg_net::MIN_CLASSIFIER_PROBABILITY, agg_net::MIN_ANNOTATOR_PROBABILITY);
     assert_eq!((c, r), (0.001, 0.0001));
     let terms = [
@@ -130,6 +132,30 @@ fn co_training_does_not_use_trusted_classes() {
     assert!(trained(0, false) != trained(2, false));
 }
 
+/// Instance 7 alone is trusted.
+#[test]
+fn a_classifier_that_nothing_calibrates_is_a_warning_with_its_reason() {
+    let mut a = agreeing();
+    let mut described = described(&a);
+    let warnings = |a: &Annotations, described: &crate::frame::QuestionFeatures| {
+        let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
+        let spec = on_cpu(train, Tcl { rounds: 1, ..Tcl::default() });
+        let (evidence, mut run) =
+            (Evidence { annotations: a, described: Some(described) }, Run::new(1));
+        spec.fit(evidence, &mut run).unwrap();
+        let own = run.warnings().iter().filter(|w| w.contains("the classifier is not calibrated"));
+        own.cloned().collect::<Vec<String>>()
+    };
+    let of_none = warnings(&a, &described);
+    assert!(of_none.len() == 1 && of_none[0].contains("no instance is trusted"), "{of_none:?}");
+    a.trusted = Some((0..40).map(|i| (i == 7).then_some(1)).collect());
+    assert_eq!(warnings(&a, &described), Vec::<String>::new());
+    described.row_of_instance[7] = None;
+    let without = warnings(&a, &described);
+    let reason = "no trusted instance has features: ";
+    assert!(without.len() == 1 && without[0].starts_with(reason), "{without:?}");
+}
+
 /// Instances 0 to 39, each labelled i mod 3 by two annotators. Annotator 2 contradicts them in every fifth instance, and
 /// also in instance 7, which has no features.
 fn with_one_instance_without_features() -> (Annotations, crate::frame::QuestionFeatures) {
@@ -198,6 +224,30 @@ fn co_labels_of_an_instance_without_features_follow_from_annotations_alone() {
     let sum: f64 = terms.iter().sum();
     assert!(terms.iter().all(|term| *term > 0.01 * sum), "{terms:?}");
     near(&fitted.posterior.row(7), &terms.map(|term| term / sum));
+}
+
+/// Annotator 2 has labelled instance 0 alone, whose votes are all for class 0: until the E-step, his rows of the other
+/// classes are zero.
+#[test]
+fn rows_of_an_average_of_counted_matrices_sum_to_one_or_are_zero() {
+    let mut rows: Vec<(u32, u32, u32)> = (0..80).map(|n| (n / 2, n % 2, n / 2 % 3)).collect();
+    rows.push((0, 2, 0));
+    let a = tiny(3, &rows);
+    let described = described(&a);
+    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    for select in [Select::Last, Select::Valid] {
+        let train = TrainSpec { epochs: 2, average: 0.9, select, ..TrainSpec::default() };
+        let (spec, mut run) = (on_cpu(train, AggNet::default()), Run::new(1));
+        let batching = spec.network.train.batching(AggNet::DROPS_LAST_BATCH);
+        let data = TrainingData::new(evidence, None, true, batching).unwrap();
+        let valid: Vec<(u32, u32)> = (0..6).map(|i| (i, i % 3)).collect();
+        let mut trainer = Trainer { valid: &valid, ..trainer_of(&spec, &data, evidence, &run) };
+        trainer.train(&mut run).unwrap();
+        let matrices = trainer.annotator_params.tables[0].values.chunks(3);
+        let sums: Vec<f32> = matrices.map(|row| row.iter().sum()).collect();
+        let is_whole = |sum: &f32| *sum == 0.0 || (sum - 1.0).abs() < 1e-6;
+        assert!(sums.iter().all(is_whole), "{select:?}: {sums:?}");
+    }
 }
 
 /// The learning rate is zero, so that the first epoch stays the best: its targets are the votes, and its matrices are

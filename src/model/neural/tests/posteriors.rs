@@ -33,6 +33,18 @@ fn a_crowd_layer_s_posterior_follows_from_its_layers() {
     near(&predicted.classes, &case.out.p);
 }
 
+/// No array has a row for this annotator.
+#[test]
+fn a_prediction_with_a_shared_matrix_has_no_array_of_annotators() {
+    for labels in [NoisyLabels::Annotations, NoisyLabels::Majority] {
+        let model = SingleConfusion { labels, ..SingleConfusion::default() };
+        let mut case = Case::new(&model);
+        let wanted = case.predicted();
+        case.batch.annotations.iter_mut().for_each(|annotation| annotation.annotator = u32::MAX);
+        assert_eq!(case.predicted(), wanted, "{labels:?}");
+    }
+}
+
 /// The shares of row 0 are 0.325590 and 0.720850.
 #[test]
 fn conal_s_posterior_follows_from_every_mixture() {

@@ -279,20 +279,54 @@ fn the_paper_s_preset_gives_way_to_what_is_written() {
         };
         let paper = with(json!({}));
         let optimiser = &paper["train"]["optimiser"];
-        assert_eq!(optimiser["annotator_delay"], 0, "{}", kind.kind);
-        assert_eq!(optimiser["learning_rate"], optimiser["annotator_learning_rate"]);
+        let of_annotators = (&optimiser["annotator_learning_rate"], &optimiser["annotator_delay"]);
+        let is_trained = !TRAINED_ON_TARGETS.contains(&kind.kind);
+        let (rate, delay) = if is_trained {
+            (optimiser["learning_rate"].clone(), json!(0))
+        } else {
+            (json!(null), json!(null))
+        };
+        assert_eq!(of_annotators, (&rate, &delay), "{}", kind.kind);
         assert_eq!(
             (&paper["preset"], &paper["backbone"]["hidden"][0]),
             (&"paper".into(), &128.into())
         );
         let falls = (&optimiser["schedule"], &optimiser["weight_decay"]);
         assert_eq!(falls, (&"constant".into(), &0.0.into()), "{}", kind.kind);
-        let own = with(json!({"train": {"optimiser": {"annotator_delay": 3}}}));
-        assert_eq!(own["train"]["optimiser"]["annotator_delay"], 3);
+        let own = with(json!({"train": {"optimiser": {"beta1": 0.5}}}));
+        assert_eq!(own["train"]["optimiser"]["beta1"], 0.5);
+        assert_eq!(own["train"]["optimiser"]["annotator_delay"], delay);
         assert_eq!(own["train"]["epochs"], paper["train"]["epochs"]);
         let (plain, defaults) = (kind.load(json!({})).unwrap(), (kind.defaults)());
         assert_eq!(plain.parameters["train"], defaults["train"], "{}", kind.kind);
         assert!(paper["train"] != defaults["train"], "{}", kind.kind);
         assert!(kind.load(json!({"preset": "papre"})).is_err());
+    }
+}
+
+/// The kinds without annotators' parameters that gradient descent trains.
+const TRAINED_ON_TARGETS: [&str; 4] = ["dl", "soft_bootstrap", "agg_net", "tcl"];
+
+// keys: model.train.optimiser.annotator_learning_rate, model.train.optimiser.annotator_delay
+#[test]
+fn settings_of_annotators_are_refused_where_descent_trains_no_annotator() {
+    for kind in KINDS {
+        let refused = |parameters: serde_json::Value| {
+            let mut problems = crate::spec::Problems::default();
+            (kind.load(parameters).unwrap().check)("model", &mut problems);
+            problems.into_result().err().map(|e| e.to_string())
+        };
+        for (key, value) in [("annotator_learning_rate", json!(0.2)), ("annotator_delay", json!(3))]
+        {
+            for preset in ["labelmill", "paper"] {
+                let optimiser = json!({key: value.clone()});
+                let error = refused(json!({"preset": preset, "train": {"optimiser": optimiser}}));
+                let place = format!("where: model.train.optimiser.{key}\n");
+                let names_key = error.as_ref().map(|error| error.contains(&place));
+                let is_wanted = TRAINED_ON_TARGETS.contains(&kind.kind);
+                assert_eq!(names_key, is_wanted.then_some(true), "{}: {error:?}", kind.kind);
+            }
+        }
+        assert_eq!(refused(json!({"preset": "paper"})), None, "{}", kind.kind);
     }
 }

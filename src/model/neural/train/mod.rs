@@ -16,7 +16,7 @@ pub(crate) mod state;
 pub(crate) mod step;
 
 use crate::error::{Error, Result};
-use crate::frame::{Annotations, Dims};
+use crate::frame::Dims;
 use crate::model::checkpoint::{self, Fingerprint};
 use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::inputs::Inputs;
@@ -264,11 +264,11 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     /// The error of a training whose numbers are no longer finite.
     pub(crate) fn diverged(&self, found: &str) -> Error {
         let LoopPosition { label: phase, epoch, .. } = &self.position;
-        let has_tables = !self.annotator_params.tables.is_empty();
-        let or_another = if has_tables { " or annotator_learning_rate" } else { "" };
+        let trains_tables = self.annotator_params.tables.iter().any(|table| !table.is_fixed);
+        let or_another = if trains_tables { " or annotator_learning_rate" } else { "" };
         let found = format!("{found} in epoch {epoch} of phase `{phase}`");
         let error = Error::fit("the training diverged");
-        match extreme_weights(self.data.annotations) {
+        match self.extreme_weights() {
             Some((least, largest)) => error
                 .at("source.columns.weight")
                 .found(format!("{found}, with weights from {least:e} to {largest:e}"))
@@ -281,6 +281,25 @@ impl<N: TrainingObjective> Trainer<'_, N> {
                 .found(found)
                 .help(format!("lower learning_rate{or_another}, or set clip_norm")),
         }
+    }
+
+    /// The least and the largest weight of the annotations, where the loss multiplies by them and the square of one
+    /// does not fit into 32 bits: an optimiser squares gradients, which are proportional to weights. In a mean over
+    /// annotations a common factor of all weights cancels.
+    fn extreme_weights(&self) -> Option<(f64, f64)> {
+        let a = self.data.annotations;
+        if a.is_empty() || !self.model.weighs_annotations() {
+            return None;
+        }
+        let all = (0..a.dims().instances).flat_map(|i| a.annotations_of(i));
+        let both =
+            |(least, largest): (f64, f64), (_, weight)| (least.min(weight), largest.max(weight));
+        let (least, largest) = all.fold((f64::INFINITY, 0.0), both);
+        let is_mean = N::REDUCTION.is_some() && self.reduction() == Reduction::MeanAnnotation;
+        let factor = if is_mean { 1.0 / largest } else { 1.0 };
+        let fits = f64::from(f32::MIN_POSITIVE).sqrt()..=f64::from(f32::MAX).sqrt();
+        let is_extreme = [least, largest].iter().any(|weight| !fits.contains(&(factor * weight)));
+        is_extreme.then_some((least, largest))
     }
 
     /// The digest of the model with the training's settings, the seed, the annotations, the gold that selects the epoch,
@@ -330,15 +349,4 @@ pub(crate) fn not_finite(row: usize, p: f64, epoch: usize) -> Error {
             "the features of the row may be too large: scale them; or the training has diverged: lower \
              optimiser.learning_rate, or set optimiser.clip_norm",
         )
-}
-
-/// The least and the largest weight of the annotations, where the square of one of them does not fit into 32 bits: an
-/// optimiser squares gradients, which are proportional to weights.
-fn extreme_weights(a: &Annotations) -> Option<(f64, f64)> {
-    let all = (0..a.dims().instances).flat_map(|i| a.annotations_of(i));
-    let both = |(least, largest): (f64, f64), (_, weight)| (least.min(weight), largest.max(weight));
-    let (least, largest) = all.fold((f64::INFINITY, 0.0), both);
-    let fits = f64::from(f32::MIN_POSITIVE).sqrt()..=f64::from(f32::MAX).sqrt();
-    let is_extreme = !a.is_empty() && [least, largest].iter().any(|weight| !fits.contains(weight));
-    is_extreme.then_some((least, largest))
 }

@@ -3,6 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::error::Problem;
+use crate::spec::Problems;
+
 /// The kind of optimiser.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -40,7 +43,8 @@ pub struct OptimiserSpec {
     /// The learning rate of the classifier.
     #[schemars(range(min = 0.0))]
     pub learning_rate: f64,
-    /// The learning rate of annotators' parameters; left out, the model's default.
+    /// The learning rate of annotators' parameters; left out, the model's default. `dl`, `soft_bootstrap`, `agg_net`
+    /// and `tcl`, which train none by gradient descent, refuse this key and `annotator_delay`.
     #[schemars(range(min = 0.0))]
     pub annotator_learning_rate: Option<f64>,
     /// Epochs at the start in which annotators' parameters are frozen, so that the classifier learns the classes before
@@ -102,6 +106,24 @@ impl Default for OptimiserSpec {
 }
 
 impl OptimiserSpec {
+    /// Adds a problem for each setting of annotators' parameters, where `why` says that there is nothing to set.
+    pub(crate) fn refuse_settings_of_annotators(
+        &self,
+        why: &str,
+        place: &str,
+        problems: &mut Problems,
+    ) {
+        let settings = [
+            ("annotator_learning_rate", self.annotator_learning_rate.map(|rate| rate.to_string())),
+            ("annotator_delay", self.annotator_delay.map(|epochs| epochs.to_string())),
+        ];
+        for (key, found) in settings {
+            let Some(found) = found else { continue };
+            let at = format!("{place}.{key}");
+            problems.push(Problem::new(why).at(at).found(found).help("leave it out"));
+        }
+    }
+
     /// The factor of both rates in `epoch`, from 0, of `epochs`.
     #[must_use]
     pub fn factor(&self, epoch: u32, epochs: u32) -> f64 {
@@ -137,7 +159,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::spec::{Problems, check_schema};
+    use crate::spec::check_schema;
 
     // keys: model.train.optimiser.schedule, model.train.optimiser.milestones
     // keys: model.train.optimiser.gamma, model.train.optimiser.warmup

@@ -10,6 +10,7 @@ use crate::model::neural::train::state::{Best, MAIN_TARGETS};
 use crate::model::neural::train::step::likelihood;
 use crate::model::neural::{Phase, TrainingObjective};
 use crate::model::posterior::best;
+use crate::model::snapshot::Snapshot;
 
 /// An epoch is better only if its score is greater by more than this.
 const SAME_SCORE: f64 = 1e-12;
@@ -29,10 +30,16 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         // The plain mean of all epochs, as long as 1 / epochs exceeds the last epoch's weight in the exponential
         // average.
         average.approach(&last, (1.0 / f64::from(self.epochs_done(phase))).max(1.0 - kept));
-        self.load(&average)?;
+        self.load_average(&average)?;
         self.state.average = Some(average);
         self.keep_if_best(phase)?;
         self.load(&last)
+    }
+
+    fn load_average(&mut self, average: &Snapshot) -> Result<()> {
+        self.load(average)?;
+        self.model.restore_averaged(&mut self.annotator_params, self.dims);
+        Ok(())
     }
 
     fn keep_if_best(&mut self, phase: &Phase) -> Result<()> {
@@ -63,9 +70,13 @@ impl<N: TrainingObjective> Trainer<'_, N> {
             self.state.estimates = best.estimates;
             best.model
         });
-        if let Some(kept) = best.or(average) {
+        if best.is_some() || average.is_some() {
             self.learners.thaw();
-            self.load(&kept)?;
+        }
+        match (best, average) {
+            (Some(best), _) => self.load(&best)?,
+            (None, Some(average)) => self.load_average(&average)?,
+            (None, None) => {}
         }
         self.average_unknown();
         Ok(())

@@ -6,7 +6,8 @@
 //! loss = -( mean_i f'(K[i][i] + u) - mean_{i != j} f*(f'(K[i][j])) )
 //! ```
 //! V[r] starts at ln(CM[r] + c), where CM[r] is counted on the soft votes; the reported matrix is the softmax of each
-//! row. An instance's posterior is h g / prior, normalised.
+//! row. An instance's posterior is h g / prior, normalised. An annotator none of whose instances has features trains
+//! nothing: V[r] becomes the mean over the annotators who do, as in every model, whatever CM[r] was.
 //!
 //! P. Cao, Y. Xu, Y. Kong, Y. Wang: Max-MIG: an Information Theoretic Approach for Joint Learning from Crowds. ICLR 2019.
 //! arXiv:1905.13436
@@ -212,13 +213,13 @@ impl TrainingObjective for MaxMig {
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
         // h g / prior in logarithms, in which the prior cancels: it is a factor of g.
-        let (classes, logits) = (context.dims.classes, &context.out.logits);
+        let (n, logits) = (context.dims.classes, &context.out.logits);
         let (mut sums, mut posterior) = (vec![0.0; logits.len()], vec![0.0; logits.len()]);
-        for (logits, row) in logits.chunks_exact(classes).zip(sums.chunks_exact_mut(classes)) {
+        for (logits, row) in logits.chunks_exact(n).zip(sums.chunks_exact_mut(n)) {
             log_softmax(logits, row);
         }
         Self::add_annotations(context, &mut sums);
-        for (sums, row) in sums.chunks_exact(classes).zip(posterior.chunks_exact_mut(classes)) {
+        for (sums, row) in sums.chunks_exact(n).zip(posterior.chunks_exact_mut(n)) {
             softmax(sums, row);
         }
         let mut matrices = vec![0.0; context.gathered[LOG_CONFUSION].len()];
@@ -227,6 +228,8 @@ impl TrainingObjective for MaxMig {
             context.dims.labels,
             &mut matrices,
         );
-        BatchPrediction { posterior, ..context.predict_with_matrices(&matrices) }
+        let likelihood = context.likelihood_by(context.cells_of(&matrices));
+        let classes = context.out.p.clone();
+        BatchPrediction { classes, posterior, likelihood, parameters: Vec::new() }
     }
 }

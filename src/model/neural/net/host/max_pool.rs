@@ -1,5 +1,9 @@
 //! Maximum pooling over windows of 2 x 2 on the host, with the ReLU that may follow it; an odd last row or column is
 //! left out.
+//!
+//! # Why
+//! candle-nn's takes 7.4 times as long on 64 images of 64 channels and 16 x 16 pixels (`benches/networks.md`), and
+//! propagates a quarter of the gradient.
 
 use std::sync::OnceLock;
 

@@ -1,7 +1,9 @@
 //! ReLU and dropout on the host.
 //!
 //! # Why
-//! candle's graph computes the gradient of a dropout mask too, and allocates a mask for a ReLU.
+//! candle's graph computes the gradient of a dropout mask too, and allocates a mask for a ReLU. Forward and backward,
+//! candle-nn's dropout takes 3.0 times as long on 64 x 512 values and 5.7 times on 1 000 x 512, its ReLU 1.2 and 2.7
+//! times (`benches/networks.md`).
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
 use pulp::Arch;
