@@ -342,6 +342,7 @@ fn kill_in_training(job: &Job, pipeline: &str) {
 
 fn assert_same_tables(found: &Path, expected: &Path, what: &str) {
     let (found, expected) = (table_files(found), table_files(expected));
+    assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{what}");
     for (name, bytes) in expected.iter().filter(|(name, _)| !name.starts_with("trace/")) {
         assert!(found.get(name) == Some(bytes), "{what}: {name}");
     }
