@@ -94,7 +94,7 @@ fn leases(site: &Site) -> usize {
 }
 
 #[test]
-fn circles_of_links_and_folders_that_may_not_be_read_stop_nobody() {
+fn unreadable_folders_and_link_cycles_fail_no_job() {
     let job = Job::new();
     let named = |id: &str, seed: u32| {
         let set = [format!("sink.run_id={id}"), format!("seed={seed}"), "name=mine".to_owned()];

@@ -247,7 +247,7 @@ fn a_writer_on_this_machine_is_spared_however_long_it_is_suspended() {
 
 // keys: sink.stale_after_seconds
 #[test]
-fn a_hasty_writer_that_lives_shows_itself_often_enough() {
+fn a_living_writer_renews_its_lease_within_its_silence() {
     let server = server();
     server.fault(Fault::Hold, "PutObject hasty/ metrics/", 0, 1);
     let args = ["-q", "--set", "sink.run_id=hasty", "--set", "sink.stale_after_seconds=2"];

@@ -66,7 +66,7 @@ fn sql_in_a_file_of_its_own_does_too() {
 }
 
 #[test]
-fn weights_outvote_heads() {
+fn one_heavy_annotation_outvotes_two_light_ones() {
     let labels = table_of(
         &vote("[['i', 'a', 'no', 1.0], ['i', 'b', 'no', 0.5], ['i', 'c', 'yes', 2.5]]", ""),
         "labels",

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_annotator_is_believed() {
+    fn a_single_annotators_labels_are_the_result() {
         let fitted = fit(DawidSkene::default(), &tiny(2, &[(0, 0, 0), (1, 0, 1)]));
         assert!(fitted.posterior.row(0)[0] > 0.999 && fitted.posterior.row(1)[1] > 0.999);
     }
