@@ -7,28 +7,12 @@ use std::path::{Path, PathBuf};
 use labelmill::model::MODELS;
 use labelmill::tables::{ColumnType, TABLES};
 
+use crate::repository::{root, rust_files};
 use crate::support::trains_network;
-
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
 
 /// Every Rust file below a folder of `src`.
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {
-    let mut files = Vec::new();
-    let mut folders = vec![root().join("src").join(folder)];
-    while let Some(next) = folders.pop() {
-        for entry in std::fs::read_dir(next).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|e| e == "rs") {
-                let text = std::fs::read_to_string(&path).unwrap();
-                files.push((path, text));
-            }
-        }
-    }
-    files
+    rust_files(&format!("src/{folder}"))
 }
 
 fn offending(folder: &str, words: &[&str], allowed: &[&str]) -> Vec<String> {
@@ -182,7 +166,7 @@ fn no_type_name_stands_for_two_things() {
     // types of object_store, serde and sqllogictest.
     let shared = ["Params", "Output", "Relu", "Dropout", "Error", "Value", "ColumnType"];
     let mut files: BTreeMap<String, BTreeSet<PathBuf>> = BTreeMap::new();
-    for (path, text) in ["", "../tests", "../benches"].iter().flat_map(|folder| sources(folder)) {
+    for (path, text) in ["src", "tests", "benches"].iter().flat_map(|folder| rust_files(folder)) {
         for line in text.lines() {
             let line = line.trim_start();
             let public = line.strip_prefix("pub").unwrap_or(line);

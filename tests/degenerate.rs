@@ -1,14 +1,9 @@
 //! Degenerate crowds: each has a defined result, and no table holds NaN or infinity.
 
-use labelmill::model::{MODELS, ModelKind};
-
 use crate::job::{Job, assert_says, cells, table_of};
-use crate::support::{Row, assert_close, number, read_table, write_crowd, write_numbers};
-
-/// Every model that needs no features.
-fn label_only() -> impl Iterator<Item = &'static ModelKind> {
-    MODELS.iter().copied().filter(|model| !model.needs_features)
-}
+use crate::support::{
+    Row, assert_close, label_only, number, read_table, write_crowd, write_numbers,
+};
 
 /// Publishes (instance, annotator, label) triples of numbers; returns the labels, the posteriors and the annotators.
 fn fit(kind: &str, rows: &[(u32, u32, u32)], more: &str) -> [Vec<Row>; 3] {

@@ -11,6 +11,7 @@ use labelmill::spec::Overrides;
 use serde_json::Value;
 
 use crate::job::Job;
+use crate::schema_keys::leaves;
 use crate::support::trains_network;
 
 /// The keys and sections that change no byte of the tables, with the reason.
@@ -55,43 +56,6 @@ const VALUES: [&str; 24] = [
     "[8]",
     "[1, 1, 1]",
 ];
-
-/// Every key that is not a section, with the words that its schema allows.
-pub(crate) fn leaves(
-    root: &Value,
-    schema: &Value,
-    path: &str,
-    found: &mut Vec<(String, Vec<String>)>,
-) {
-    let target = schema["$ref"].as_str().and_then(|r| root.pointer(r.strip_prefix('#')?));
-    let schema = target.unwrap_or(schema);
-    let keys = schema["properties"].as_object().into_iter().flatten();
-    let mut is_leaf = true;
-    for (key, item) in
-        keys.filter(|(key, _)| *key != "kind" || path.is_empty() || path.contains('.'))
-    {
-        is_leaf = false;
-        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-        leaves(root, item, &path, found);
-    }
-    if is_leaf {
-        let mut listed = Vec::new();
-        words(root, schema, &mut listed);
-        found.push((path.to_owned(), listed));
-    }
-}
-
-/// The words that the schema of a key allows, in all of its alternatives.
-fn words(root: &Value, schema: &Value, found: &mut Vec<String>) {
-    let target = schema["$ref"].as_str().and_then(|r| root.pointer(r.strip_prefix('#')?));
-    let schema = target.unwrap_or(schema);
-    let own = schema["enum"].as_array().into_iter().flatten().chain([&schema["const"]]);
-    found.extend(own.filter_map(Value::as_str).map(|word| format!("'{word}'")));
-    for key in ["oneOf", "anyOf"] {
-        let options = schema[key].as_array().into_iter().flatten();
-        options.for_each(|option| words(root, option, found));
-    }
-}
 
 /// A folder with sources that have every column, and one column more.
 fn sources() -> Job {

@@ -35,7 +35,7 @@ use labelmill::store::StoreSpec;
 use rand::Rng;
 
 use crate::job::Job;
-use crate::networks::{WIDTH, features, job, list, pipeline, write_features};
+use crate::network_job::{WIDTH, features, job, list, pipeline, write_features};
 use crate::support::{unsealed, write_batch, write_crowd};
 
 /// The default number of inputs, for all tests together.

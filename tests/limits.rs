@@ -15,7 +15,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 
 use crate::job::{Job, assert_says, fit, rows_read, vote};
-use crate::networks::{list, write_features};
+use crate::network_job::{list, write_features};
 use crate::support::{forget_sizes, labelmill, stderr, write_numbers, write_parquet};
 
 #[test]

@@ -8,7 +8,7 @@ use arrow::array::{
 use serde_json::{Value, json};
 
 use crate::job::{Job, assert_says};
-use crate::networks::{WIDTH, crowd, features, ids, job, list, pipeline, write_features};
+use crate::network_job::{WIDTH, crowd, features, ids, job, list, pipeline, write_features};
 use crate::support::{read_batches, read_table, run_fails, run_ok, text, unsealed, write_parquet};
 
 /// The arguments of `predict` with this model, these features and more.
