@@ -278,7 +278,7 @@ pub static MODELS: LazyLock<Vec<&'static ModelKind>> = LazyLock::new(|| {
 /// The kind of model of this name.
 ///
 /// # Errors
-/// When there is none; the error suggests the nearest name.
+/// When no model has this name; the error suggests the nearest one.
 pub fn model_kind(name: &str) -> Result<&'static ModelKind> {
     MODELS.iter().find(|m| m.kind == name).copied().ok_or_else(|| {
         let names = MODELS.iter().map(|m| m.kind);

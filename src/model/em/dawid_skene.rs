@@ -56,7 +56,7 @@ use crate::model::fitted::Report;
 use crate::model::posterior::Posterior;
 use crate::run::Cancel;
 
-/// Dawid-Skene.
+/// Dawid-Skene: a confusion matrix for each annotator, by maximum likelihood.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DawidSkene {
