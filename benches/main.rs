@@ -1,6 +1,6 @@
 //! `cargo bench` measures the throughput of the kernels in annotations per second;
-//! `LABELMILL_GROWTH=1e6,1e7 cargo bench` prints the first table of `kernels.md`, and `LABELMILL_LAYERS=1 cargo bench` that of
-//! single layers in `networks.md`.
+//! `LABELMILL_GROWTH=1e6,1e7 cargo bench` prints the first table of `kernels.md`, and `LABELMILL_LAYERS=1 cargo bench` that
+//! of single layers in `networks.md`.
 
 // A benchmark has to print its results.
 #![allow(clippy::expect_used, clippy::print_stdout)]

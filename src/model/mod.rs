@@ -9,8 +9,8 @@
 //! 5. Add fixtures with their origin to `tests/`, and a case worked by hand to the file.
 //! 6. Name every key of the spec above a test that shows what it does (`// keys: my_model.my_key`): `tests/keys.rs` walks
 //!    the schema and fails for a key that no test names.
-//! 7. Run `UPDATE=1 cargo test`, which rewrites the README's table, and `INSTA_UPDATE=always cargo test`, which rewrites the
-//!    list of models in `tests/snapshots/`; then read the difference.
+//! 7. Run `UPDATE=1 cargo test`, which rewrites the README's table and `pipelines/schema.json`, and
+//!    `INSTA_UPDATE=always cargo test`, which rewrites the list of models in `tests/snapshots/`; then read the difference.
 //!
 //! How to add a model that trains a network is described in [`neural`]; how to add a classifier, in
 //! `classifier/mod.rs`. [`gem::Gem`] is an EM model with such a classifier.

@@ -3,8 +3,8 @@
 //! The likelihood does not change when the classes and the rows of all confusion matrices are permuted together, so a
 //! fit may end with two classes exchanged. The check is the trace of the annotators' mean confusion matrix against its
 //! best value over all column permutations (an assignment problem). A class whose expected count is below
-//! [`MIN_OBSERVED_COUNT`] does not occur, since a fit leaves a tiny count of every class, and no row gains by a label that
-//! was never given: the matrix has the other rows and columns only.
+//! [`MIN_OBSERVED_COUNT`] does not occur, since a fit leaves a tiny count of every class, and no row gains by a label
+//! that was never given: the matrix has the other rows and columns only.
 
 use pathfinding::kuhn_munkres::kuhn_munkres;
 use pathfinding::matrix::Matrix;
