@@ -176,4 +176,5 @@ def main() -> None:
             print_calibration(pool, args.labelmill, own["labelme"], args.data, args.seeds)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
 //! `cargo bench` measures the throughput of the kernels in annotations per second;
-//! `LABELMILL_GROWTH=1e6,1e7,1e8 cargo bench` prints the first table of `kernels.md`, and `LABELMILL_LAYERS=1 cargo bench`
-//! that of single layers in `networks.md`.
+//! `LABELMILL_GROWTH=1e6,1e7 cargo bench` prints the first table of `kernels.md`, and `LABELMILL_LAYERS=1 cargo bench` that
+//! of single layers in `networks.md`.
 
 // A benchmark has to print its results.
 #![allow(clippy::expect_used, clippy::print_stdout)]
@@ -78,6 +78,8 @@ fn main() {
     } else if std::env::var_os("LABELMILL_LAYERS").is_some() {
         #[cfg(feature = "neural")]
         layers::print();
+        #[cfg(not(feature = "neural"))]
+        panic!("LABELMILL_LAYERS needs the feature `neural`");
     } else {
         kernels();
         Criterion::default().configure_from_args().final_summary();

@@ -3,7 +3,7 @@
 
     cargo build --release && export LABELMILL_DATA=<folder of the datasets>
     benches/mnist.py --epochs 40 --rates 0.001 > benches/mnist.md
-    benches/mnist.py --epochs 5 --rates 0.01 0.03 >> benches/mnist.md
+    benches/mnist.py --epochs 5 --rates 0.01 0.03 --append >> benches/mnist.md
 """
 
 import argparse
@@ -82,6 +82,12 @@ images is held out with its gold; it chooses the epoch, the weight of the trace 
 rate of the matrices, for every model and crowd. The classifier learns at 0.001. Test accuracy of the classifier, in
 percent, and the squared error of the confusion matrices (summed, over annotators and classes) times 100: mean and
 deviation over the first crowds in which, on average, every label is given more often to its own class than to any other.
+"""
+SHORT_HEAD = """\
+# MNIST with five pairwise flippers, one label an image: {epochs} epochs, matrices learning at {rates}
+
+`benches/mnist.py --seeds {seeds} --epochs {epochs} --rates {words} --append`, {version}, commit {commit}, {machine}, CPU. All
+else is as above.
 """
 VALID = "instance_id LIKE '%0'"
 TRUTH = f"COPY (SELECT instance_id, label AS class FROM truth WHERE split = 'train' AND NOT {VALID}) TO '{{}}'"
@@ -182,6 +188,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--rates", type=float, nargs="+", default=[0.01, 0.03], help="of the confusion matrices")
+    parser.add_argument("--append", action="store_true", help="print the second part of a page: do not repeat the method")
     args = parser.parse_args()
     commit = call("git", "-C", ROOT, "rev-parse", "--short", "HEAD").strip()
     outcomes = []
@@ -201,13 +208,15 @@ def main() -> None:
                 outcomes.append(rows(p, model, found))
                 print(outcomes[-1], file=sys.stderr, flush=True)
     version = call(args.labelmill, "--version").strip()
-    print(HEAD.format(
+    if args.append:
+        print()
+    print((SHORT_HEAD if args.append else HEAD).format(
         seeds=args.seeds, epochs=args.epochs, rates=" or ".join(map(str, args.rates)),
         words=" ".join(map(str, args.rates)), version=version, commit=commit, machine=platform.machine(),
     ))  # fmt: skip
     print("| p | model | accuracy | error of the matrices | chosen (crowds) |\n| --- | --- | --- | --- | --- |")
     print("\n".join(chosen for chosen, _ in outcomes))
-    print("\nEvery setting, over the same crowds:\n")
+    print("\nEvery setting of the models with several, over the same crowds:\n")
     print("| p | model | accuracy | error of the matrices | setting |\n| --- | --- | --- | --- | --- |")
     print("\n".join(line for _, every in outcomes for line in every))
 

@@ -132,4 +132,5 @@ def main() -> None:
     sys.exit(0 if same else 1)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -4,8 +4,8 @@
 --                               (Tanno et al. 2019, arXiv:1902.03680)
 --   confusion_frobenius         the Frobenius distance, averaged over annotators
 --   confusion_total_variation   half the sum of a row's absolute differences, averaged like confusion_error
---   confusion_error_observed    confusion_error over the rows of classes that the annotator met: those with an expected
---                               count of at least `$met`
+--   confusion_error_observed    confusion_error over the rows of classes that the annotator observed: those with an
+--                               expected count of at least `$min_observed_count`
 -- A row that either side lacks is not compared: it is unknown, not zero. The Frobenius distance of its annotator then
 -- assumes that such rows are as far off as the annotator's other rows on average. In a row that both sides have,
 -- estimated cells that are left out share the probability that is missing to 1; known cells that are left out are zero.
@@ -22,7 +22,7 @@ estimated_rows as (
         class,
         count(*) as n_cells,
         greatest(1.0 - sum(probability), 0.0) as rest,
-        sum(expected_count) >= $met as is_met
+        sum(expected_count) >= $min_observed_count as is_observed
     from estimated
     group by annotator_id, class
 ),
@@ -32,7 +32,7 @@ known_rows as (
 ),
 
 compared as (
-    select e.annotator_id, e.class, e.is_met, e.rest, e.n_cells, l.label
+    select e.annotator_id, e.class, e.is_observed, e.rest, e.n_cells, l.label
     from estimated_rows as e
     inner join known_rows as k on e.annotator_id = k.annotator_id and e.class = k.class
     cross join labels as l
@@ -42,7 +42,7 @@ gaps as (
     select
         c.annotator_id,
         c.class,
-        c.is_met,
+        c.is_observed,
         coalesce(k.probability, 0.0)
         - coalesce(e.probability, c.rest / ((select count(*) from labels) - c.n_cells)) as gap
     from compared as c
@@ -56,11 +56,11 @@ matrix_rows as (
     select
         annotator_id,
         class,
-        is_met,
+        is_observed,
         sum(gap * gap) as squared,
         sum(abs(gap)) / 2 as variation
     from gaps
-    group by annotator_id, class, is_met
+    group by annotator_id, class, is_observed
 ),
 
 matrices as (
@@ -68,7 +68,7 @@ matrices as (
         annotator_id,
         avg(squared) as squared,
         avg(variation) as variation,
-        avg(case when is_met then squared end) as squared_met
+        avg(case when is_observed then squared end) as squared_met
     from matrix_rows
     group by annotator_id
 )

@@ -26,6 +26,11 @@
 //! labels against known classes. [`commands`] holds the commands other than `run`: they read published runs, predict
 //! with saved classifiers, or simulate annotations for a known truth. [`model`] explains how to add a model.
 //!
+//! All stages build on these: [`engine`] builds the DataFusion session with its bounds of memory, [`sql`] checks the
+//! user's queries and holds labelmill's own, [`store`] opens object stores, [`panics`] describes a caught panic, and
+//! `prefetch` loads memory into the cache ahead of its use. [`cli`] is the command line and the only place that prints.
+//! `testing` has the synthetic crowds, the oracle and the conformance suite of the tests.
+//!
 //! The same input gives the same bytes, whatever the order of its rows and files and the number of threads.
 
 pub mod calibration;

@@ -7,7 +7,7 @@ use std::path::Path;
 use labelmill::testing::synth::CrowdShape;
 
 use crate::job::{Job, assert_says, cells};
-use crate::networks;
+use crate::network_job;
 use crate::support::{Row, data_folder, number, read_table, run_fails, run_ok, text, unsealed};
 
 /// A pseudo-random number from 0 to 1 that depends only on `i` and `purpose`.
@@ -254,11 +254,11 @@ fn a_trusted_class_stays_certain_and_what_cannot_be_calibrated_is_reported() {
 
 #[test]
 fn a_saved_model_calibrates_and_one_without_a_calibration_predicts_as_before() {
-    let job = networks::job();
-    let truth = |i: u32| networks::crowd().truth.get(i as usize).copied().unwrap_or(i % 3);
+    let job = network_job::job();
+    let truth = |i: u32| network_job::crowd().truth.get(i as usize).copied().unwrap_or(i % 3);
     let rows: String = (120..200).map(|i| format!("{i},{},calibrate\n", truth(i))).collect();
     job.write("gold.csv", &format!("instance_id,class,role\n{rows}"));
-    let model = networks::pipeline("kind = 'crowd_layer'");
+    let model = network_job::pipeline("kind = 'crowd_layer'");
     let plain = by_instance(&read_table(&job.run(&model), "predictions"));
     for method in ["temperature", "bias_corrected_temperature", "isotonic"] {
         let run = job.run(&format!(
@@ -299,9 +299,11 @@ fn a_saved_model_calibrates_and_one_without_a_calibration_predicts_as_before() {
 
 #[test]
 fn a_classifier_without_gold_is_calibrated_by_annotations_of_instances_that_it_did_not_see() {
-    let job = networks::job();
-    let run = job
-        .run(&format!("calibration.method = 'temperature'\n{}", networks::pipeline("kind = 'dl'")));
+    let job = network_job::job();
+    let run = job.run(&format!(
+        "calibration.method = 'temperature'\n{}",
+        network_job::pipeline("kind = 'dl'")
+    ));
     let found = metrics(&run, "annotations");
     assert!(found["prediction_calibration_instances"] > 5.0, "{found:?}");
     assert!(found["calibration_instances"] > 5.0, "{found:?}");
@@ -309,11 +311,11 @@ fn a_classifier_without_gold_is_calibrated_by_annotations_of_instances_that_it_d
 
 #[test]
 fn gold_of_instances_without_annotations_leaves_the_posteriors_with_a_warning() {
-    let job = networks::job();
-    let truth = |i: u32| networks::crowd().truth.get(i as usize).copied().unwrap_or(i % 3);
+    let job = network_job::job();
+    let truth = |i: u32| network_job::crowd().truth.get(i as usize).copied().unwrap_or(i % 3);
     let rows: String = (150..200).map(|i| format!("{i},{},calibrate\n", truth(i))).collect();
     job.write("gold.csv", &format!("instance_id,class,role\n{rows}"));
-    let model = networks::pipeline("kind = 'crowd_layer'");
+    let model = network_job::pipeline("kind = 'crowd_layer'");
     let model = model.replace("[source]", "[source]\ngold = '{dir}gold.csv'");
     let calibration = "calibration = { method = 'temperature', fit_on = 'gold' }\n";
     let stderr = job.ends(&format!("{calibration}{model}"), &[], 0);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::support::{data_folder, number, read_table, run_ok, stdout, text};
+use crate::support::{data_folder, label_only, number, read_table, run_ok, stdout, text};
 
 /// Accuracies are printed in percent with two digits.
 const PERCENT: f64 = 0.01;
@@ -142,7 +142,7 @@ fn every_dataset_runs_with_every_model_and_accounts_for_every_row() {
     for folder in folders.iter().filter(|f| f.join("annotations.parquet").exists()) {
         let name = folder.file_name().unwrap().to_str().unwrap();
         crowds += 1;
-        for model in labelmill::model::MODELS.iter().filter(|f| !f.needs_features) {
+        for model in label_only() {
             let output = tempfile::tempdir().unwrap();
             aggregate(&data, name, model.kind, output.path());
             let latest = output.path().join("latest");

@@ -2,7 +2,8 @@
 //! listed here with the reason why it does not.
 
 use labelmill::commands::explain::explain;
-use labelmill::model::{MODELS, ModelKind};
+use labelmill::error::Result;
+use labelmill::model::MODELS;
 use labelmill::pipeline::load;
 use labelmill::pipeline::{PipelineSpec, schema};
 use labelmill::run::Run;
@@ -10,6 +11,8 @@ use labelmill::spec::Overrides;
 use serde_json::Value;
 
 use crate::job::Job;
+use crate::schema_keys::leaves;
+use crate::support::trains_network;
 
 /// The keys and sections that change no byte of the tables, with the reason.
 const UNCHANGED: [(&str, &str); 10] = [
@@ -54,43 +57,6 @@ const VALUES: [&str; 24] = [
     "[1, 1, 1]",
 ];
 
-/// Every key that is not a section, with the words that its schema allows.
-pub(crate) fn leaves(
-    root: &Value,
-    schema: &Value,
-    path: &str,
-    found: &mut Vec<(String, Vec<String>)>,
-) {
-    let target = schema["$ref"].as_str().and_then(|r| root.pointer(r.strip_prefix('#')?));
-    let schema = target.unwrap_or(schema);
-    let keys = schema["properties"].as_object().into_iter().flatten();
-    let mut is_leaf = true;
-    for (key, item) in
-        keys.filter(|(key, _)| *key != "kind" || path.is_empty() || path.contains('.'))
-    {
-        is_leaf = false;
-        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-        leaves(root, item, &path, found);
-    }
-    if is_leaf {
-        let mut listed = Vec::new();
-        words(root, schema, &mut listed);
-        found.push((path.to_owned(), listed));
-    }
-}
-
-/// The words that the schema of a key allows, in all of its alternatives.
-fn words(root: &Value, schema: &Value, found: &mut Vec<String>) {
-    let target = schema["$ref"].as_str().and_then(|r| root.pointer(r.strip_prefix('#')?));
-    let schema = target.unwrap_or(schema);
-    let own = schema["enum"].as_array().into_iter().flatten().chain([&schema["const"]]);
-    found.extend(own.filter_map(Value::as_str).map(|word| format!("'{word}'")));
-    for key in ["oneOf", "anyOf"] {
-        let options = schema[key].as_array().into_iter().flatten();
-        options.for_each(|option| words(root, option, found));
-    }
-}
-
 /// A folder with sources that have every column, and one column more.
 fn sources() -> Job {
     let job = Job::new();
@@ -103,6 +69,10 @@ fn sources() -> Job {
 }
 
 fn spec(job: &Job, kind: &str, set: Option<String>) -> Option<PipelineSpec> {
+    loaded(job, kind, set).ok()
+}
+
+fn loaded(job: &Job, kind: &str, set: Option<String>) -> Result<PipelineSpec> {
     // Only a backbone for images can shift and mirror its input.
     let is_of_images =
         set.as_ref().is_some_and(|s| s.contains("backbone.flip") || s.contains("pad_crop"));
@@ -122,16 +92,14 @@ fn spec(job: &Job, kind: &str, set: Option<String>) -> Option<PipelineSpec> {
     let classifier =
         classifier.map_or_else(String::new, |kind| format!("model.classifier.kind = '{kind}'\n"));
     // Only a training whose epochs are scored can run out of patience.
-    let trains = |kind_of_model: &ModelKind| (kind_of_model.defaults)()["train"].is_object();
-    let is_neural =
-        MODELS.iter().any(|kind_of_model| kind_of_model.kind == kind && trains(kind_of_model));
+    let is_neural = MODELS.iter().any(|model| model.kind == kind && trains_network(model));
     let select = if is_neural { "model.train.select = 'valid'\n" } else { "" };
     let text = format!(
         "{backbone}{weights}{labels}{classifier}{select}source.annotations = '{dir}in.csv'\nsource.features = '{dir}gold.csv'\nsource.gold = '{dir}gold.csv'\nname = 'n'\nmodel.kind = '{kind}'\nsink.url = '{dir}out'",
         dir = job.url("")
     );
     let set = set.into_iter().map(|s| s.replace("{dir}", &job.url(""))).collect();
-    load(&text, "test", &Overrides { set, var: Vec::new() }).ok()
+    load(&text, "test", &Overrides { set, var: Vec::new() })
 }
 
 /// The id of the run, or `None` if the spec cannot be planned.
@@ -160,6 +128,16 @@ async fn changes(job: &Job, kind: &str, key: &str, words: &[String]) -> Option<b
         }
     }
     None
+}
+
+/// Whether the model refuses all words of the key but its default, and names the key in each error.
+fn accepts_one_value(job: &Job, kind: &str, key: &str, words: &[String]) -> bool {
+    let default = spec(job, kind, None).and_then(|spec| spec.to_json().ok());
+    let is_refused = |word: &String| match loaded(job, kind, Some(format!("{key}={word}"))) {
+        Ok(spec) => spec.to_json().ok() == default,
+        Err(error) => error.to_string().contains(key),
+    };
+    !words.is_empty() && words.iter().all(is_refused)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -196,18 +174,16 @@ async fn every_parameter_of_every_model_changes_the_digest() {
         let mut keys = Vec::new();
         leaves(&root, &root, "model", &mut keys);
         for (key, words) in &keys {
-            // These models accept one value of the key only.
             let has_one_value = match key.as_str() {
-                "model.train.batch_by" => {
-                    ["weighted_doctor_net", "max_mig", "dl", "soft_bootstrap", "agg_net", "tcl"]
-                        .contains(&kind_of_model.kind)
+                "model.train.batch_by" | "model.train.reduction" => {
+                    accepts_one_value(&job, kind_of_model.kind, key, words)
                 }
-                "model.train.reduction" => ["dl", "soft_bootstrap", "agg_net", "tcl", "max_mig"]
-                    .contains(&kind_of_model.kind),
+                // Descent trains no annotator in these models.
                 "model.train.optimiser.annotator_learning_rate"
                 | "model.train.optimiser.annotator_delay" => {
                     ["dl", "soft_bootstrap", "agg_net", "tcl"].contains(&kind_of_model.kind)
                 }
+                // This network has no annotators.
                 "model.classifier.network.optimiser.annotator_learning_rate"
                 | "model.classifier.network.optimiser.annotator_delay" => true,
                 _ => false,

@@ -4,8 +4,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::job::{Job, assert_says};
-use crate::site::Site;
 use crate::support::{committed, files_of, labelmill, run_fails, stderr, stdout};
+use crate::writers_place::WritersPlace;
 
 const CROWD: &str = "source.annotations = [['i', 'a', 'x'], ['j', 'a', 'x'], ['j', 'b', 'y']]
     model.kind = 'majority_vote'\n";
@@ -52,26 +52,26 @@ fn a_sink_whose_folder_cannot_be_created_is_no_fault_of_the_data() {
 
 #[test]
 fn a_link_on_its_way_that_a_dead_writer_left_goes_with_its_lease() {
-    let site = Site::new(None, [40, 30], 3);
+    let place = WritersPlace::new(None, [40, 30], 3);
     let killed = |round: usize| {
-        let mut child = site.spawn(3 * round, &[]);
-        let run = site.out().join("runs").join(Site::id(3 * round));
+        let mut child = place.spawn(3 * round, &[]);
+        let run = place.out().join("runs").join(WritersPlace::id(3 * round));
         while !run.join("manifest.json").exists() && child.try_wait().unwrap().is_none() {
             std::hint::spin_loop();
         }
         let _ = child.kill();
         child.wait().unwrap();
-        leases(&site) > 0 && committed(&run).is_some()
+        count_leases(&place) > 0 && committed(&run).is_some()
     };
     let round = (1..50).find(|round| killed(*round)).expect("one dies after its commit");
-    let run = site.out().join("runs").join(Site::id(3 * round));
-    let lease = std::fs::read_dir(site.out().join("_leases")).unwrap().map(|e| e.unwrap().path());
+    let run = place.out().join("runs").join(WritersPlace::id(3 * round));
+    let lease = std::fs::read_dir(place.out().join("_leases")).unwrap().map(|e| e.unwrap().path());
     let lease = lease.filter(|path| path.extension().unwrap() == "json").last().unwrap();
     let content = std::fs::read(&lease).unwrap();
     let again = || {
-        let url = |name: String| site.folder.join(name).display().to_string();
+        let url = |name: String| place.folder.join(name).display().to_string();
         let (input, output) = (url(format!("in-{}", 3 * round % 2)), url("out".to_owned()));
-        let id = format!("sink.run_id={}", Site::id(3 * round));
+        let id = format!("sink.run_id={}", WritersPlace::id(3 * round));
         let places = ["--annotations", &input, "--output", &output];
         let model = ["--model", "dawid_skene", "--set", "model.stop.max_iter=3", "--set", &id];
         let done = labelmill().arg("aggregate").args(places).args(model).output().unwrap();
@@ -80,21 +80,22 @@ fn a_link_on_its_way_that_a_dead_writer_left_goes_with_its_lease() {
     again();
     // As if the writer had died with a link staged as `_latest`, after `latest` had moved.
     std::fs::write(&lease, content).unwrap();
-    let target =
-        Path::new("runs").join(Site::id(3 * round)).join(files_of(&run).file_name().unwrap());
-    symlink(target, site.out().join("_latest")).unwrap();
+    let target = Path::new("runs")
+        .join(WritersPlace::id(3 * round))
+        .join(files_of(&run).file_name().unwrap());
+    symlink(target, place.out().join("_latest")).unwrap();
     again();
-    assert_eq!(leases(&site), 0);
-    site.assert_clean();
+    assert_eq!(count_leases(&place), 0);
+    place.assert_clean();
 }
 
-fn leases(site: &Site) -> usize {
-    let names = std::fs::read_dir(site.out().join("_leases")).unwrap();
+fn count_leases(place: &WritersPlace) -> usize {
+    let names = std::fs::read_dir(place.out().join("_leases")).unwrap();
     names.filter(|entry| entry.as_ref().unwrap().path().extension().unwrap() == "json").count()
 }
 
 #[test]
-fn circles_of_links_and_folders_that_may_not_be_read_stop_nobody() {
+fn unreadable_folders_and_link_cycles_fail_no_job() {
     let job = Job::new();
     let named = |id: &str, seed: u32| {
         let set = [format!("sink.run_id={id}"), format!("seed={seed}"), "name=mine".to_owned()];
@@ -151,19 +152,19 @@ fn a_run_s_folder_that_was_there_before_stays_and_one_that_was_made_goes() {
 
 #[test]
 fn what_a_dead_writer_left_makes_room_on_a_full_disk() {
-    let site = Site::new(None, [4_000, 30], 55);
+    let place = WritersPlace::new(None, [4_000, 30], 55);
     let is_torn = (0..50).any(|n| {
-        let mut child = site.spawn(6 * n, &[]);
-        while site.unfinished().is_empty() && child.try_wait().unwrap().is_none() {
+        let mut child = place.spawn(6 * n, &[]);
+        while place.unfinished().is_empty() && child.try_wait().unwrap().is_none() {
             std::hint::spin_loop();
         }
         let _ = child.kill();
         child.wait().unwrap();
-        !site.unfinished().is_empty()
+        !place.unfinished().is_empty()
     });
     assert!(is_torn, "no kill came while tables were written");
-    let input = site.folder.join("in-1").display().to_string();
-    let output = site.out().display().to_string();
+    let input = place.folder.join("in-1").display().to_string();
+    let output = place.out().display().to_string();
     let model = ["--model", "majority_vote"];
     // With this limit no file may grow.
     let full = std::process::Command::new("sh")
@@ -173,8 +174,8 @@ fn what_a_dead_writer_left_makes_room_on_a_full_disk() {
         .output()
         .unwrap();
     assert_eq!(full.status.code(), Some(5), "{}", stderr(&full));
-    assert_eq!(site.unfinished(), Vec::<PathBuf>::new());
-    assert_eq!(leases(&site), 0);
-    site.run(7, &[]);
-    site.assert_clean();
+    assert_eq!(place.unfinished(), Vec::<PathBuf>::new());
+    assert_eq!(count_leases(&place), 0);
+    place.run(7, &[]);
+    place.assert_clean();
 }

@@ -343,7 +343,7 @@ fn a_truth_that_repeats_itself_counts_once_and_one_that_contradicts_itself_is_re
 }
 
 #[test]
-fn errors_name_options_and_no_keys_of_a_pipeline() {
+fn errors_of_evaluate_name_options_and_no_keys_of_a_pipeline() {
     let job = Job::new();
     job.run("source.annotations = [['1', 'a', 'y']]\nmodel.kind = 'majority_vote'");
     let truth = job.write("truth.csv", "instance_id,class\n1,y\n");

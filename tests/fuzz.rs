@@ -35,7 +35,7 @@ use labelmill::store::StoreSpec;
 use rand::Rng;
 
 use crate::job::Job;
-use crate::networks::{WIDTH, features, job, list, pipeline, write_features};
+use crate::network_job::{WIDTH, features, job, list, pipeline, write_features};
 use crate::support::{unsealed, write_batch, write_crowd};
 
 /// The default number of inputs, for all tests together.
@@ -120,9 +120,25 @@ fn damaged(seeds: &[Vec<u8>], rng: &mut impl Rng) -> Vec<u8> {
     bytes
 }
 
-/// Calls a reader with damaged copies of the seeds; `share` is the fraction of all inputs that this test tries.
-fn fuzz<R, F>(name: &str, share: f64, seeds: &[Vec<u8>], folder: &Path, mut reader: R)
+/// Calls a reader with damaged copies of the seeds; `share` is the fraction of all inputs that this test tries. An input
+/// that fails is kept in the system's folder of temporary files.
+fn fuzz<R, F>(name: &str, share: f64, seeds: &[Vec<u8>], folder: &Path, reader: R)
 where
+    R: FnMut(Vec<u8>) -> F,
+    F: Future<Output = Result<()>>,
+{
+    fuzz_keeping(&std::env::temp_dir(), name, share, seeds, folder, reader);
+}
+
+/// As [`fuzz`]; an input that fails is kept in the folder `keep`.
+fn fuzz_keeping<R, F>(
+    keep: &Path,
+    name: &str,
+    share: f64,
+    seeds: &[Vec<u8>],
+    folder: &Path,
+    mut reader: R,
+) where
     R: FnMut(Vec<u8>) -> F,
     F: Future<Output = Result<()>>,
 {
@@ -151,8 +167,7 @@ where
             Ok(Err(error)) => error.to_string(),
             Err(_) => "a panic".to_owned(),
         };
-        let kept =
-            std::env::temp_dir().join(format!("labelmill-fuzz-{}-{n}", name.replace(' ', "-")));
+        let kept = keep.join(format!("labelmill-fuzz-{}-{n}", name.replace(' ', "-")));
         std::fs::write(&kept, &bytes).unwrap();
         panic!("{name}, input {n}, kept as {}: {what}", kept.display());
     }
@@ -342,7 +357,8 @@ fn a_panic_and_a_defect_are_found() {
     let seeds = texts(&["abcdefgh"]);
     for kind in 0..2 {
         let found = catch_unwind(AssertUnwindSafe(|| {
-            fuzz("itself", 0.01, &seeds, &job.path(""), |bytes| {
+            let folder = job.path("");
+            fuzz_keeping(&folder, "itself", 0.01, &seeds, &folder, |bytes| {
                 let broken = bytes.len() < 8;
                 assert!(!broken || kind == 1, "broken");
                 std::future::ready(if broken { Err(Error::bug("broken")) } else { Ok(()) })

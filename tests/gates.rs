@@ -25,14 +25,14 @@ fn every_broken_bound_is_named_with_what_was_found() {
 }
 
 #[test]
-fn a_bound_that_is_just_met_holds_no_one_up() {
+fn a_bound_that_is_exactly_met_passes() {
     let bounds =
         "gate = { max_rejected = 0.2, max_tied = 0.34, max_abstained = 0.34, min_accuracy = 0.0 }";
     Job::new().run(&(CROWD.to_owned() + bounds));
 }
 
 #[test]
-fn accuracy_without_gold_cannot_be_vouched_for() {
+fn a_bound_on_accuracy_without_gold_to_score_fails_the_gate() {
     let crowd = CROWD.replace("'holdout'", "'train'") + "gate.min_accuracy = 0.1";
     assert_says(&Job::new().fails(&crowd, 6), &["no gold to measure the accuracy on", "holdout"]);
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::job::Job;
-use crate::networks;
+use crate::network_job;
 use crate::support::{labelmill, stderr, unsealed};
 
 /// Runs the binary with limited memory and returns its exit code and stderr.
@@ -174,9 +174,10 @@ fn a_hostile_setting_is_an_error() {
 
 /// A trained model in the folder `model`, and features to predict.
 fn trained() -> Job {
-    let job = networks::job();
-    let run = job
-        .run(&networks::pipeline("kind = 'single_confusion'").replace("epochs = 20", "epochs = 1"));
+    let job = network_job::job();
+    let run = job.run(
+        &network_job::pipeline("kind = 'single_confusion'").replace("epochs = 20", "epochs = 1"),
+    );
     std::fs::create_dir(job.path("model")).unwrap();
     for file in ["model.json", "model.safetensors"] {
         std::fs::copy(run.join("model").join(file), job.path("model").join(file)).unwrap();

@@ -9,7 +9,7 @@ use arrow::ipc::writer::FileWriter;
 use parquet::arrow::ArrowWriter;
 
 use crate::job::assert_says;
-use crate::networks::{crowd, ids, job, pipeline, winners, write_features};
+use crate::network_job::{crowd, ids, job, pipeline, winners, write_features};
 use crate::support::read_table;
 
 // keys: model.backbone.input, model.backbone.kind

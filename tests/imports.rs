@@ -1,7 +1,8 @@
 //! Which files import from which: imports form no cycle, and no stage imports from a later one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+
+use crate::repository::{root, rust_files};
 
 /// The top-level modules of `src`; each may import from the ones before it.
 const STAGES: [&str; 22] = [
@@ -37,25 +38,17 @@ type Module = Vec<String>;
 
 /// Every module of the crate with its source text, without comments and tests.
 fn modules() -> BTreeMap<Module, String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let src = root().join("src");
     let mut modules = BTreeMap::new();
-    let mut folders = vec![root.clone()];
-    while let Some(folder) = folders.pop() {
-        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let below = path.strip_prefix(&root).unwrap().with_extension("");
-            let mut module: Module =
-                below.iter().map(|part| part.to_str().unwrap().to_owned()).collect();
-            module.pop_if(|last| last == "mod");
-            if ["main", "lib", "tests"].iter().any(|name| module.iter().any(|part| part == name)) {
-                continue;
-            }
-            let text = std::fs::read_to_string(&path).unwrap();
-            modules.insert(module, without_comments_and_tests(&text));
+    for (path, text) in rust_files("src") {
+        let below = path.strip_prefix(&src).unwrap().with_extension("");
+        let mut module: Module =
+            below.iter().map(|part| part.to_str().unwrap().to_owned()).collect();
+        module.pop_if(|last| last == "mod");
+        if ["main", "lib", "tests"].iter().any(|name| module.iter().any(|part| part == name)) {
+            continue;
         }
+        modules.insert(module, without_comments_and_tests(&text));
     }
     modules
 }

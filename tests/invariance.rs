@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 
-use crate::support::{table_files, write_parquet};
+use crate::support::{label_only, table_files, write_parquet};
 
 /// How the same rows are stored and read.
 #[derive(Debug, Clone)]
@@ -122,7 +122,7 @@ proptest! {
     #[test]
     fn no_layout_changes_a_byte(layout in layouts()) {
         let plain = Layout { order: 0, files: 1, batch_size: 8192, threads: 1 };
-        for model in labelmill::model::MODELS.iter().filter(|f| !f.needs_features) {
+        for model in label_only() {
             for is_weighted in [false, true] {
                 let published = |layout: &Layout| publish(layout, model.kind, is_weighted);
                 let (want, got) = (published(&plain), published(&layout));

@@ -1,6 +1,7 @@
 //! A job in a temporary folder: its input files, its pipeline, and the output of the real binary.
 
 use std::path::{Path, PathBuf};
+use std::process::Output;
 
 use arrow::array::RecordBatch;
 use datafusion::prelude::SessionContext;
@@ -35,20 +36,21 @@ impl Job {
 
     /// Runs a pipeline of this text with more arguments, which must end with this code; returns stderr.
     pub fn ends(&self, pipeline: &str, arguments: &[&str], code: i32) -> String {
-        let file = self.write("pipeline.toml", pipeline);
-        let sink = format!("sink.url={}", self.url("out"));
-        let mut command = labelmill();
-        let output = command.args(["run", &file, "--set", &sink]).args(arguments).output().unwrap();
+        let output = self.output(pipeline, arguments);
         assert_eq!(output.status.code(), Some(code), "{pipeline}\n{}", stderr(&output));
         stderr(&output)
     }
 
     /// Runs a pipeline of this text; returns stderr if it fails.
     pub fn ends_any(&self, pipeline: &str) -> Option<String> {
+        let output = self.output(pipeline, &[]);
+        (!output.status.success()).then(|| stderr(&output))
+    }
+
+    fn output(&self, pipeline: &str, arguments: &[&str]) -> Output {
         let file = self.write("pipeline.toml", pipeline);
         let sink = format!("sink.url={}", self.url("out"));
-        let output = labelmill().args(["run", &file, "--set", &sink]).output().unwrap();
-        (!output.status.success()).then(|| stderr(&output))
+        labelmill().args(["run", &file, "--set", &sink]).args(arguments).output().unwrap()
     }
 
     /// Runs a pipeline of this text and returns the folder of the published run.

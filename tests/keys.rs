@@ -6,12 +6,12 @@
 //! is `model.key`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
 
 use labelmill::model::MODELS;
 use labelmill::pipeline::schema;
 
-use crate::digest::leaves;
+use crate::repository::{root, rust_files};
+use crate::schema_keys::leaves;
 
 /// The sections and keys that models share, because shared code reads them.
 const SHARED: [&str; 5] = ["backbone", "device", "preset", "stop", "train"];
@@ -43,18 +43,6 @@ fn keys() -> BTreeSet<String> {
     keys
 }
 
-/// Every Rust file below `folder`.
-fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            sources(&path, files);
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            files.push(path);
-        }
-    }
-}
-
 /// A key that a test names, its place, and the test with all that it uses of its file.
 struct Named {
     key: String,
@@ -64,16 +52,13 @@ struct Named {
 
 /// The keys that tests name, and the places of such comments that are not above a test.
 fn named() -> (Vec<Named>, Vec<String>) {
-    let (mut files, mut named, mut misplaced) = (Vec::new(), Vec::new(), Vec::new());
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    ["src", "tests"].iter().for_each(|folder| sources(&root.join(folder), &mut files));
-    for file in files {
-        let text = std::fs::read_to_string(&file).unwrap();
+    let (mut named, mut misplaced) = (Vec::new(), Vec::new());
+    for (file, text) in ["src", "tests"].iter().flat_map(|folder| rust_files(folder)) {
         let lines: Vec<&str> = text.lines().collect();
         let items = items(&lines);
         for (n, line) in lines.iter().enumerate() {
             let Some(keys) = line.trim_start().strip_prefix("// keys: ") else { continue };
-            let place = format!("{}:{}", file.strip_prefix(root).unwrap().display(), n + 1);
+            let place = format!("{}:{}", file.strip_prefix(root()).unwrap().display(), n + 1);
             let is_code = |n: &usize| !lines[*n].trim_start().starts_with("//");
             let start = (n..lines.len()).find(is_code).unwrap();
             let attribute = lines[start].trim_start();

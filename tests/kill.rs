@@ -10,68 +10,68 @@ use rand::Rng;
 
 use crate::job::{Job, assert_says, vote};
 use crate::s3_server::{Fault, Server};
-use crate::site::{INSTANCES, Site};
 use crate::support::{read_table, send_signal, text};
+use crate::writers_place::{INSTANCES, WritersPlace};
 
 /// Kills this many rounds at seeded random moments, spread over the time that an undisturbed round takes.
-fn survives_kills(site: &Site, rounds: usize) {
-    let whole = site.run(0, &[]).max(site.run(1, &[]));
+fn survives_kills(place: &WritersPlace, rounds: usize) {
+    let whole = place.run(0, &[]).max(place.run(1, &[]));
     let mut moments = Run::new(7).rng("kills");
     let (mut new, mut torn) = (0, 0);
     for n in 0..rounds {
         let round = n + 2;
-        let before = site.seen();
-        let mut child = site.spawn(round, &[]);
+        let before = place.seen();
+        let mut child = place.spawn(round, &[]);
         std::thread::sleep(whole.mul_f64((n as f64 + moments.random::<f64>()) / rounds as f64));
         child.kill().unwrap();
         child.wait().unwrap();
-        torn += usize::from(!site.unfinished().is_empty());
-        new += usize::from(site.assert_old_or_new(round, &before));
+        torn += usize::from(!place.unfinished().is_empty());
+        new += usize::from(place.assert_old_or_new(round, &before));
     }
     eprintln!("{rounds} kills within {whole:?}: {torn} while writing, {new} after the commit");
     assert!(torn > 0, "no kill came while tables were written");
-    site.run(rounds + 2, &[]);
-    assert_eq!(site.published().unwrap().1, site.instances(rounds + 2));
-    site.assert_clean();
+    place.run(rounds + 2, &[]);
+    assert_eq!(place.published().unwrap().1, place.instances(rounds + 2));
+    place.assert_clean();
 }
 
 #[test]
 fn a_kill_at_any_moment_leaves_the_last_run_or_the_new_one_on_disk() {
-    survives_kills(&Site::new(None, INSTANCES, 55), 25);
+    survives_kills(&WritersPlace::new(None, INSTANCES, 55), 25);
 }
 
 #[test]
 fn a_kill_at_any_moment_leaves_the_last_run_or_the_new_one_on_s3() {
-    survives_kills(&Site::new(Some(Server::start()), INSTANCES.map(|n| n / 4), 55), 15);
+    survives_kills(&WritersPlace::new(Some(Server::start()), INSTANCES.map(|n| n / 4), 55), 15);
 }
 
 #[test]
 fn a_kill_at_each_request_to_s3_leaves_the_last_run_or_the_new_one() {
-    let site = Site::new(Some(Server::start()), [40, 30], 3);
-    site.run(0, &[]);
-    let new = site.survives_a_kill_at_each_request(|_| ());
+    let place = WritersPlace::new(Some(Server::start()), [40, 30], 3);
+    place.run(0, &[]);
+    let new = place.survives_a_kill_at_each_request(|_| ());
     assert!(new[0].starts_with("PutObject /crowd/out/latest.json"), "{new:?}");
 }
 
 #[test]
 fn a_kill_at_each_request_to_s3_of_a_run_that_takes_over_leaves_nothing() {
-    let site = Site::new(Some(Server::start()), [40, 30], 3);
-    site.run(0, &[]);
-    site.survives_a_kill_at_each_request(|round| {
-        let lived = site.killed_at("PutObject /crowd/out/runs", 3, round);
-        assert!(!lived && !site.unfinished().is_empty(), "round {round}");
+    let place = WritersPlace::new(Some(Server::start()), [40, 30], 3);
+    place.run(0, &[]);
+    place.survives_a_kill_at_each_request(|round| {
+        let lived = place.killed_at("PutObject /crowd/out/runs", 3, round);
+        assert!(!lived && !place.unfinished().is_empty(), "round {round}");
     });
 }
 
 #[test]
 fn a_kill_at_each_step_of_the_commit_on_disk_leaves_the_last_run_or_the_new_one() {
-    let site = Site::new(None, [40, 30], 3);
-    site.run(0, &[]);
+    let place = WritersPlace::new(None, [40, 30], 3);
+    place.run(0, &[]);
     for round in 1..25 {
-        let before = site.seen();
+        let before = place.seen();
         let steps = ["labels", "manifest.json", "run/part-00000.parquet", "_latest.json"];
-        let mut child = site.spawn(3 * round, &[]);
-        let run = site.out().join("runs").join(Site::id(3 * round));
+        let mut child = place.spawn(3 * round, &[]);
+        let run = place.out().join("runs").join(WritersPlace::id(3 * round));
         let is_there = || {
             let attempts = std::fs::read_dir(&run).into_iter().flatten().flatten();
             attempts
@@ -84,10 +84,10 @@ fn a_kill_at_each_step_of_the_commit_on_disk_leaves_the_last_run_or_the_new_one(
         }
         let _ = child.kill();
         child.wait().unwrap();
-        site.assert_old_or_new(3 * round, &before);
+        place.assert_old_or_new(3 * round, &before);
     }
-    site.run(100, &[]);
-    site.assert_clean();
+    place.run(100, &[]);
+    place.assert_clean();
 }
 
 /// The exit code, or the shell's code for death by a signal: a program cannot catch signals before it runs.
@@ -97,41 +97,41 @@ fn shell_code(status: ExitStatus) -> Option<i32> {
 
 #[test]
 fn a_signal_stops_the_job_with_its_code_and_leaves_nothing() {
-    let site = Site::new(None, INSTANCES, 55);
-    let whole = site.run(0, &[]);
-    let before = site.published();
+    let place = WritersPlace::new(None, INSTANCES, 55);
+    let whole = place.run(0, &[]);
+    let before = place.published();
     // A fit that never ends, so that even on a slow machine no signal comes after the commit.
     let endless = ["--set", "model.stop.max_iter=1000000000", "--set", "model.stop.tol=0"];
     for (n, (signal, code)) in [("TERM", 143), ("INT", 130)].into_iter().cycle().take(6).enumerate()
     {
-        let mut child = site.spawn(3, &endless);
+        let mut child = place.spawn(3, &endless);
         std::thread::sleep(whole.mul_f64(0.2 * n as f64));
         assert_eq!(child.try_wait().unwrap(), None, "attempt {n} ended by itself");
         send_signal(child.id(), signal);
         assert_eq!(shell_code(child.wait().unwrap()), Some(code), "SIG{signal}, attempt {n}");
-        assert_eq!(site.published(), before);
-        site.assert_clean();
+        assert_eq!(place.published(), before);
+        place.assert_clean();
     }
 }
 
 #[test]
 fn a_signal_between_two_uploads_to_s3_leaves_nothing() {
-    let site = Site::new(Some(Server::start()), [40, 30], 3);
-    let server = site.server.as_ref().unwrap();
-    site.run(0, &[]);
-    let before = site.published();
+    let place = WritersPlace::new(Some(Server::start()), [40, 30], 3);
+    let server = place.server.as_ref().unwrap();
+    place.run(0, &[]);
+    let before = place.published();
     for (signal, code) in [("TERM", 143), ("INT", 130)] {
         server.forget_requests();
         server.fault(Fault::Hold, "PutObject posteriors/", 0, 1);
-        let mut child = site.spawn(3, &[]);
+        let mut child = place.spawn(3, &[]);
         server.wait_for("PutObject posteriors/", 1);
         send_signal(child.id(), signal);
         // The process must receive the signal before the upload ends.
         std::thread::sleep(Duration::from_millis(50));
         server.release();
         assert_eq!(child.wait().unwrap().code(), Some(code), "SIG{signal}");
-        assert_eq!(site.published(), before);
-        site.assert_clean();
+        assert_eq!(place.published(), before);
+        place.assert_clean();
     }
 }
 

@@ -15,7 +15,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 
 use crate::job::{Job, assert_says, fit, rows_read, vote};
-use crate::networks::{list, write_features};
+use crate::network_job::{list, write_features};
 use crate::support::{forget_sizes, labelmill, stderr, write_numbers, write_parquet};
 
 #[test]
@@ -302,7 +302,7 @@ fn what_the_system_refuses_is_neither_a_defect_nor_the_damage_of_a_file() {
 /// a user runs.
 #[test]
 #[cfg(target_os = "linux")]
-fn a_system_that_gives_few_threads_is_no_wait_without_end() {
+fn a_job_ends_where_the_system_gives_few_threads() {
     let job = Job::new();
     job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\n");
     std::fs::set_permissions(job.path(""), Permissions::from_mode(0o777)).unwrap();

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 
 use crate::job::{Job, assert_says, cells, vote};
-use crate::networks;
+use crate::network_job;
 use crate::support::{labelmill, read_table, run_fails, run_ok, stderr};
 
 const HEADER: &str = "instance_id,annotator_id,label\n";
@@ -33,7 +33,7 @@ fn a_sink_in_a_source_is_refused_the_first_time_too_through_links() {
 
 #[test]
 fn predict_and_simulate_refuse_an_output_in_what_they_read() {
-    let job = networks::job();
+    let job = network_job::job();
     let features = job.url("");
     let inside = job.url("out");
     let model = job.url("model");

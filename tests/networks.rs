@@ -5,87 +5,28 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, FixedSizeListArray, Float64Array, ListArray, UInt32Array};
+use arrow::array::{ArrayRef, Float64Array, ListArray, UInt32Array};
 use arrow::datatypes::Float32Type;
 use labelmill::model::{MODELS, ModelKind};
-use labelmill::testing::synth::{CrowdShape, Synthetic};
 
 use crate::job::{Job, assert_says, cells};
-use crate::support::{
-    Row, assert_close, labelmill, number, read_table, run_ok, stdout, table_files, text,
-    write_numbers, write_parquet,
+use crate::network_job::{
+    WIDTH, crowd, features, ids, job, list, pipeline, winners, write_features,
 };
-
-pub(crate) const WIDTH: usize = 5;
-
-pub(crate) fn crowd() -> Synthetic {
-    CrowdShape { instances: 150, annotators: 8, redundancy: 3, ..CrowdShape::default() }.draw(5)
-}
-
-/// Noisy one-hot features of instances 0 to 199; the last fifty have no annotation.
-pub(crate) fn features() -> Vec<f32> {
-    let truth = crowd().truth;
-    let class = |i: usize| truth.get(i).copied().unwrap_or((i % 3) as u32) as usize;
-    let cell = |i: usize, k: usize| {
-        let noise = ((i * 31 + k * 17) % 23) as f32 / 23.0;
-        if k == class(i) { 2.0 + noise } else { noise }
-    };
-    (0..200).flat_map(|i| (0..WIDTH).map(move |k| (i, k))).map(|(i, k)| cell(i, k)).collect()
-}
-
-pub(crate) fn ids(n: u32) -> ArrayRef {
-    Arc::new(UInt32Array::from_iter_values(0..n))
-}
-
-pub(crate) fn write_features(path: &Path, values: ArrayRef) {
-    write_parquet(path, vec![("instance_id", ids(values.len() as u32)), ("features", values)]);
-}
-
-pub(crate) fn list(values: &[f32], width: usize) -> ArrayRef {
-    let rows =
-        values.chunks(width).map(|row| Some(row.iter().map(|v| Some(*v)).collect::<Vec<_>>()));
-    Arc::new(FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(rows, width as i32))
-}
-
-/// A job with annotations and features, for [`pipeline`].
-pub(crate) fn job() -> Job {
-    let job = Job::new();
-    write_numbers(&job.path("annotations.parquet"), &crowd().rows);
-    write_features(&job.path("features.parquet"), list(&features(), WIDTH));
-    job
-}
-
-pub(crate) fn pipeline(model: &str) -> String {
-    format!(
-        "[source]\nannotations = '{{dir}}annotations.parquet'\nfeatures = '{{dir}}features.parquet'
-         [model]\n{model}\ndevice = 'cpu'\nbackbone.hidden = [16]\nbackbone.dropout = 0.0\ntrain.epochs = 20\ntrain.batch_size = 16\n"
-    )
-}
+use crate::support::{
+    assert_close, labelmill, number, read_table, run_ok, stdout, table_files, text, trains_network,
+    write_parquet,
+};
 
 /// A pipeline for [`job`] with this kind of model, as small as [`pipeline`] where it is a network.
 fn pipeline_of(model: &ModelKind) -> String {
     let kind = format!("kind = '{}'", model.kind);
     let all = pipeline(&kind);
-    let trains = (model.defaults)()["train"].is_object();
-    if trains { all } else { all[..all.find(&kind).unwrap() + kind.len()].to_owned() }
-}
-
-/// The (instance, most probable class) pairs of a table of probabilities.
-pub(crate) fn winners(rows: &[Row]) -> Vec<(u32, u32)> {
-    let mut best: Vec<(u32, u32, f64)> = Vec::new();
-    for row in rows {
-        let (i, k) = (number(row, "instance_id") as u32, number(row, "class") as u32);
-        let p = number(row, "probability");
-        match best.last_mut() {
-            Some(last) if last.0 == i => {
-                if p > last.2 {
-                    *last = (i, k, p);
-                }
-            }
-            _ => best.push((i, k, p)),
-        }
+    if trains_network(model) {
+        all
+    } else {
+        all[..all.find(&kind).unwrap() + kind.len()].to_owned()
     }
-    best.into_iter().map(|(i, k, _)| (i, k)).collect()
 }
 
 #[test]
@@ -342,6 +283,7 @@ fn kill_in_training(job: &Job, pipeline: &str) {
 
 fn assert_same_tables(found: &Path, expected: &Path, what: &str) {
     let (found, expected) = (table_files(found), table_files(expected));
+    assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{what}");
     for (name, bytes) in expected.iter().filter(|(name, _)| !name.starts_with("trace/")) {
         assert!(found.get(name) == Some(bytes), "{what}: {name}");
     }

@@ -8,7 +8,7 @@ use arrow::array::{
 use serde_json::{Value, json};
 
 use crate::job::{Job, assert_says};
-use crate::networks::{WIDTH, crowd, features, ids, job, list, pipeline, write_features};
+use crate::network_job::{WIDTH, crowd, features, ids, job, list, pipeline, write_features};
 use crate::support::{read_batches, read_table, run_fails, run_ok, text, unsealed, write_parquet};
 
 /// The arguments of `predict` with this model, these features and more.
@@ -110,7 +110,7 @@ fn lists_and_columns_that_cannot_be_compared_by_name_give_a_warning() {
 }
 
 #[test]
-fn errors_name_options_and_no_keys_of_a_pipeline() {
+fn errors_of_predict_name_options_and_no_keys_of_a_pipeline() {
     let job = job();
     let run = job.run(&pipeline("kind = 'crowd_layer'").replace("epochs = 20", "epochs = 1"));
     let model = run.display().to_string();

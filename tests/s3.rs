@@ -1,107 +1,18 @@
 //! Jobs from S3 to S3 through the real binary.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use labelmill::testing::synth::CrowdShape;
 use serde_json::Value;
 
+use crate::s3_job::{
+    assert_equals_local_run, assert_same_files, job, latest, leases, run_folder, run_id, server,
+    summary,
+};
 use crate::s3_server::{BUCKET, Server};
 use crate::support::{
-    Row, files_of, read_table, run_ok, stderr, stdout, table_files, text, write_crowd,
-    write_numbers,
+    files_of, read_table, run_ok, stderr, stdout, text, write_crowd, write_numbers,
 };
-
-const ROWS: &[(&str, &str, &str)] = &[
-    ("i1", "a1", "yes"),
-    ("i1", "a2", "yes"),
-    ("i1", "a3", "no"),
-    ("i2", "a1", "no"),
-    ("i2", "a2", "no"),
-    ("i2", "a3", "no"),
-    ("i3", "a1", "yes"),
-    ("i3", "a3", "yes"),
-    ("i4", "a2", "no"),
-    ("i4", "a3", "yes"),
-];
-
-/// A server with a small crowd at s3://crowd/in/.
-pub fn server() -> Server {
-    let server = Server::start();
-    write_crowd(&server.bucket().join("in/part-0.parquet"), ROWS);
-    server
-}
-
-/// The job from s3://crowd/in to s3://crowd/out, with more arguments.
-pub fn job<'a>(more: &[&'a str]) -> Vec<&'a str> {
-    let fixed = [
-        "aggregate",
-        "--annotations",
-        "s3://crowd/in",
-        "--model",
-        "dawid_skene",
-        "--output",
-        "s3://crowd/out",
-    ];
-    fixed.iter().chain(more).copied().collect()
-}
-
-/// Runs the job, which must end well, and returns its summary.
-pub fn summary(server: &Server, more: &[&str]) -> Value {
-    let args: Vec<&str> = job(more).into_iter().chain(["--json"]).collect();
-    serde_json::from_str(&stdout(&server.run_ok(&args))).unwrap()
-}
-
-pub fn run_id(summary: &Value) -> String {
-    summary["run_id"].as_str().unwrap().to_owned()
-}
-
-/// The folder with the files of a run.
-pub fn run_folder(server: &Server, summary: &Value) -> PathBuf {
-    files_of(&server.bucket().join("out/runs").join(run_id(summary)))
-}
-
-/// The leases of all writers, running or dead.
-pub fn leases(server: &Server) -> Vec<PathBuf> {
-    let leases = std::fs::read_dir(server.bucket().join("out/_leases")).into_iter().flatten();
-    leases.map(|e| e.unwrap().path()).collect()
-}
-
-pub fn latest(server: &Server) -> String {
-    let text = std::fs::read(server.bucket().join("out/latest.json")).unwrap();
-    run_id(&serde_json::from_slice(&text).unwrap())
-}
-
-/// Asserts that the same job from the same files on local disk writes the same bytes as the job on S3.
-pub fn assert_equals_local_run(server: &Server, summary: &Value, more: &[&str]) {
-    let folder = tempfile::tempdir().unwrap();
-    let (input, output) = (server.bucket().join("in"), folder.path().display().to_string());
-    let input = input.display().to_string();
-    let fixed =
-        ["aggregate", "--annotations", &input, "--model", "dawid_skene", "--output", &output];
-    run_ok(&fixed.iter().chain(more).copied().collect::<Vec<_>>());
-    assert_same_files(&run_folder(server, summary), &folder.path().join("latest"));
-}
-
-/// Asserts that every table but `run` has the same bytes. Of `trace`, which holds wall times, it compares the other
-/// columns.
-pub fn assert_same_files(got: &Path, want: &Path) {
-    let steps = |run: &Path| -> Vec<Row> {
-        let mut rows = read_table(run, "trace");
-        rows.iter_mut().for_each(|row| row.insert("seconds".to_owned(), None).map_or((), drop));
-        rows
-    };
-    assert_eq!(steps(got), steps(want));
-    let timeless = |run: &Path| -> BTreeMap<String, Vec<u8>> {
-        table_files(run).into_iter().filter(|(name, _)| !name.starts_with("trace/")).collect()
-    };
-    let (got, want) = (timeless(got), timeless(want));
-    assert_eq!(got.keys().collect::<Vec<_>>(), want.keys().collect::<Vec<_>>());
-    assert!(want.len() >= 7, "{:?}", want.keys());
-    for (name, bytes) in &want {
-        assert!(got[name] == *bytes, "{name} differs");
-    }
-}
 
 #[test]
 fn a_job_on_s3_gives_the_bytes_of_the_local_job() {

@@ -3,7 +3,7 @@
 use labelmill::testing::synth::CrowdShape;
 use serde_json::Value;
 
-use crate::s3::{
+use crate::s3_job::{
     assert_equals_local_run, assert_same_files, job, latest, leases, run_folder, run_id, server,
     summary,
 };
@@ -187,7 +187,7 @@ fn a_lease_outlives_an_upload_whose_answer_was_lost() {
     let done = summary(&server, &[]);
     assert_eq!(leases(&server), Vec::<std::path::PathBuf>::new());
     assert!(!folder.join("labels/part-00000.parquet").exists());
-    assert_eq!(latest(&server), crate::s3::run_id(&done));
+    assert_eq!(latest(&server), run_id(&done));
 }
 
 #[test]

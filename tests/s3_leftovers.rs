@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use crate::s3::{job, latest, leases, run_folder, server, summary};
+use crate::s3_job::{
+    assert_readable, attempts, die_after, job, latest, leases, run_folder, server, summary,
+    swept_before_its_commit,
+};
 use crate::s3_server::{Fault, Server};
-use crate::s3_writers::{assert_readable, attempts, die_after, swept_before_its_commit};
-use crate::site::move_to_another_machine;
 use crate::support::{manifest, stderr};
+use crate::writers_place::move_to_another_machine;
 
 #[test]
 fn a_committed_run_whose_lease_may_not_be_deleted_is_done() {

@@ -27,7 +27,7 @@ pub const SECRET: &str = "miLLTestSecret/NeverToBePrinted+0001";
 pub const BUCKET: &str = "crowd";
 
 /// How long the server and a test wait for each other.
-const PATIENCE: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A fault in the answer to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,7 +198,7 @@ impl Server {
     pub fn wait_for(&self, pattern: &str, times: usize) {
         let start = Instant::now();
         while self.count(pattern) < times {
-            assert!(start.elapsed() < PATIENCE, "no request `{pattern}`");
+            assert!(start.elapsed() < REQUEST_TIMEOUT, "no request `{pattern}`");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -239,7 +239,7 @@ impl ServerState {
     /// Kills the victim as soon as the test has named it.
     pub fn kill(&self) {
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < REQUEST_TIMEOUT {
             if let Some(pid) = self.victim.lock().unwrap().take() {
                 return send_signal(pid, "KILL");
             }

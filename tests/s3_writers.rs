@@ -1,26 +1,16 @@
 //! Several writers to one place on S3: dead, running and suspended ones, and two of the same run.
 
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
-use crate::s3::{job, latest, leases, run_folder, run_id, server, summary};
-use crate::s3_server::{Fault, Server};
-use crate::site::move_to_another_machine;
-use crate::support::{committed, manifest, send_signal, stderr, stdout, table_files};
-
-/// Starts the job with one more setting.
-fn spawn(server: &Server, set: &str) -> Child {
-    server.labelmill(&job(&["-q", "--set", set])).spawn().unwrap()
-}
-
-/// Starts the job and kills it after the server has carried out the first request that matches the pattern.
-pub fn die_after(server: &Server, pattern: &str, set: &str) {
-    server.fault(Fault::KillAfter, pattern, 0, 1);
-    let mut dead = spawn(server, set);
-    server.set_victim(Some(dead.id()));
-    assert!(!dead.wait().unwrap().success());
-}
+use crate::s3_job::{
+    assert_readable, attempts, die_after, job, latest, leases, run_folder, run_id, server, spawn,
+    summary, swept_before_its_commit,
+};
+use crate::s3_server::Fault;
+use crate::support::{committed, manifest, send_signal, stderr, table_files};
+use crate::writers_place::move_to_another_machine;
 
 #[test]
 fn the_next_run_sweeps_what_a_dead_one_left_and_spares_a_living_one() {
@@ -155,26 +145,6 @@ fn a_signal_while_the_commit_is_under_way_waits_for_the_answer_and_tells_what_is
     }
 }
 
-/// Suspends a writer before its commit, with this many of its requests held, until another run has swept it: its lease
-/// looks like one of another machine, so that the other run takes it for dead.
-pub fn swept_before_its_commit(server: &Server, held: &str, times: usize) -> Child {
-    server.fault(Fault::Hold, held, 0, times);
-    let slow = server
-        .labelmill(&job(&["--set", "sink.run_id=slow", "--set", "sink.stale_after_seconds=1"]))
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    server.wait_for(held, times);
-    send_signal(slow.id(), "STOP");
-    // Even on a busy machine, requests that were sent before the suspension arrive first.
-    std::thread::sleep(Duration::from_secs(1));
-    move_to_another_machine(&server.bucket().join("out"));
-    std::thread::sleep(Duration::from_millis(2_500));
-    summary(server, &["--set", "sink.run_id=quick"]);
-    send_signal(slow.id(), "CONT");
-    slow
-}
-
 #[test]
 fn a_writer_that_was_swept_while_it_was_suspended_writes_its_tables_again() {
     let server = server();
@@ -247,7 +217,7 @@ fn a_writer_on_this_machine_is_spared_however_long_it_is_suspended() {
 
 // keys: sink.stale_after_seconds
 #[test]
-fn a_hasty_writer_that_lives_shows_itself_often_enough() {
+fn a_living_writer_renews_its_lease_within_its_silence() {
     let server = server();
     server.fault(Fault::Hold, "PutObject hasty/ metrics/", 0, 1);
     let args = ["-q", "--set", "sink.run_id=hasty", "--set", "sink.stale_after_seconds=2"];
@@ -335,20 +305,4 @@ fn a_writer_that_fails_lets_its_other_uploads_end_before_it_cleans_up() {
     assert_eq!(leases(&server).len(), 1);
     summary(&server, &[]);
     assert_eq!(leases(&server), Vec::<PathBuf>::new());
-}
-
-/// The attempts at a run of which files exist.
-pub fn attempts(server: &Server, run_id: &str) -> Vec<String> {
-    let run = std::fs::read_dir(server.bucket().join("out/runs").join(run_id));
-    let entries = run.into_iter().flatten().map(Result::unwrap);
-    let folders = entries.filter(|e| e.path().is_dir() && !table_files(&e.path()).is_empty());
-    folders.map(|e| e.file_name().into_string().unwrap()).collect()
-}
-
-/// Asserts that the tables of the run can be read and that its labels and posteriors belong together.
-pub fn assert_readable(server: &Server, run_id: &str) {
-    let run = format!("s3://crowd/out/runs/{run_id}");
-    let query = "select count(*) n from labels l join posteriors p using (instance_id)";
-    let answer = stdout(&server.run_ok(&["sql", "--json", "--run", &run, "-c", query]));
-    assert_eq!(answer.trim(), r#"{"n":8}"#);
 }

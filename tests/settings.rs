@@ -8,8 +8,8 @@ use labelmill::testing::synth::CrowdShape;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use crate::job::{Job, assert_says, cells};
-use crate::networks::{job as job_with_features, pipeline};
-use crate::s3;
+use crate::network_job::{job as job_with_features, pipeline};
+use crate::s3_job;
 use crate::s3_server::{Fault, KEY_ID, SECRET, Server};
 use crate::support::{files_of, labelmill, read_table, run_ok, stderr, table_files, write_numbers};
 
@@ -240,7 +240,7 @@ fn first_request(arguments: &[&str], environment: &[(&str, &str)]) -> String {
         first.unwrap()
     });
     let mut command = labelmill();
-    command.args(s3::job(&["--set", &endpoint])).args(arguments);
+    command.args(s3_job::job(&["--set", &endpoint])).args(arguments);
     command.env("AWS_ACCESS_KEY_ID", KEY_ID).env("AWS_SECRET_ACCESS_KEY", SECRET);
     let output = command.envs(environment.iter().copied()).output().unwrap();
     assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
@@ -262,12 +262,12 @@ fn requests_go_to_the_endpoint_and_are_signed_for_the_region() {
 // keys: store.max_retries, store.retry_seconds
 #[test]
 fn a_request_is_sent_again_as_often_and_as_long_as_asked() {
-    let server = s3::server();
+    let server = s3_job::server();
     let is_read = |line: &str| line.starts_with("GetObject ") && line.contains("/in/");
     let attempts = |more: &[&str]| {
         server.forget_requests();
         server.fault(Fault::Busy, "GetObject /in/", 0, 100_000);
-        let output = server.run(&s3::job(more));
+        let output = server.run(&s3_job::job(more));
         server.forget_faults();
         assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
         let lines = (0..server.count("")).map(|n| server.line(n));
@@ -301,7 +301,7 @@ fn no_more_pieces_are_on_their_way_than_asked() {
         let mut arguments =
             vec!["-q", "--set", "sink.compression=none", "--set", "model.stop.max_iter=2"];
         more.iter().for_each(|set| arguments.extend(["--set", set.as_str()]));
-        let mut sending = server.labelmill(&s3::job(&arguments)).spawn().unwrap();
+        let mut sending = server.labelmill(&s3_job::job(&arguments)).spawn().unwrap();
         server.wait_for("UploadPart partNumber", in_flight);
         std::thread::sleep(Duration::from_millis(700));
         assert_eq!(server.count("UploadPart partNumber"), in_flight);
@@ -333,7 +333,7 @@ async fn a_connection_that_does_not_come_about_is_given_up() {
         ["--set", &endpoint, "--set", "store.connect_seconds=1", "--set", "store.max_retries=0"];
     let began = Instant::now();
     let mut command = labelmill();
-    command.args(s3::job(&arguments));
+    command.args(s3_job::job(&arguments));
     command.env("AWS_ACCESS_KEY_ID", KEY_ID).env("AWS_SECRET_ACCESS_KEY", SECRET);
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));

@@ -2,7 +2,7 @@
 
 use labelmill::testing::synth::CrowdShape;
 
-use crate::s3::{assert_equals_local_run, job, summary};
+use crate::s3_job::{assert_equals_local_run, job, summary};
 use crate::s3_server::{Fault, Server};
 use crate::support::{stderr, write_numbers};
 

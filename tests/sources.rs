@@ -14,7 +14,7 @@ const CROWD: &str =
 const VOTE: &str = "model.kind = 'majority_vote'\n";
 
 /// A majority vote over rows written in the pipeline file.
-fn vote(rows: &str, more: &str) -> String {
+fn vote_over(rows: &str, more: &str) -> String {
     format!("source.annotations = {rows}\n{VOTE}{more}")
 }
 
@@ -66,9 +66,9 @@ fn sql_in_a_file_of_its_own_does_too() {
 }
 
 #[test]
-fn weights_outvote_heads() {
+fn one_heavy_annotation_outvotes_two_light_ones() {
     let labels = table_of(
-        &vote("[['i', 'a', 'no', 1.0], ['i', 'b', 'no', 0.5], ['i', 'c', 'yes', 2.5]]", ""),
+        &vote_over("[['i', 'a', 'no', 1.0], ['i', 'b', 'no', 0.5], ['i', 'c', 'yes', 2.5]]", ""),
         "labels",
     );
     assert_eq!(cells(&labels, &["label", "n_annotations", "decision"]), ["yes 3 decided"]);
@@ -80,7 +80,7 @@ fn weights_outvote_heads() {
 fn a_soft_annotation_counts_as_one() {
     // a: 0.7 no, 0.3 yes. b: yes. So yes has 1.3 of 2.
     let posteriors = table_of(
-        &vote("[['i', 'a', 'no', 0.7], ['i', 'a', 'yes', 0.3], ['i', 'b', 'yes', 1.0]]", ""),
+        &vote_over("[['i', 'a', 'no', 0.7], ['i', 'a', 'yes', 0.3], ['i', 'b', 'yes', 1.0]]", ""),
         "posteriors",
     );
     let probabilities: Vec<f64> = posteriors.iter().map(|r| number(r, "probability")).collect();
@@ -97,7 +97,7 @@ const REPEATED: &str = "[
 
 fn posterior_of_repeated(duplicates: &str) -> Vec<f64> {
     let more = format!("frame.duplicates = '{duplicates}'");
-    let posteriors = table_of(&vote(REPEATED, &more), "posteriors");
+    let posteriors = table_of(&vote_over(REPEATED, &more), "posteriors");
     assert_eq!(cells(&posteriors, &["class"]), ["maybe", "no", "yes"]);
     posteriors.iter().map(|r| number(r, "probability")).collect()
 }
@@ -118,7 +118,7 @@ fn repeated_answers_share_one_say_or_count_each() {
 fn the_last_answer_replaces_earlier_ones_and_equal_times_share() {
     assert_close(&posterior_of_repeated("last"), &[0.25, 0.5, 0.25], 1e-12, "last");
     let job = Job::new();
-    let run = job.run(&vote(REPEATED, "frame.duplicates = 'last'"));
+    let run = job.run(&vote_over(REPEATED, "frame.duplicates = 'last'"));
     assert_eq!(cells(&read_table(&run, "rejects"), &["reason", "count"]), ["superseded 1"]);
     assert_eq!(cells(&read_table(&run, "labels"), &["label", "n_annotations"]), ["no 3"]);
     // A row without a time is older than all others.
@@ -134,13 +134,13 @@ fn the_last_answer_replaces_earlier_ones_and_equal_times_share() {
 
 #[test]
 fn repeated_answers_can_be_an_error_that_names_them() {
-    let error = Job::new().fails(&vote(REPEATED, "frame.duplicates = 'error'"), 3);
+    let error = Job::new().fails(&vote_over(REPEATED, "frame.duplicates = 'error'"), 3);
     assert_says(&error, &["more than once", "frame.duplicates", "`i / a`", "\"share\""]);
 }
 
 #[test]
 fn the_last_answer_needs_times() {
-    let error = Job::new().fails(&vote("[['i', 'a', 'no']]", "frame.duplicates = 'last'"), 3);
+    let error = Job::new().fails(&vote_over("[['i', 'a', 'no']]", "frame.duplicates = 'last'"), 3);
     assert_says(&error, &["without `annotated_at`", "source.columns.annotated_at"]);
 }
 
@@ -173,7 +173,7 @@ fn each_question_has_its_own_classes() {
 #[test]
 fn listed_classes_keep_their_order_and_those_nobody_chose() {
     let job = Job::new();
-    let run = job.run(&vote(
+    let run = job.run(&vote_over(
         "[['i', 'a', 'no'], ['i', 'b', 'yes'], ['j', 'a', 'yes']]",
         "frame.classes = ['yes', 'never', 'no']",
     ));
@@ -200,7 +200,7 @@ fn a_listed_class_is_a_value_of_the_labels_as_it_stands() {
         ("[['i', 'a', 0], ['i', 'b', 1]]", "[false, true]"),
         ("[['i', 'a', true], ['i', 'b', false]]", "[0, 1]"),
     ] {
-        let error = Job::new().fails(&vote(rows, &format!("frame.classes = {listed}")), 2);
+        let error = Job::new().fails(&vote_over(rows, &format!("frame.classes = {listed}")), 2);
         assert_says(&error, &["not a value of the labels' type", "frame.classes[0]"]);
     }
 }
@@ -222,7 +222,7 @@ fn an_amount_that_overflows_what_it_is_added_to_is_refused() {
 
 #[test]
 fn an_empty_list_of_classes_is_refused() {
-    let error = Job::new().fails(&vote("[['i', 'a', 'x']]", "frame.classes = []"), 2);
+    let error = Job::new().fails(&vote_over("[['i', 'a', 'x']]", "frame.classes = []"), 2);
     assert_says(&error, &["the list is too short", "frame.classes", "leave the key out"]);
 }
 
@@ -256,7 +256,7 @@ fn the_newest_answer_is_found_within_a_second() {
     let rows =
         "instance_id,annotator_id,label,annotated_at\ni,a,x,1700000000.25\ni,a,y,1700000000.75\n";
     job.write("in.csv", rows);
-    let run = job.run(&vote("'{dir}in.csv'", "frame.duplicates = 'last'"));
+    let run = job.run(&vote_over("'{dir}in.csv'", "frame.duplicates = 'last'"));
     assert_eq!(cells(&read_table(&run, "labels"), &["label", "confidence"]), ["y 1.0"]);
 }
 
@@ -278,7 +278,7 @@ fn the_newest_answer_is_found_in_decimals_and_after_the_year_2262() {
                 ("annotated_at", Arc::clone(&times)),
             ],
         );
-        let run = job.run(&vote("'{dir}in.parquet'", "frame.duplicates = 'last'"));
+        let run = job.run(&vote_over("'{dir}in.parquet'", "frame.duplicates = 'last'"));
         let labels = cells(&read_table(&run, "labels"), &["label", "confidence"]);
         assert_eq!(labels, ["y 1.0"], "{times:?}");
     }

@@ -93,7 +93,7 @@ fn a_value_beyond_any_bound_is_refused_before_it_is_made() {
 }
 
 #[test]
-fn what_is_not_beyond_the_bound_is_as_it_was() {
+fn bounded_functions_give_datafusions_values_below_the_bound() {
     let query = "select range(3) as a, repeat('ab', 2) as b, lpad('a', 3) as c, rpad('a', 3, 'z') as d,
         array_repeat(1, 2) as e, concat('a', 1, null) as f, concat_ws('-', 'a', null, 'b') as g, replace('aa', 'a', 'bc') as h,
         array_resize([1], 3, 9) as i, list_repeat('a', 2) as j, repeat(null, 2) as k, repeat('a', -1) as l,

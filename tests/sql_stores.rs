@@ -1,7 +1,7 @@
 //! `labelmill sql --write` uses the store of the URL in a statement; the error for a missing bucket names it.
 
 use crate::job::{Job, assert_says};
-use crate::s3::server;
+use crate::s3_job::server;
 use crate::support::{run_fails, stderr, stdout};
 
 #[test]

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, RecordBatch, StringArray, UInt32Array};
 use arrow::util::display::array_value_to_string;
 use bytes::Bytes;
+use labelmill::model::{MODELS, ModelKind};
+pub use labelmill::testing::assert_close;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::file::metadata::{
@@ -222,15 +224,14 @@ pub fn number(row: &Row, column: &str) -> f64 {
     text(row, column).parse().unwrap_or_else(|_| panic!("{column} of {row:?} is not a number"))
 }
 
-/// Compares element by element and shows the worst cell.
-pub fn assert_close(got: &[f64], want: &[f64], tolerance: f64, what: &str) {
-    assert_eq!(got.len(), want.len(), "{what}: {got:?} against {want:?}");
-    for (n, (g, w)) in got.iter().zip(want).enumerate() {
-        assert!(
-            (g - w).abs() <= tolerance,
-            "{what}[{n}]: {g} is not {w} within {tolerance}\n{got:?}"
-        );
-    }
+/// Every model that learns from annotations alone.
+pub fn label_only() -> impl Iterator<Item = &'static ModelKind> {
+    MODELS.iter().copied().filter(|model| !model.needs_features)
+}
+
+/// Whether a kind of model trains a network.
+pub fn trains_network(model: &ModelKind) -> bool {
+    (model.defaults)()["train"].is_object()
 }
 
 /// Sends a signal, such as `KILL`, to a process; a process that is gone is not an error.

@@ -15,8 +15,8 @@ use labelmill::run::{Rng, Run};
 use rand::Rng as _;
 
 use crate::s3_server::{Fault, Server};
-use crate::site::{Site, assert_whole, move_to_another_machine};
 use crate::support::{committed, files_of, read_batches, send_signal};
+use crate::writers_place::{WritersPlace, assert_whole, move_to_another_machine};
 
 fn rounds() -> usize {
     let asked = std::env::var("LABELMILL_SUSPENSIONS").ok();
@@ -31,46 +31,46 @@ const SUSPENDED: Duration = Duration::from_millis(2_200);
 /// rounds both want the same run id for different inputs, so that a mixture would show. In every third round the
 /// suspended writer stays on this machine. On S3 one request of the suspended writer is held until the other writer has
 /// ended; in every other pair of rounds this is the request that commits.
-fn survives_suspensions(site: &Site, seed: u64) {
+fn survives_suspensions(place: &WritersPlace, seed: u64) {
     let mut moments = Run::new(seed).rng("suspensions");
-    let whole = site.run(0, &[]).max(site.run(1, &[]));
+    let whole = place.run(0, &[]).max(place.run(1, &[]));
     let (mut suspended, mut late) = (0, 0);
     for n in 0..rounds() {
         let round = 3 * (n + 1);
-        let own = Site::id(round);
-        let mut slow = site.spawn(round, &[&PROMISED[..], &["--set", &setting(&own)]].concat());
-        suspend(site, &slow, n, whole, &mut moments);
+        let own = WritersPlace::id(round);
+        let mut slow = place.spawn(round, &[&PROMISED[..], &["--set", &setting(&own)]].concat());
+        suspend(place, &slow, n, whole, &mut moments);
         let other = if n % 2 == 0 { own.clone() } else { format!("beside-{n}") };
         let is_here = n % 3 == 2;
         if !is_here {
-            move_to_another_machine(&site.out());
+            move_to_another_machine(&place.out());
         }
         // The promised silence must be over when the other writer checks the leases.
         std::thread::sleep(SUSPENDED);
-        let quick = site.spawn(round + 1, &["--set", &setting(&other)]).wait().unwrap();
+        let quick = place.spawn(round + 1, &["--set", &setting(&other)]).wait().unwrap();
         suspended += usize::from(slow.try_wait().unwrap().is_none());
-        late += site.server.as_ref().map_or(0, Server::n_held);
-        wake(site, &slow);
+        late += place.server.as_ref().map_or(0, Server::n_held);
+        wake(place, &slow);
         let slow = slow.wait().unwrap();
-        let shown = assert_all_whole(site);
+        let shown = assert_all_whole(place);
         // The suspended writer does nothing while the other one runs, so the other one must succeed.
         assert!(quick.success(), "round {round}: {quick}");
         // The suspended writer fails only if the other one took its run id meanwhile.
-        let is_taken = own == other && shown.contains(&(own.clone(), site.instances(round + 1)));
+        let is_taken = own == other && shown.contains(&(own.clone(), place.instances(round + 1)));
         let taken = is_taken && slow.code() == Some(5);
         assert!(slow.success() || taken, "round {round}: {slow}");
         for (n, ended, id) in [(round, slow, own), (round + 1, quick, other)] {
             // Forced runs have a number behind their id; the two inputs have different sizes.
             let is_own = |(run, labels): &(String, usize)| {
-                (*run == id || run.starts_with(&format!("{id}-"))) && *labels == site.instances(n)
+                (*run == id || run.starts_with(&format!("{id}-"))) && *labels == place.instances(n)
             };
             assert!(!ended.success() || shown.iter().any(is_own), "round {n}: `{id}` is not there");
         }
     }
     assert!(suspended > 0, "nobody was suspended while it ran");
-    assert!(late > 0 || site.server.is_none(), "no request came late");
-    site.run(3 * (rounds() + 2), &[]);
-    site.assert_clean();
+    assert!(late > 0 || place.server.is_none(), "no request came late");
+    place.run(3 * (rounds() + 2), &[]);
+    place.assert_clean();
 }
 
 fn setting(run_id: &str) -> String {
@@ -78,9 +78,9 @@ fn setting(run_id: &str) -> String {
 }
 
 /// Stops the writer at a random moment; on S3 also holds one of its requests until the writer wakes up.
-fn suspend(site: &Site, slow: &Child, n: usize, whole: Duration, moments: &mut Rng) {
+fn suspend(place: &WritersPlace, slow: &Child, n: usize, whole: Duration, moments: &mut Rng) {
     let is_commit = n % 4 < 2;
-    if let Some(server) = &site.server {
+    if let Some(server) = &place.server {
         server.forget_requests();
         match is_commit {
             true => server.fault(Fault::Hold, "PutObject manifest", 0, 1),
@@ -88,28 +88,28 @@ fn suspend(site: &Site, slow: &Child, n: usize, whole: Duration, moments: &mut R
         }
     }
     std::thread::sleep(whole.mul_f64(moments.random::<f64>()));
-    if let Some(server) = site.server.as_ref().filter(|_| is_commit) {
+    if let Some(server) = place.server.as_ref().filter(|_| is_commit) {
         server.wait_for("PutObject manifest", 1);
     }
     send_signal(slow.id(), "STOP");
-    if let Some(server) = &site.server {
+    if let Some(server) = &place.server {
         // If the writer has not sent that request yet, the fault must not hit the other writer.
         server.forget_plans();
     }
 }
 
-fn wake(site: &Site, slow: &Child) {
+fn wake(place: &WritersPlace, slow: &Child) {
     send_signal(slow.id(), "CONT");
-    if let Some(server) = &site.server {
+    if let Some(server) = &place.server {
         server.release();
     }
 }
 
 /// Asserts that every committed run has its files with their sizes and rows, and that its tables belong together;
 /// returns the ids of the runs and their numbers of labels.
-fn assert_all_whole(site: &Site) -> Vec<(String, usize)> {
+fn assert_all_whole(place: &WritersPlace) -> Vec<(String, usize)> {
     let mut ids = Vec::new();
-    for run in std::fs::read_dir(site.out().join("runs")).unwrap() {
+    for run in std::fs::read_dir(place.out().join("runs")).unwrap() {
         let run = run.unwrap();
         if committed(&run.path()).is_none() {
             continue;
@@ -120,7 +120,7 @@ fn assert_all_whole(site: &Site) -> Vec<(String, usize)> {
         assert_eq!(instances(&files, "labels").len(), labels, "{run:?}");
         ids.push((run.file_name().into_string().unwrap(), labels));
     }
-    site.published().expect("a run is published");
+    place.published().expect("a run is published");
     ids
 }
 
@@ -134,10 +134,10 @@ fn instances(files: &Path, table: &str) -> BTreeSet<u32> {
 
 #[test]
 fn writers_that_wake_up_mix_nothing_and_lose_nothing_on_disk() {
-    survives_suspensions(&Site::new(None, [2_000, 1_900], 55), 3);
+    survives_suspensions(&WritersPlace::new(None, [2_000, 1_900], 55), 3);
 }
 
 #[test]
 fn writers_that_wake_up_mix_nothing_and_lose_nothing_on_s3() {
-    survives_suspensions(&Site::new(Some(Server::start()), [400, 380], 9), 4);
+    survives_suspensions(&WritersPlace::new(Some(Server::start()), [400, 380], 9), 4);
 }

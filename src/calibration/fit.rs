@@ -45,7 +45,7 @@ pub(crate) fn check_data(spec: &CalibrationSpec, frame: &Frame) -> Result<()> {
     }
 }
 
-/// The error that only gold will do, and there is none.
+/// The error of a calibration that needs gold, without gold.
 fn no_gold(fit_on: FitOn) -> Error {
     let roles = roles(fit_on);
     Error::data("there is no gold to calibrate by")
@@ -110,11 +110,11 @@ struct MapData<'a> {
 
 /// The fit without a share of the annotations.
 enum SecondFit {
-    /// There is none yet: gold suffices, or only gold will do.
+    /// No second fit is needed yet: gold suffices, or nothing but gold is allowed.
     NotNeeded,
     /// No annotation can be held out.
     NothingHeldOut,
-    /// It is fitted, and some annotations are held out.
+    /// The second fit is done, and some annotations are held out.
     Fitted(Box<HeldOut>),
 }
 

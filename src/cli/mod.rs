@@ -105,14 +105,14 @@ const FILE_THREADS: usize = 4;
 /// The bytes of a worker's stack.
 const STACK_BYTES: usize = 8 << 20;
 /// How long threads may take to start before the system counts as one that refuses them.
-const PATIENCE: Duration = Duration::from_secs(10);
+const THREAD_START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Builds the runtime of the workers.
 ///
 /// # Why
 /// Where the system grants a thread to one worker and refuses it to the next, tokio's builder panics, and waits for the
 /// first worker forever while it unwinds. So it has a thread of its own, for which nobody waits longer than
-/// [`PATIENCE`].
+/// [`THREAD_START_TIMEOUT`].
 fn workers() -> std::io::Result<Runtime> {
     let (sender, runtime) = mpsc::channel();
     let build = move || {
@@ -125,14 +125,14 @@ fn workers() -> std::io::Result<Runtime> {
     };
     thread::Builder::new().spawn(build)?;
     runtime
-        .recv_timeout(PATIENCE)
+        .recv_timeout(THREAD_START_TIMEOUT)
         .unwrap_or_else(|_| Err(std::io::Error::other("the system refuses threads to the workers")))
 }
 
 /// Starts as many threads as the runtime will at first, and lets them end.
 ///
 /// # Why
-/// It fails at once where [`workers`] would first wait for [`PATIENCE`].
+/// It fails at once where [`workers`] would first wait for [`THREAD_START_TIMEOUT`].
 fn try_threads() -> std::io::Result<()> {
     let workers = thread::available_parallelism().map_or(1, usize::from);
     let gate = Mutex::new(());
@@ -163,7 +163,7 @@ fn hold_threads(workers: &Runtime) -> Result<()> {
             let _ = wait.blocking_recv();
         });
     }
-    let each = (0..FILE_THREADS).try_for_each(|_| all.recv_timeout(PATIENCE));
+    let each = (0..FILE_THREADS).try_for_each(|_| all.recv_timeout(THREAD_START_TIMEOUT));
     each.map_err(|_| Error::exhausted(format!("fewer than {FILE_THREADS} threads for files")))
 }
 

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::run::Cancel;
 
 /// How long a job may take to stop by itself.
-const PATIENCE: Duration = Duration::from_secs(10);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The signals received so far, and the runtime that does the work.
 #[derive(Debug, Clone)]
@@ -102,7 +102,7 @@ pub(super) async fn until_signalled<T: Send + 'static>(
         return tokio::select! {
             done = &mut job => flatten(done),
             _ = signals.received(2) => Err(Error::interrupted(signal)),
-            () = tokio::time::sleep(PATIENCE) => Err(Error::interrupted(signal)),
+            () = tokio::time::sleep(STOP_TIMEOUT) => Err(Error::interrupted(signal)),
         };
     }
     // The store has been asked to commit the run: the job reports whether it did.

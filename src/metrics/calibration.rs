@@ -113,9 +113,11 @@ fn gap(bins: &[Bin], n: usize) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::assert_close;
 
+    #[track_caller]
     fn close(got: Option<f64>, want: f64) {
-        assert!((got.unwrap() - want).abs() < 1e-12, "{got:?} {want}");
+        assert_close(&[got.unwrap()], &[want], 1e-12, "measure");
     }
 
     #[test]

@@ -223,9 +223,11 @@ fn winner(row: &[f64]) -> Option<usize> {
 mod tests {
     use super::*;
     use crate::model::posterior::TIE;
+    use crate::testing::assert_close;
 
+    #[track_caller]
     fn close(got: Option<f64>, want: f64) {
-        assert!((got.unwrap() - want).abs() < 1e-12, "{got:?} {want}");
+        assert_close(&[got.unwrap()], &[want], 1e-12, "measure");
     }
 
     /// Four instances of two classes; the third is a tie, broken wrongly.

@@ -17,8 +17,8 @@ pub struct Confusion {
     pub expected_count: Vec<f64>,
 }
 
-/// The least expected count with which a class counts as met by an annotator, or as one that occurs at all.
-pub const MET: f64 = 0.5;
+/// The least expected count with which a class counts as observed by an annotator, or as one that occurs at all.
+pub const MIN_OBSERVED_COUNT: f64 = 0.5;
 
 /// The confusion matrix that all annotators share, `[class, label]`.
 #[derive(Debug, Clone, PartialEq)]

@@ -11,7 +11,7 @@ use crate::spec::{Problems, check_schema};
 /// The features, which a model of this kind needs.
 ///
 /// # Errors
-/// When there are none.
+/// When the question has no features.
 pub(super) fn described_of<'a>(evidence: Evidence<'a>, kind: &str) -> Result<&'a QuestionFeatures> {
     evidence.described.ok_or_else(|| {
         Error::spec(format!("`{kind}` learns from features"))

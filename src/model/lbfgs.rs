@@ -37,7 +37,7 @@ pub fn maximise(
 /// The same for a function that can fail.
 ///
 /// # Errors
-/// Those of `f`; `x` is then the last point that the search reached.
+/// The errors of `f`; `x` is then the last point that the search reached.
 pub fn try_maximise<E>(
     x: &mut Vec<f64>,
     mut f: impl FnMut(&[f64], &mut [f64]) -> Result<f64, E>,

@@ -9,6 +9,8 @@
 //! 5. Add fixtures with their origin to `tests/`, and a case worked by hand to the file.
 //! 6. Name every key of the spec above a test that shows what it does (`// keys: my_model.my_key`): `tests/keys.rs` walks
 //!    the schema and fails for a key that no test names.
+//! 7. Run `UPDATE=1 cargo test`, which rewrites the README's table and `pipelines/schema.json`, and
+//!    `INSTA_UPDATE=always cargo test`, which rewrites the list of models in `tests/snapshots/`; then read the difference.
 //!
 //! How to add a model that trains a network is described in [`neural`]; how to add a classifier, in
 //! `classifier/mod.rs`. [`gem::Gem`] is an EM model with such a classifier.
@@ -276,7 +278,7 @@ pub static MODELS: LazyLock<Vec<&'static ModelKind>> = LazyLock::new(|| {
 /// The kind of model of this name.
 ///
 /// # Errors
-/// When there is none; the error suggests the nearest name.
+/// When no model has this name; the error suggests the nearest one.
 pub fn model_kind(name: &str) -> Result<&'static ModelKind> {
     MODELS.iter().find(|m| m.kind == name).copied().ok_or_else(|| {
         let names = MODELS.iter().map(|m| m.kind);

@@ -121,7 +121,7 @@ impl Snapshot {
     /// The `n` f32s of that name.
     ///
     /// # Errors
-    /// When there are none, or another number of them.
+    /// When no array has that name, or it has another number of values.
     pub fn take_f32s(&self, name: &str, n: usize) -> Result<Vec<f32>> {
         let found = self.find_f32s(name).filter(|values| values.len() == n);
         found.map(<[f32]>::to_vec).ok_or_else(|| self.another(name, n))
@@ -130,7 +130,7 @@ impl Snapshot {
     /// The f32s of that name and shape.
     ///
     /// # Errors
-    /// When there are none, or they have another shape.
+    /// When no array has that name, or it has another shape.
     pub fn take_array(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         let n = shape.iter().product();
         match self.0.get(name) {
@@ -142,7 +142,7 @@ impl Snapshot {
     /// The numbers of that name.
     ///
     /// # Errors
-    /// When there are none.
+    /// When no array has that name.
     pub fn take_f64s(&self, name: &str) -> Result<Vec<f64>> {
         match self.0.get(name).map(|array| &array.numbers) {
             Some(TypedNumbers::F64s(values)) => Ok(values.clone()),
@@ -153,7 +153,7 @@ impl Snapshot {
     /// The `n` numbers of that name.
     ///
     /// # Errors
-    /// When there are none, or another number of them.
+    /// When no array has that name, or it has another number of values.
     pub fn take_n_f64s(&self, name: &str, n: usize) -> Result<Vec<f64>> {
         let found = self.take_f64s(name).ok().filter(|values| values.len() == n);
         found.ok_or_else(|| self.another(name, n))
@@ -162,7 +162,7 @@ impl Snapshot {
     /// The posterior of that name, for these numbers of instances and classes.
     ///
     /// # Errors
-    /// When there is none, or one of another shape.
+    /// When no array has that name, or it has another shape.
     pub fn take_posterior(&self, name: &str, dims: Dims) -> Result<Posterior> {
         let mut posterior = Posterior::zeros(dims.instances, dims.classes);
         let values = self.take_n_f64s(name, posterior.values().len())?;
@@ -173,7 +173,7 @@ impl Snapshot {
     /// The text of that name.
     ///
     /// # Errors
-    /// When there is none.
+    /// When no text has that name.
     pub fn take_text(&self, name: &str) -> Result<String> {
         match self.0.get(name).map(|array| &array.numbers) {
             Some(TypedNumbers::Text(bytes)) => {
@@ -186,7 +186,7 @@ impl Snapshot {
     /// The `n` unsigned integers of that name.
     ///
     /// # Errors
-    /// When there are none, or another number of them.
+    /// When no array has that name, or it has another number of values.
     pub fn take_u32s(&self, name: &str, n: usize) -> Result<Vec<u32>> {
         let found = self.u32s_of(name).ok().filter(|values| values.len() == n);
         found.ok_or_else(|| self.another(name, n))
@@ -195,7 +195,7 @@ impl Snapshot {
     /// The unsigned integers of that name, however many.
     ///
     /// # Errors
-    /// When there are none.
+    /// When no array has that name.
     pub fn u32s_of(&self, name: &str) -> Result<Vec<u32>> {
         match self.0.get(name).map(|array| &array.numbers) {
             Some(TypedNumbers::U32s(values)) => Ok(values.clone()),

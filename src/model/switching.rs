@@ -2,14 +2,14 @@
 //!
 //! The likelihood does not change when the classes and the rows of all confusion matrices are permuted together, so a
 //! fit may end with two classes exchanged. The check is the trace of the annotators' mean confusion matrix against its
-//! best value over all column permutations (an assignment problem). A class whose expected count is below [`MET`] does
-//! not occur, since a fit leaves a tiny count of every class, and no row gains by a label that was never given: the
-//! matrix has the other rows and columns only.
+//! best value over all column permutations (an assignment problem). A class whose expected count is below
+//! [`MIN_OBSERVED_COUNT`] does not occur, since a fit leaves a tiny count of every class, and no row gains by a label
+//! that was never given: the matrix has the other rows and columns only.
 
 use pathfinding::kuhn_munkres::kuhn_munkres;
 use pathfinding::matrix::Matrix;
 
-use super::confusion::{Confusion, MET, pooled_counts};
+use super::confusion::{Confusion, MIN_OBSERVED_COUNT, pooled_counts};
 use crate::frame::Annotations;
 
 /// A permuted trace must be larger by this share before it counts as switching.
@@ -42,7 +42,7 @@ pub fn switched(
         is_given[label] = true;
         totals.iter_mut().zip(counts).for_each(|(total, count)| *total += count);
     }
-    let occurs = |k: usize| totals[k] >= MET;
+    let occurs = |k: usize| totals[k] >= MIN_OBSERVED_COUNT;
     let classes: Vec<usize> = (0..n).filter(|k| occurs(*k)).collect();
     if classes.is_empty() {
         return Ok(None);

@@ -2,37 +2,40 @@
 
 mod checkpoints;
 mod examples;
+mod inputs;
 mod load;
 mod schema;
 mod score;
 mod spec;
+mod warnings;
 
 use datafusion::prelude::SessionContext;
 use serde_json::json;
 
 use crate::calibration::{calibrate, check_data};
 use crate::decide::{Tally, TieSeed};
-use crate::error::{Error, Problem, Result, offenders};
-use crate::frame::{Frame, Rejects, Relations, Scratch, collect, dense_result_bytes};
+use crate::error::{Error, Problem, Result};
+use crate::frame::{Frame, Relations, Scratch, collect, dense_result_bytes};
 use crate::gate::Measures;
-use crate::model::switching::{self, TooManyClasses};
 use crate::model::{Model, model_kind};
 use crate::redact::{redacted, redacted_json};
 use crate::run::Run;
 use crate::sink::{
     BeginOutcome, Contents, JobCommand, JobIdentity, ParquetSink, Published, RunTables, Sink,
-    digest, model_files,
+    model_files,
 };
-use crate::source::{InferenceScope, Source, SourceSpec};
-use crate::store::{StoreLocation, shown};
+use crate::source::{InferenceScope, Source};
 use crate::tables::metrics::Metric;
-use crate::tables::{FilledTable, InputRecord, Outcome, QuestionResult, RunRecord, Table};
+use crate::tables::{FilledTable, Outcome, QuestionResult, RunRecord, Table};
 pub use checkpoints::Checkpoints;
 pub use examples::{GivenSpec, TestSpec};
+pub(crate) use inputs::inputs;
 pub use load::{from_table, load};
 pub use schema::schema;
 use score::Scorer;
 pub use spec::PipelineSpec;
+pub(crate) use warnings::warn_of_unread_features;
+use warnings::{warn_of_rows, warn_of_switched_classes};
 
 /// Runs the job. With `force`, a job that is already committed runs again under a run id of its own.
 ///
@@ -181,69 +184,6 @@ fn fit_record(spec: &PipelineSpec, answers: &[QuestionResult], run: &Run) -> Run
     }
 }
 
-/// The input files of every source, and the files of queries.
-pub(crate) fn inputs(source: &Source) -> Vec<InputRecord> {
-    let record =
-        |name: &str, place: &StoreLocation, object: &object_store::ObjectMeta| InputRecord {
-            source: name.to_owned(),
-            path: shown(&place.url, &object.location),
-            bytes: object.size,
-            version: object.e_tag.clone().unwrap_or_else(|| object.last_modified.to_rfc3339()),
-        };
-    let files = source.files.iter();
-    let objects =
-        files.flat_map(|(name, f)| f.objects.iter().map(move |o| record(name, &f.place, o)));
-    let queries = source.queries.iter().filter_map(|query| {
-        Some(InputRecord {
-            source: format!("sql.{}", query.relation),
-            path: query.file.clone()?,
-            bytes: query.text.len() as u64,
-            version: digest(&query.text),
-        })
-    });
-    objects.chain(queries).collect()
-}
-
-/// Warns of features that the model, which learns from annotations alone, does not read. A query may read them for the
-/// annotations or gold.
-pub(crate) fn warn_of_unread_features(spec: &PipelineSpec, run: &mut Run) {
-    let SourceSpec { sql, annotator_features, .. } = &spec.source;
-    let given = [
-        ("source.features", spec.source.has_features()),
-        (
-            "source.annotator_features",
-            annotator_features.is_some() || sql.annotator_features.is_some(),
-        ),
-    ];
-    let keys: Vec<&str> =
-        given.into_iter().filter(|(_, given)| *given).map(|(key, _)| key).collect();
-    if !keys.is_empty() && sql.annotations.is_none() && sql.gold.is_none() {
-        run.warn(format!(
-            "`{}` learns from annotations alone: {} changes nothing",
-            spec.model.kind,
-            keys.join(" with ")
-        ));
-    }
-}
-
-/// Warns of questions that are left out and of a reason for which most rows are rejected; otherwise nobody would notice
-/// that labels are missing, or rest on few rows.
-fn warn_of_rows(frames: &[Frame], run: &mut Run) {
-    let mut rejects = Rejects::default();
-    frames.iter().flat_map(Frame::all_rejects).for_each(|of_question| rejects.merge(of_question));
-    if let Some(reason) = rejects.main_reason(frames.iter().map(|frame| frame.rows_read).sum()) {
-        run.warn(reason);
-    }
-    let left_out = frames.iter().flat_map(|frame| &frame.left_out);
-    let names: Vec<String> = left_out.map(|question| question.question.text(0)).collect();
-    if !names.is_empty() {
-        run.warn(format!(
-            "no row of these questions can be used, so that they have no labels (see the table `rejects`): {}",
-            offenders(names)
-        ));
-    }
-}
-
 fn fit_question(
     spec: &PipelineSpec,
     model: &dyn Model,
@@ -261,17 +201,7 @@ fn fit_question(
         ));
     }
     if let Some(confusion) = &fitted.report.confusion {
-        match switching::switched(&frame.annotations, confusion) {
-            Ok(Some(names)) => run.warn(switch_warning(&frame, &names)),
-            // Gold that trains holds the classes in their places.
-            Err(TooManyClasses(n)) if !trains_on_gold(&frame) => {
-                run.warn(format!(
-                    "it is not checked whether the fit has switched labels, as {n} classes occur: compare with \
-                     majority_vote, or give some gold that trains"
-                ));
-            }
-            Ok(None) | Err(TooManyClasses(_)) => {}
-        }
+        warn_of_switched_classes(&frame, confusion, run);
     }
     let tie_seed = TieSeed::of(&frame, spec.seed);
     let scorer = Scorer { decide: &spec.decide, tie_seed, frame: &frame };
@@ -286,25 +216,6 @@ fn fit_question(
     };
     let tally = pool.install(|| Tally::count(&spec.decide, &frame.annotations, &fitted, tie_seed));
     Ok((QuestionResult { frame, fitted, tie_seed, tally }, measured))
-}
-
-fn switch_warning(frame: &Frame, names: &[usize]) -> String {
-    let moved = names.iter().enumerate().filter(|(k, l)| k != *l);
-    let pairs =
-        moved.map(|(k, l)| format!("{} as {}", frame.labels.text(k), frame.labels.text(*l)));
-    let advice = if trains_on_gold(frame) {
-        "they contradict the gold that trains, or it is too little for the fit; check the gold, and what the labels mean"
-    } else {
-        "the fit may have switched labels; compare with majority_vote, or give some gold that trains"
-    };
-    format!(
-        "the annotators agree better with the classes under other names ({}): {advice}",
-        crate::error::offenders(pairs)
-    )
-}
-
-fn trains_on_gold(frame: &Frame) -> bool {
-    frame.gold.iter().any(|gold| gold.role.trains())
 }
 
 #[cfg(test)]

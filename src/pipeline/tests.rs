@@ -1,3 +1,5 @@
+//! The pipeline from a spec to an outcome, without the command line.
+
 use std::fmt::Write as _;
 use std::fs::File;
 use std::path::{Path, PathBuf};

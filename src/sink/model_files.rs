@@ -120,7 +120,7 @@ pub(crate) fn calibrator_of(description: &Value, n_classes: usize) -> Result<Opt
 /// Loads the description and the weights of the classifier at `url`, which is its own folder or that of a run.
 ///
 /// # Errors
-/// When there is none, or the store cannot be read.
+/// When the folder has no model, or the store cannot be read.
 pub(crate) async fn load(url: &str, stores: &StoreSpec) -> Result<(Value, Vec<u8>)> {
     let own = resolved(open(&parse_url(url.trim_end_matches('/'))?, stores)?, stores)?;
     let folder: (StoreLocation, Path) =

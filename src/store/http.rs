@@ -77,16 +77,16 @@ impl HttpService for IdleTimeoutClient {
             reqwest::Body::wrap(CountedBody::new(body, Arc::clone(&moved)))
         });
         let mut answer = std::pin::pin!(self.client.execute(request));
-        let (began, mut patience) = (Instant::now(), self.idle);
+        let (began, mut limit) = (Instant::now(), self.idle);
         let answer = loop {
             let before = moved.load(Ordering::Relaxed);
-            match timeout(patience, &mut answer).await {
+            match timeout(limit, &mut answer).await {
                 Ok(answer) => break answer.map_err(http_error)?,
-                Err(_) if moved.load(Ordering::Relaxed) == before => return Err(stalled(patience)),
+                Err(_) if moved.load(Ordering::Relaxed) == before => return Err(stalled(limit)),
                 // The last bytes are still in the system's send buffer, and leave it no faster than the bytes before
                 // them.
                 Err(_) if moved.load(Ordering::Relaxed) == length => {
-                    patience = self.idle + began.elapsed().min(self.idle * 3);
+                    limit = self.idle + began.elapsed().min(self.idle * 3);
                 }
                 Err(_) => {}
             }

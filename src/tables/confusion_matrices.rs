@@ -18,7 +18,7 @@ use super::{
 };
 use crate::error::Result;
 use crate::frame::Annotations;
-use crate::model::confusion::{Confusion, MET};
+use crate::model::confusion::{Confusion, MIN_OBSERVED_COUNT};
 
 pub(super) struct ConfusionMatricesTable;
 
@@ -75,8 +75,8 @@ impl OutcomeTable for ConfusionMatricesTable {
     /// A matrix of no more rows than a batch is not cut, so that time follows the rows and not the units, most of which
     /// have no row where annotators have few annotations.
     ///
-    /// A class counts as met from an expected count of 0.5 on, and an annotator's expected counts sum to the weights of
-    /// the annotations: at most twice as many classes as the total weight are met.
+    /// A class counts as observed from an expected count of 0.5 on, and an annotator's expected counts sum to the weights
+    /// of the annotations: at most twice as many classes as the total weight are observed.
     fn unit_spans<'a>(&self, answer: &'a QuestionResult) -> Option<UnitSpans<'a>> {
         let (a, report) = (&answer.frame.annotations, &answer.fitted.report);
         let (dims, common) = (a.dims(), usize::from(report.common.is_some()));
@@ -93,13 +93,14 @@ impl OutcomeTable for ConfusionMatricesTable {
             let weight = weights.get_or_init(|| weights_of_annotators(a))[r];
             // The weight is never negative, and the cast saturates.
             #[allow(clippy::cast_sign_loss)]
-            let met = ((2.0 * weight).ceil() as usize).min(dims.classes);
-            if met * labels <= room {
-                return UnitSpan { rows: met * labels, ..whole };
+            let observed = ((2.0 * weight).ceil() as usize).min(dims.classes);
+            if observed * labels <= room {
+                return UnitSpan { rows: observed * labels, ..whole };
             }
             let units = (room / labels).clamp(1, dims.classes - class);
-            let met = (class..class + units).filter(|k| has_met(confusion, a, r, *k)).count();
-            UnitSpan { units, rows: met * labels }
+            let observed =
+                (class..class + units).filter(|k| has_observed(confusion, a, r, *k)).count();
+            UnitSpan { units, rows: observed * labels }
         }))
     }
 
@@ -156,10 +157,11 @@ fn is_whole(a: &Annotations, r: usize) -> bool {
     a.rows_of_annotator(r) as usize >= a.dims().labels
 }
 
-/// Whether annotator `r` counts as having met class `k`.
-fn has_met(confusion: &Confusion, a: &Annotations, r: usize, k: usize) -> bool {
+/// Whether annotator `r` counts as having observed class `k`.
+fn has_observed(confusion: &Confusion, a: &Annotations, r: usize, k: usize) -> bool {
     let n = a.dims().classes;
-    a.columns_of(r).map(|column| confusion.expected_count[column * n + k]).sum::<f64>() >= MET
+    a.columns_of(r).map(|column| confusion.expected_count[column * n + k]).sum::<f64>()
+        >= MIN_OBSERVED_COUNT
 }
 
 impl CellRows {
@@ -191,7 +193,7 @@ impl CellRows {
             self.columns.extend(own.map(|(label, column)| (label, Some(column))));
         }
         let matrix = confusion.of_classes(a, r, classes.clone(), &mut self.sums);
-        for k in classes.filter(|k| is_whole || has_met(confusion, a, r, *k)) {
+        for k in classes.filter(|k| is_whole || has_observed(confusion, a, r, *k)) {
             for (label, column) in &self.columns {
                 let (probability, count) = matrix.cell(k, *label, *column);
                 self.annotator.push(Some(r as u32));
@@ -294,7 +296,7 @@ mod tests {
                 let cells = columns.map(|(label, column)| (label, matrix.cell(k, label, column)));
                 let cells: Vec<(usize, (f64, f64))> = cells.collect();
                 let expected: f64 = cells.iter().map(|(_, (_, count))| count).sum();
-                if is_whole || expected >= MET {
+                if is_whole || expected >= MIN_OBSERVED_COUNT {
                     rows.extend(cells.iter().map(|(label, cell)| row(Some(r), k, *label, *cell)));
                 }
             }
@@ -371,7 +373,7 @@ mod tests {
         assert_eq!(span(2), UnitSpan { units: CLASSES, rows: 2 }, "one annotation");
         assert_eq!(span(3), UnitSpan { units: CLASSES, rows: 60 * 30 }, "30 annotations");
         // 95 annotations can be of all classes, which would be more than a batch: the classes are counted. This
-        // annotator has met all but those from 10 to 14.
+        // annotator has observed all but those from 10 to 14.
         let units = BATCH_ROWS / 95;
         assert_eq!(span(4), UnitSpan { units, rows: (units - 5) * 95 });
         let rest = CLASSES - units;

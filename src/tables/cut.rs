@@ -24,9 +24,9 @@ pub(super) const PART_BYTES: usize = 512 << 20;
 /// long id among a million would make tens of thousands of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RowBytes {
-    /// Those of a row with the longest value of each column.
+    /// The bytes of a row with the longest value of each column.
     pub(super) longest: usize,
-    /// Those of the mean row.
+    /// The bytes of the mean row.
     pub(super) mean: usize,
 }
 
@@ -86,7 +86,7 @@ impl<'a> UnitRows<'a> {
 }
 
 impl RowBytes {
-    /// Those of any question's tables.
+    /// The bytes of a row in the tables of all questions.
     pub(super) fn of(outcome: &Outcome) -> Self {
         Self::of_frames(outcome.answers.iter().map(|answer| &answer.frame))
     }

@@ -183,7 +183,7 @@ pub static TABLES: &[&dyn OutcomeTable] = &[
 /// The table of this name.
 ///
 /// # Errors
-/// The problem that there is none, with the nearest name.
+/// When no table has this name; the problem suggests the nearest name.
 pub fn find_table(name: &str) -> std::result::Result<&'static dyn OutcomeTable, Problem> {
     let names = TABLES.iter().map(|table| table.name());
     TABLES.iter().copied().find(|table| table.name() == name).ok_or_else(|| {

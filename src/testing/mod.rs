@@ -19,6 +19,21 @@ use crate::model::posterior::Posterior;
 use crate::model::{Model, Spec};
 use crate::run::Run;
 
+/// Compares numbers one by one; a difference above the tolerance, or another number of numbers, is a failure.
+///
+/// # Panics
+/// At the first number that is beyond the tolerance, with the message `what`.
+#[track_caller]
+pub fn assert_close(got: &[f64], want: &[f64], tolerance: f64, what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}: {got:?} against {want:?}");
+    for (n, (g, w)) in got.iter().zip(want).enumerate() {
+        assert!(
+            (g - w).abs() <= tolerance,
+            "{what}[{n}]: {g} is not {w} within {tolerance}\n{got:?}"
+        );
+    }
+}
+
 /// Annotations from (instance, annotator, label) triples. The numbers of instances, annotators and labels are the
 /// largest index plus one; there are at least as many labels as classes.
 ///

@@ -10,7 +10,7 @@ use datafusion::prelude::{DataFrame, cast, col, lit};
 use super::NamedScore;
 use super::tables::{Tables, columns_of};
 use crate::error::{Error, Result, offenders};
-use crate::model::confusion::MET;
+use crate::model::confusion::MIN_OBSERVED_COUNT;
 use crate::sql;
 
 /// The measures, in the order of the columns of `sql/confusion_error.sql`.
@@ -41,8 +41,10 @@ pub(super) async fn scores(tables: &Tables<'_>, n_classes: usize) -> Result<Vec<
         tables.ctx.deregister_table(name)?;
         tables.ctx.register_table(name, frame.into_view())?;
     }
-    let parameters =
-        vec![("classes", ScalarValue::from(n_classes as f64)), ("met", ScalarValue::from(MET))];
+    let parameters = vec![
+        ("classes", ScalarValue::from(n_classes as f64)),
+        ("min_observed_count", ScalarValue::from(MIN_OBSERVED_COUNT)),
+    ];
     let query = tables.ctx.sql(sql::CONFUSION_ERROR).await?.with_param_values(parameters)?;
     let columns = columns_of(query).await?;
     Ok(named(&|n| {

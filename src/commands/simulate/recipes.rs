@@ -191,7 +191,7 @@ pub static RECIPES: &[Recipe] = &[
 /// The recipe of a name.
 ///
 /// # Errors
-/// When there is none; the nearest is suggested.
+/// When no recipe has this name; the error suggests the nearest one.
 pub fn recipe(name: &str) -> Result<&'static Recipe> {
     RECIPES.iter().find(|r| r.name == name).ok_or_else(|| {
         let names = RECIPES.iter().map(|r| r.name);

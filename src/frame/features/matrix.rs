@@ -80,7 +80,7 @@ impl Matrix {
         self.places.len()
     }
 
-    /// Whether there is none.
+    /// Whether the matrix has no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()

@@ -44,13 +44,13 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// How many there are.
+    /// The number of ids.
     #[must_use]
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// Whether there is none.
+    /// Whether the list has no ids.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()

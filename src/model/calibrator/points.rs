@@ -51,7 +51,7 @@ impl Points {
         self.weights.len()
     }
 
-    /// Whether there are none.
+    /// Whether the list has no points.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.weights.is_empty()

@@ -138,7 +138,7 @@ struct SeenExamples {
 }
 
 impl SeenExamples {
-    /// Those with a positive weight.
+    /// The examples with a positive weight.
     fn of(weights: &[f64]) -> Self {
         let word = |weights: &[f64]| {
             weights.iter().rev().fold(0, |word, weight| word << 1 | u64::from(*weight > 0.0))

@@ -1,6 +1,7 @@
 //! Properties of every kind of classifier.
 
 use super::*;
+use crate::testing::assert_close;
 
 /// The section of the settings in a pipeline file.
 const SECTION: &str = "model.classifier";
@@ -76,11 +77,9 @@ pub(super) fn uneven() -> Owned {
     Owned::new(2, &features, targets.as_flattened(), &[1.0, 2.0, 0.5, 1.5, 3.0, 0.25])
 }
 
+#[track_caller]
 pub(super) fn assert_near(got: &[f64], want: &[f64], tolerance: f64) {
-    assert_eq!(got.len(), want.len());
-    for (at, (got, want)) in got.iter().zip(want).enumerate() {
-        assert!((got - want).abs() <= tolerance, "{at}: {got} is not {want}");
-    }
+    assert_close(got, want, tolerance, "number");
 }
 
 /// Every kind, with trees that are deep for few examples, and a network that is trained in one fit.

@@ -56,7 +56,7 @@ use crate::model::fitted::Report;
 use crate::model::posterior::Posterior;
 use crate::run::Cancel;
 
-/// Dawid-Skene.
+/// Dawid-Skene: a confusion matrix for each annotator, by maximum likelihood.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DawidSkene {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_annotator_is_believed() {
+    fn a_single_annotators_labels_are_the_result() {
         let fitted = fit(DawidSkene::default(), &tiny(2, &[(0, 0, 0), (1, 0, 1)]));
         assert!(fitted.posterior.row(0)[0] > 0.999 && fitted.posterior.row(1)[1] > 0.999);
     }

@@ -51,7 +51,7 @@ use crate::model::numerics::ln_sigmoid;
 use crate::model::posterior::Posterior;
 use crate::run::{Cancel, Run};
 
-/// GLAD.
+/// GLAD: an ability for each annotator and a difficulty for each instance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Glad {

@@ -43,7 +43,7 @@ use crate::model::numerics::MIN_PROBABILITY;
 use crate::model::posterior::Posterior;
 use crate::run::Cancel;
 
-/// One-coin Dawid-Skene.
+/// One-coin Dawid-Skene: one accuracy for each annotator, by maximum likelihood.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OneCoin {

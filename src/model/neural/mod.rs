@@ -36,6 +36,7 @@
 //! 3. Add its `mod` line and its line in [`KINDS`] to `models/mod.rs`. The loop, batching, devices, selection,
 //!    checkpoints, saved models and prediction need no further code, and the conformance suite tests every registered
 //!    model. The gradient check in `tests/` fails until it has a case for the model.
+//! 4. Name its keys above tests and rewrite the lists of models, as steps 6 and 7 of `model/mod.rs` describe.
 
 mod all_predictions;
 mod annotator_params;

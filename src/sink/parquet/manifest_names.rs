@@ -39,9 +39,9 @@ pub(super) enum ManifestState {
 
 /// Whether a run is committed.
 pub(super) enum RunState {
-    /// It is.
+    /// The run is committed.
     Committed(Box<Committed>),
-    /// It is not; this is the first name that can still hold its commit.
+    /// The run is not committed; this is the first name that can still hold its commit.
     Open(ManifestNumber),
 }
 

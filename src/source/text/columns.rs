@@ -6,7 +6,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 
 use super::super::format::{Format, INTEGERS, MIXED, UNTYPED};
 use super::super::known_columns::KnownColumns;
-use super::content::ColumnContent;
+use super::column_content::ColumnContent;
 use super::inferred::{INFERRED, OF_TIMES};
 use crate::error::{Error, Result, offenders};
 

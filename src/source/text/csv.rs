@@ -10,11 +10,11 @@ use arrow::csv::reader::{Decoder, Format as CsvFormat};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 
+use super::column_content::ColumnContent;
 use super::columns::SeenColumns;
-use super::content::ColumnContent;
 use super::inferred::{as_decoded, as_inferred};
-use super::seen::{FIRST_ROWS, InferenceScope, MAX_COLUMNS, ValueKinds};
 use super::undecodable::{not_utf8, undecodable};
+use super::value_kinds::{FIRST_ROWS, InferenceScope, MAX_COLUMNS, ValueKinds};
 use super::{BATCH_BYTES, Blocks, MAX_RECORD_BYTES, ReadRequest, TakeBatch, unreadable};
 use crate::error::{Error, Result};
 use crate::source::header::refuse_doubles;

@@ -11,7 +11,7 @@ use arrow::array::{ArrayRef, ArrowPrimitiveType, AsArray, PrimitiveArray};
 use arrow::compute::kernels::cast_utils::Parser;
 use arrow::datatypes::{DataType, Field, FieldRef, Float64Type, Int64Type};
 
-use super::seen::{FIRST_ROWS, ValueKinds};
+use super::value_kinds::{FIRST_ROWS, ValueKinds};
 use crate::error::{Error, Result};
 
 /// The metadata key of a field whose type is inferred.

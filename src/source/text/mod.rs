@@ -14,13 +14,13 @@
 //! A majority vote over one file of ten million rows (190 MB, two cores) takes 2.3 s; it took 2.7 s when the file was
 //! split. As Parquet it takes 1.7 s. On more cores a large CSV file is better given in parts.
 
+mod column_content;
 mod columns;
-mod content;
 mod csv;
 mod inferred;
 mod ndjson;
-mod seen;
 mod undecodable;
+mod value_kinds;
 
 use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
@@ -51,7 +51,7 @@ use super::pinned::changed;
 use crate::error::{Error, Result};
 use crate::store::shown;
 use columns::SeenColumns;
-pub use seen::InferenceScope;
+pub use value_kinds::InferenceScope;
 
 /// The longest record in bytes; a longer one is an error. No annotation is as long, and a record is held in memory
 /// whole.

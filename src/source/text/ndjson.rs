@@ -9,10 +9,10 @@ use arrow::json::ReaderBuilder;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use super::column_content::ColumnContent;
 use super::columns::SeenColumns;
-use super::content::ColumnContent;
-use super::seen::{FIRST_ROWS, InferenceScope, MAX_COLUMNS};
 use super::undecodable::undecodable;
+use super::value_kinds::{FIRST_ROWS, InferenceScope, MAX_COLUMNS};
 use super::{BATCH_BYTES, Blocks, MAX_RECORD_BYTES, ReadRequest, TakeBatch, unreadable};
 use crate::error::{Error, Result};
 

@@ -202,7 +202,7 @@ impl Interner {
         Ok(plain)
     }
 
-    /// Those of the values with these provisional numbers that the column's type cannot hold, as text.
+    /// The values with these provisional numbers that the column's type cannot hold, as text.
     ///
     /// # Errors
     /// When a value cannot be decoded.

@@ -1,3 +1,5 @@
+//! Interned ids come back sorted and with their type, in whatever layout they were read.
+
 use std::sync::Arc;
 
 use super::*;

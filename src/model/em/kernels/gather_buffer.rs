@@ -32,7 +32,7 @@ impl<T: Copy + Default> GatherBuffer<T> {
 
     /// Requests the entries `begin..end` of a block for the current group.
     #[inline]
-    pub fn want(&mut self, block: u32, begin: u32, end: u32) {
+    pub fn request(&mut self, block: u32, begin: u32, end: u32) {
         self.total += (end - begin) as usize;
         self.places.push((block, begin, end));
     }
@@ -59,8 +59,8 @@ impl<T: Copy + Default> GatherBuffer<T> {
         }
     }
 
-    /// The copied entries of each call of [`GatherBuffer::want`], mutable.
-    pub fn wanted_mut(&mut self) -> impl Iterator<Item = &mut [T]> {
+    /// The copied entries of each call of [`GatherBuffer::request`], mutable.
+    pub fn requested_mut(&mut self) -> impl Iterator<Item = &mut [T]> {
         let mut rest = &mut self.entries[..];
         self.places.iter().map(move |(_, begin, end)| {
             let (entries, others) = std::mem::take(&mut rest).split_at_mut((end - begin) as usize);

@@ -150,7 +150,7 @@ impl SparseColumns {
         for i in instances {
             for column in &range.columns[range.positions(i)] {
                 let ColumnPlace { slot, begin, end } = self.places[*column as usize];
-                gathered.want(slot / SLOTS_PER_BLOCK as u32, begin, end);
+                gathered.request(slot / SLOTS_PER_BLOCK as u32, begin, end);
             }
             gathered.end_group();
         }
@@ -158,7 +158,7 @@ impl SparseColumns {
         if self.are_logs
             && let WeightSlice::All(weights) = range.weights.slice(positions)
         {
-            for (cells, weight) in gathered.wanted_mut().zip(weights) {
+            for (cells, weight) in gathered.requested_mut().zip(weights) {
                 cells.iter_mut().for_each(|cell| cell.value *= weight);
             }
         }

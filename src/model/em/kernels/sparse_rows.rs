@@ -64,7 +64,7 @@ pub fn gather(
             let (block, row) = place(*i);
             let SparseRows { first, entries } = blocks[block];
             prefetch(entries, first[row] as usize);
-            buffer.want(block as u32, first[row], first[row + 1]);
+            buffer.request(block as u32, first[row], first[row + 1]);
         }
         buffer.end_group();
     }
@@ -72,7 +72,7 @@ pub fn gather(
     if range.weights.is_ones() {
         return;
     }
-    for (entries, weight) in buffer.wanted_mut().zip(range.weights.iter()) {
+    for (entries, weight) in buffer.requested_mut().zip(range.weights.iter()) {
         entries.iter_mut().for_each(|(_, p)| *p *= weight);
     }
 }

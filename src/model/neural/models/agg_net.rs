@@ -37,7 +37,7 @@ use crate::model::neural::{
 use crate::model::vote::MajorityVote;
 use crate::run::Run;
 
-/// `AggNet`.
+/// `AggNet`: EM around a classifier, which learns the posteriors.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AggNet {}

@@ -54,7 +54,7 @@ fn too_small(height: usize, width: usize) -> Error {
 /// The rows and columns of pixels after the last pooling of `lenet`.
 ///
 /// # Errors
-/// When none is left.
+/// When no pixel is left.
 pub(super) fn after_lenet(height: usize, width: usize) -> Result<[usize; 2]> {
     let after = |size: usize| (size / 2).checked_sub(4).map(|s| s / 2).filter(|s| *s > 0);
     match (after(height), after(width)) {
@@ -95,7 +95,7 @@ const VGG16: [usize; 18] =
 /// The rows and columns of pixels after the last pooling of `vgg16`.
 ///
 /// # Errors
-/// When none is left.
+/// When no pixel is left.
 pub(super) fn after_vgg16(height: usize, width: usize) -> Result<[usize; 2]> {
     match [height / 32, width / 32] {
         [0, _] | [_, 0] => Err(too_small(height, width)),

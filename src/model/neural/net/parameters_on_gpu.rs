@@ -139,6 +139,7 @@ mod tests {
     fn near(what: &str, [host, gpu]: &[Parameters; 2]) {
         let (host, gpu) = (values(host), values(gpu));
         for ((name, host), gpu) in NAMES.iter().zip(&host).zip(&gpu) {
+            assert_eq!(host.len(), gpu.len(), "{what}, {name}");
             for (host, gpu) in host.iter().zip(gpu) {
                 assert!((host - gpu).abs() < 1e-6, "{what}, {name}: {gpu}, on the host {host}");
             }

@@ -8,13 +8,11 @@ use crate::model::calibrator::Calibrator;
 use crate::model::neural::models::tcl::Initialise;
 use crate::model::neural::models::{agg_net, counted};
 use crate::model::neural::train::Trainer;
-use crate::testing::described;
+use crate::testing::{assert_close, described};
 
+#[track_caller]
 fn near(got: &[f64], want: &[f64]) {
-    assert_eq!(got.len(), want.len());
-    for (got, want) in got.iter().zip(want) {
-        assert!((got - want).abs() < 1e-6, "{got}, expected {want}");
-    }
+    assert_close(got, want, 1e-6, "number");
 }
 
 /// T[0] = (.5, .3, .2) and T[1] = (.1, .2, .7). Annotator 0 gives the two instances the labels 0 and 1, annotator 1 the

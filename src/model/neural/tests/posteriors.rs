@@ -5,12 +5,11 @@ use super::*;
 use crate::model::neural::data::TrainingData;
 use crate::model::neural::models::doctor_net::{label_probabilities, predict_mean};
 use crate::model::neural::models::head_weights::WeightsBy;
+use crate::testing::assert_close;
 
+#[track_caller]
 pub(super) fn near(got: &[f64], want: &[f64]) {
-    assert_eq!(got.len(), want.len());
-    for (got, want) in got.iter().zip(want) {
-        assert!((got - want).abs() < 1e-5, "{got}, expected {want}");
-    }
+    assert_close(got, want, 1e-5, "number");
 }
 
 /// p[k] times P(label given k) of both annotations, the second to the power of its weight, normalised.

@@ -8,7 +8,7 @@ use crate::model::neural::net::backbone::Scaling;
 use crate::model::neural::net::parameters::Initialisation;
 use crate::model::neural::net::precision::Precision;
 use crate::model::snapshot::Snapshot;
-use crate::testing::described;
+use crate::testing::{assert_close, described};
 
 /// Plain descent at a constant rate, for network and annotators.
 fn descent(learning_rate: f64, annotators: f64) -> OptimiserSpec {
@@ -48,14 +48,13 @@ fn numbers(snapshot: &Snapshot, prefix: &str) -> Vec<f64> {
 /// The change of every number in the arrays with this prefix.
 fn moved(from: &Snapshot, to: &Snapshot, prefix: &str) -> Vec<f64> {
     let (from, to) = (numbers(from, prefix), numbers(to, prefix));
+    assert_eq!(from.len(), to.len());
     from.iter().zip(to).map(|(from, to)| to - from).collect()
 }
 
 fn near(got: &[f64], want: &[f64]) {
     assert!(got.iter().any(|move_| move_.abs() > 1e-4), "nothing changes");
-    for (got, want) in got.iter().zip(want) {
-        assert!((got - want).abs() < 1e-6, "{got}, expected {want}");
-    }
+    assert_close(got, want, 1e-6, "change");
 }
 
 // keys: model.train.optimiser.learning_rate, model.train.optimiser.annotator_learning_rate

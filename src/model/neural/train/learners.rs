@@ -387,8 +387,8 @@ impl ForwardPasses {
 /// The gradients of each learner.
 #[derive(Default)]
 pub(super) struct LearnerGradients {
-    /// Those of the parameters, for learners that are trained.
+    /// The gradients of the parameters, for learners that are trained.
     pub(super) of_parameters: Vec<Option<GradStore>>,
-    /// Those with respect to the input, `[row, column]`, for learners that read a table of parameters.
+    /// The gradients with respect to the input, `[row, column]`, for learners that read a table of parameters.
     pub(super) of_inputs: Vec<Option<Vec<f64>>>,
 }

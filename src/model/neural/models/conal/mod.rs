@@ -48,7 +48,7 @@ use crate::model::neural::{
     TrainingObjective, sequential,
 };
 
-/// CoNAL.
+/// CoNAL: a classifier with a common and an individual confusion, mixed by instance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Conal {

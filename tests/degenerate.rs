@@ -1,14 +1,9 @@
 //! Degenerate crowds: each has a defined result, and no table holds NaN or infinity.
 
-use labelmill::model::{MODELS, ModelKind};
-
 use crate::job::{Job, assert_says, cells, table_of};
-use crate::support::{Row, assert_close, number, read_table, write_crowd, write_numbers};
-
-/// Every model that needs no features.
-fn label_only() -> impl Iterator<Item = &'static ModelKind> {
-    MODELS.iter().copied().filter(|model| !model.needs_features)
-}
+use crate::support::{
+    Row, assert_close, label_only, number, read_table, write_crowd, write_numbers,
+};
 
 /// Publishes (instance, annotator, label) triples of numbers; returns the labels, the posteriors and the annotators.
 fn fit(kind: &str, rows: &[(u32, u32, u32)], more: &str) -> [Vec<Row>; 3] {
@@ -87,7 +82,7 @@ fn one_class_is_certain() {
 }
 
 #[test]
-fn one_annotator_is_believed() {
+fn one_annotators_labels_are_the_result() {
     for kind in label_only().map(|model| model.kind) {
         let [labels, ..] = fit(kind, &[(1, 9, 0), (2, 9, 1), (3, 9, 1)], "");
         let want = ["1 0 1 decided", "2 1 1 decided", "3 1 1 decided"];
@@ -120,7 +115,7 @@ fn no_annotation_at_all_is_an_error_and_no_empty_result() {
 }
 
 #[test]
-fn where_nobody_chose_a_class_there_is_none_to_make_up() {
+fn annotations_without_a_class_are_an_error() {
     for kind in label_only().map(|model| model.kind) {
         let crowd = "source.annotations = [['i', 'a', 'unsure'], ['j', 'b', 'unsure']]
                      frame.extra_labels = ['unsure']";

@@ -19,7 +19,7 @@ pub const INSTANCES: [u32; 2] = [20_000, 19_500];
 pub const REDUNDANCY: u32 = 10;
 
 /// A place to publish to, and the input files of the jobs that publish there.
-pub struct Site {
+pub struct WritersPlace {
     pub folder: PathBuf,
     pub server: Option<Server>,
     _temporary: tempfile::TempDir,
@@ -33,7 +33,7 @@ pub struct Seen {
     committed: BTreeMap<String, String>,
 }
 
-impl Site {
+impl WritersPlace {
     /// On local disk, or on a server.
     pub fn new(server: Option<Server>, instances: [u32; 2], classes: u32) -> Self {
         let temporary = tempfile::tempdir().unwrap();

@@ -278,7 +278,7 @@ fn another_job_s_run_stays_though_a_file_of_it_is_missing() {
 }
 
 #[test]
-fn a_lock_that_is_never_released_stops_nobody() {
+fn jobs_commit_while_another_process_keeps_the_lock() {
     let job = Job::new();
     job.ends(CROWD, &["--set", "sink.run_id=old"], 0);
     let lock = std::fs::File::open(job.path("out/_leases/latest.lock")).unwrap();

@@ -11,7 +11,7 @@ use arrow::datatypes::{DataType, Field};
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::seen::ValueKinds;
+use super::value_kinds::ValueKinds;
 
 /// The content of a column, or of the values nested in it.
 #[derive(Debug, Clone, PartialEq)]

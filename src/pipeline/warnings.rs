@@ -1,0 +1,83 @@
+//! Warns of input that changes nothing, of rows that cannot be used, and of classes that the fit may have switched.
+
+use super::spec::PipelineSpec;
+use crate::error::offenders;
+use crate::frame::{Frame, Rejects};
+use crate::model::confusion::Confusion;
+use crate::model::switching::{TooManyClasses, switched};
+use crate::run::Run;
+use crate::source::SourceSpec;
+
+/// Warns of features that the model, which learns from annotations alone, does not read. A query may read them for the
+/// annotations or gold.
+pub(crate) fn warn_of_unread_features(spec: &PipelineSpec, run: &mut Run) {
+    let SourceSpec { sql, annotator_features, .. } = &spec.source;
+    let given = [
+        ("source.features", spec.source.has_features()),
+        (
+            "source.annotator_features",
+            annotator_features.is_some() || sql.annotator_features.is_some(),
+        ),
+    ];
+    let keys: Vec<&str> =
+        given.into_iter().filter(|(_, given)| *given).map(|(key, _)| key).collect();
+    if !keys.is_empty() && sql.annotations.is_none() && sql.gold.is_none() {
+        run.warn(format!(
+            "`{}` learns from annotations alone: {} changes nothing",
+            spec.model.kind,
+            keys.join(" with ")
+        ));
+    }
+}
+
+/// Warns of questions that are left out and of a reason for which most rows are rejected; otherwise nobody would notice
+/// that labels are missing, or rest on few rows.
+pub(super) fn warn_of_rows(frames: &[Frame], run: &mut Run) {
+    let mut rejects = Rejects::default();
+    frames.iter().flat_map(Frame::all_rejects).for_each(|of_question| rejects.merge(of_question));
+    if let Some(reason) = rejects.main_reason(frames.iter().map(|frame| frame.rows_read).sum()) {
+        run.warn(reason);
+    }
+    let left_out = frames.iter().flat_map(|frame| &frame.left_out);
+    let names: Vec<String> = left_out.map(|question| question.question.text(0)).collect();
+    if !names.is_empty() {
+        run.warn(format!(
+            "no row of these questions can be used, so that they have no labels (see the table `rejects`): {}",
+            offenders(names)
+        ));
+    }
+}
+
+/// Warns if the annotators agree better with the classes under other names, or if this is not checked.
+pub(super) fn warn_of_switched_classes(frame: &Frame, confusion: &Confusion, run: &mut Run) {
+    match switched(&frame.annotations, confusion) {
+        Ok(Some(names)) => run.warn(switch_warning(frame, &names)),
+        // Gold that trains holds the classes in their places.
+        Err(TooManyClasses(n)) if !trains_on_gold(frame) => {
+            run.warn(format!(
+                "it is not checked whether the fit has switched labels, as {n} classes occur: compare with \
+                 majority_vote, or give some gold that trains"
+            ));
+        }
+        Ok(None) | Err(TooManyClasses(_)) => {}
+    }
+}
+
+fn switch_warning(frame: &Frame, names: &[usize]) -> String {
+    let moved = names.iter().enumerate().filter(|(k, l)| k != *l);
+    let pairs =
+        moved.map(|(k, l)| format!("{} as {}", frame.labels.text(k), frame.labels.text(*l)));
+    let advice = if trains_on_gold(frame) {
+        "they contradict the gold that trains, or it is too little for the fit; check the gold, and what the labels mean"
+    } else {
+        "the fit may have switched labels; compare with majority_vote, or give some gold that trains"
+    };
+    format!(
+        "the annotators agree better with the classes under other names ({}): {advice}",
+        offenders(pairs)
+    )
+}
+
+fn trains_on_gold(frame: &Frame) -> bool {
+    frame.gold.iter().any(|gold| gold.role.trains())
+}
