@@ -72,7 +72,8 @@ pub trait Spec:
     fn paper() -> Option<Self> {
         None
     }
-    /// Whether a fit with these parameters estimates P(class), by which ties may be broken.
+    /// Whether a fit with these parameters estimates P(class), by which ties may be broken: a prior that is the same for
+    /// all classes, whatever the data, breaks none.
     fn estimates_prior(&self) -> bool {
         false
     }
@@ -315,7 +316,11 @@ mod tests {
         let estimates = |kind: &str, parameters: Value| {
             model_kind(kind).unwrap().load(parameters).unwrap().estimates_prior
         };
-        assert!(!estimates("majority_vote", json!({})) && estimates("dawid_skene", json!({})));
+        assert!(!estimates("majority_vote", json!({})) && !estimates("glad", json!({})));
+        for kind in ["dawid_skene", "one_coin"] {
+            assert!(estimates(kind, json!({})), "{kind}");
+            assert!(!estimates(kind, json!({"fixed_prior": true})), "{kind}");
+        }
         for (kind, without, with) in [
             ("dl", json!({}), json!({"aggregator": {"kind": "dawid_skene"}})),
             ("max_mig", json!({"prior": "votes"}), json!({"prior": "learned"})),

@@ -81,7 +81,7 @@ impl Spec for DawidSkene {
     const SOURCE: &'static str = "Dawid and Skene 1979, doi:10.2307/2346806";
 
     fn estimates_prior(&self) -> bool {
-        true
+        !self.fixed_prior
     }
 }
 

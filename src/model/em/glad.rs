@@ -76,10 +76,6 @@ impl Spec for Glad {
     const SUMMARY: &'static str =
         "an ability for each annotator and a difficulty for each instance";
     const SOURCE: &'static str = "Whitehill et al. 2009, NeurIPS";
-
-    fn estimates_prior(&self) -> bool {
-        true
-    }
 }
 
 /// The mean of both priors, and the initial value of every parameter.
