@@ -140,7 +140,7 @@ pub trait EmSteps {
     }
     /// When to stop.
     fn stop(&self) -> &StopRule;
-    /// How many more times to start; the best objective wins.
+    /// How many more times to start; the best objective wins, and of equal ones that of the earliest start.
     fn restarts(&self) -> u32 {
         0
     }
