@@ -217,9 +217,8 @@ impl<'a> Steps<'a> {
         let alone = instances.iter().filter(|i| !is_annotated(**i));
         let alone = alone.filter_map(|i| Some((*i, a.trusted_class(*i)? as usize)));
         let trusted_alone = alone.collect();
-        let without = row_of.len() - rows.len();
-        if without > 0 {
-            run.warn(from_features::without_features(without, row_of.len()));
+        if let Some(warning) = from_features::without_features(a, |i| row_of[i].is_some()) {
+            run.warn(warning);
         }
         Ok(Self {
             spec,
