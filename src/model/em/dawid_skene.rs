@@ -28,7 +28,9 @@
 //! never used have the floor too, so that a row without mass is uniform over all labels; from the Matlab code of Zhang
 //! et al., which skips zero cells and so treats an impossible answer as a certain one. As in crowd-kit, the floor is one
 //! of counts, before the division. With many classes, few annotations and no smoothing it matters: after two steps, a
-//! row may consist of nothing but counts near the floor, and another floor gives other posteriors.
+//! row may consist of nothing but counts near the floor, and another floor gives other posteriors. The matrices start
+//! from the votes alone, not from counts of earlier data as crowd-kit's `initial_error` can; and a skill is the plain mean
+//! of a matrix's diagonal, whatever the class shares.
 //!
 //! ```
 //! use labelmill::model::{Model, em::{DawidSkene, Em}};
