@@ -56,7 +56,7 @@ use crate::model::Spec;
 use crate::model::confusion::{Cells, Confusion, Smoothing};
 use crate::model::fitted::Report;
 use crate::model::posterior::Posterior;
-use crate::run::Cancel;
+use crate::run::{Cancel, Run};
 
 /// Dawid-Skene.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -149,8 +149,8 @@ impl EmSteps for DawidSkene {
         Report { skill, prior: Some(prior), confusion: Some(confusion), ..Report::default() }
     }
 
-    fn caution(&self, a: &Annotations) -> Option<String> {
-        few_annotations(a, self.smoothing, self.diagonal)
+    fn caution(&self, a: &Annotations, run: &Run) -> Option<String> {
+        few_annotations(a, self.smoothing, self.diagonal, run)
     }
 
     fn stop(&self) -> &StopRule {
@@ -167,7 +167,12 @@ const FEW_PER_CLASS: usize = 5;
 
 /// The warning that annotators have few annotations for matrices with these pseudo-counts. There is none with any
 /// pseudo-count: without them, a single annotation sets a whole row of the annotator's matrix, and so confirms itself.
-pub(crate) fn few_annotations(a: &Annotations, smoothing: f64, diagonal: f64) -> Option<String> {
+pub(crate) fn few_annotations(
+    a: &Annotations,
+    smoothing: f64,
+    diagonal: f64,
+    run: &Run,
+) -> Option<String> {
     let mut rows: Vec<u32> = (0..a.dims().annotators).map(|r| a.rows_of_annotator(r)).collect();
     if rows.is_empty() || a.dims().classes < 2 || smoothing > 0.0 || diagonal > 0.0 {
         return None;
@@ -179,8 +184,9 @@ pub(crate) fn few_annotations(a: &Annotations, smoothing: f64, diagonal: f64) ->
     ((median as usize) < enough).then(|| {
         format!(
             "half of the annotators have fewer than {enough} annotations, few for a {n} x {n} confusion matrix: set \
-             model.smoothing between 0.01 and 0.1, or compare with majority_vote",
-            n = a.dims().classes
+             {key} between 0.01 and 0.1, or compare with majority_vote",
+            n = a.dims().classes,
+            key = run.model_key("smoothing")
         )
     })
 }
@@ -190,7 +196,6 @@ mod tests {
     use super::*;
     use crate::model::Model as _;
     use crate::model::em::Em;
-    use crate::run::Run;
     use crate::testing::{fit, iterations, tiny};
 
     /// The second fit has fewer annotations than the first.

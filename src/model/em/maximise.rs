@@ -45,7 +45,7 @@ pub(crate) fn maximise<E: EmSteps>(
 ) -> Result<(Optimum<E::Params>, Vec<TraceRow>)> {
     let stop = steps.stop();
     run.progress.begin(kind, Some(u64::from(stop.max_iter)));
-    if let Some(caution) = steps.caution(a) {
+    if let Some(caution) = steps.caution(a, run) {
         run.warn(caution);
     }
     let mut params = steps.params(a);

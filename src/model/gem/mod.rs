@@ -295,8 +295,8 @@ impl EmSteps for Steps<'_> {
         Report { skill, prior, confusion: Some(confusion), ..Report::default() }
     }
 
-    fn caution(&self, a: &Annotations) -> Option<String> {
-        let few = || few_annotations(a, self.spec.smoothing, self.spec.diagonal);
+    fn caution(&self, a: &Annotations, run: &Run) -> Option<String> {
+        let few = || few_annotations(a, self.spec.smoothing, self.spec.diagonal, run);
         from_features::single_annotations(a).or_else(few)
     }
 
