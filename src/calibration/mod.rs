@@ -34,6 +34,7 @@
 mod fit;
 mod held_out;
 mod likelihoods;
+mod memory;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

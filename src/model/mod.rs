@@ -44,7 +44,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Error, Problem, Result, did_you_mean};
-use crate::frame::{Evidence, Matrix, ResultBytes, dense_result_bytes};
+use crate::frame::{Evidence, FitBytesOf, Matrix, dense_fit_bytes};
 use crate::run::Run;
 use crate::spec::Problems;
 #[cfg(feature = "neural")]
@@ -52,6 +52,7 @@ pub use classifier::NetworkClassifierSpec;
 pub use classifier::{
     ClassifierKind, ClassifierSpec, Criterion, ForestSpec, LogisticSpec, TreeSpec,
 };
+use confusion::Confusion;
 use fitted::Fitted;
 use posterior::Posterior;
 
@@ -185,8 +186,8 @@ pub struct ModelKind {
     pub needs_features: bool,
     /// Predicts with a saved model of this kind; `None` for a kind that learns no classifier.
     pub predict: Option<Predict>,
-    /// The memory of its result.
-    pub result_bytes: ResultBytes,
+    /// The memory of its fit.
+    pub fit_bytes: FitBytesOf,
     load: fn(Value) -> Result<LoadedModel, serde_json::Error>,
 }
 
@@ -213,7 +214,7 @@ impl ModelKind {
     }
 
     const fn em<E: em::EmSteps + Spec>() -> Self {
-        Self::fitted_by::<E, em::Em<E>>()
+        Self { fit_bytes: Confusion::fit_bytes, ..Self::fitted_by::<E, em::Em<E>>() }
     }
 
     #[cfg(feature = "neural")]
@@ -235,7 +236,7 @@ impl ModelKind {
             properties: S::PROPERTIES,
             needs_features: false,
             predict: None,
-            result_bytes: dense_result_bytes,
+            fit_bytes: dense_fit_bytes,
             load: |value| {
                 let spec: S = serde_json::from_value(preset::apply::<S>(value))?;
                 let parameters = serde_json::to_value(&spec)?;

@@ -35,7 +35,7 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind::em::<DawidSkene>(),
     ModelKind::em::<OneCoin>(),
     ModelKind::em::<Ibcc>(),
-    ModelKind::em::<Glad>(),
+    ModelKind { fit_bytes: Glad::fit_bytes, ..ModelKind::em::<Glad>() },
 ];
 
 /// The starting point of a run of the loop.

@@ -67,7 +67,8 @@ use crate::run::{Cancel, Run};
 use crate::spec::Problems;
 
 /// The model of this folder.
-pub static KINDS: &[ModelKind] = &[ModelKind::with_features::<Gem>(predict)];
+pub static KINDS: &[ModelKind] =
+    &[ModelKind { fit_bytes: Confusion::fit_bytes, ..ModelKind::with_features::<Gem>(predict) }];
 
 /// Generalised EM.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
