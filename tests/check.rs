@@ -364,14 +364,22 @@ fn a_date_in_a_pipeline_file_is_shown_as_it_is_written() {
 fn ties_cannot_be_broken_by_a_prior_that_the_model_does_not_estimate() {
     let job = Job::new();
     job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\n");
-    let pipeline = |model: &str| {
+    let pipeline = |model: &str, more: &str| {
         let source = "source.annotations = '{dir}in.csv'\ndecide.ties = 'by_prior'\n";
-        job.write("pipeline.toml", &format!("{source}{SINK}model.kind = '{model}'\n"))
+        let text = format!("{source}{SINK}model.kind = '{model}'\n{more}");
+        job.write("pipeline.toml", &text)
     };
-    let error = run_fails(&["check", &pipeline("majority_vote")], 2);
-    assert_problems(&error, &["`majority_vote` has no prior to break ties by"]);
-    assert_says(&error, &["pipeline.toml: decide.ties\n", "found: \"by_prior\"\n", "dawid_skene"]);
-    for model in ["dawid_skene", "one_coin", "ibcc", "glad"] {
-        run_ok(&["check", &pipeline(model)]);
+    // The prior of these is uniform, where there is one.
+    let fixed = "model.fixed_prior = true\n";
+    let without =
+        [("majority_vote", ""), ("glad", ""), ("dawid_skene", fixed), ("one_coin", fixed)];
+    for (model, more) in without {
+        let error = run_fails(&["check", &pipeline(model, more)], 2);
+        assert_problems(&error, &[&format!("`{model}` has no prior to break ties by")]);
+        let parts = ["pipeline.toml: decide.ties\n", "found: \"by_prior\"\n", "fixed_prior"];
+        assert_says(&error, &parts);
+    }
+    for model in ["dawid_skene", "one_coin", "ibcc"] {
+        run_ok(&["check", &pipeline(model, "")]);
     }
 }

@@ -111,12 +111,23 @@ fn what_does_not_fit_into_the_memory_limit_is_refused_and_says_what_it_takes() {
     let limit = "engine.memory_limit = '64MiB'\nsink.tables = ['labels', 'run']";
     let limited = vote("wide.parquet", limit);
     let error = job.fails(&fit("dawid_skene", "wide.parquet", limit), 2);
-    assert_says(&error, &["posteriors of 20000 instances and 2000 classes take 3"]);
-    // A vote holds the classes that were chosen, unless it is calibrated.
+    let posteriors = "posteriors of 20000 instances and 2000 classes (306 MiB)";
+    // A common matrix, and the expected counts of 2000 pairs of annotator and label.
+    assert_says(&error, &[&format!("{posteriors} and confusion matrices (62 MiB) take 3")]);
+    // A vote holds the classes that were chosen, unless it is calibrated: then there are a second vote, and the rows of
+    // 4000 instances with held-out annotations.
     assert_eq!(rows_read(&job.run(&limited)), "20000 20000");
     let calibrated = format!("{limited}\ncalibration.method = 'temperature'");
     let error = job.ends(&calibrated, &[], 2);
-    assert_says(&error, &["posteriors of 20000 instances and 2000 classes take 3"]);
+    assert_says(&error, &[&format!("{posteriors} and working memory (2")]);
+    // The searches of GLAD take more than its posteriors, and more than a fit by Dawid-Skene.
+    let limit = "engine.memory_limit = '48MiB'\nsink.tables = ['labels', 'run']";
+    assert_eq!(rows_read(&job.run(&fit("dawid_skene", "in.parquet", limit))), "300000 300000");
+    let error = job.ends(&fit("glad", "in.parquet", limit), &[], 2);
+    assert_says(
+        &error,
+        &["posteriors of 300000 instances and 2 classes (", "working memory (53 MiB)"],
+    );
     assert_eq!(
         rows_read(&job.run(&vote("in.parquet", "engine.memory_limit = '256MiB'"))),
         "300000 300000"
@@ -236,7 +247,8 @@ fn what_does_not_fit_names_the_annotations_of_all_questions() {
 #[test]
 fn the_posteriors_of_all_questions_are_in_memory_together() {
     let job = Job::new();
-    // The result of a question takes 9.5 MiB: posteriors of 2000 instances and 500 classes, and a matrix.
+    // The result of a question takes 17 MiB: posteriors of 2000 instances and 500 classes, a matrix, and the expected
+    // counts of 2000 pairs of annotator and label.
     let questions = |n: u32| {
         let column = |f: fn(u32) -> u32| -> ArrayRef {
             Arc::new(UInt32Array::from_iter_values((0..n * 2_000).map(f)))
@@ -249,22 +261,33 @@ fn the_posteriors_of_all_questions_are_in_memory_together() {
         ];
         write_parquet(&job.path("in.parquet"), columns);
     };
-    let limit = "engine.memory_limit = '32MiB'\nsink.tables = ['labels', 'run']";
+    let limit = "engine.memory_limit = '48MiB'\nsink.tables = ['labels', 'run']";
     let limited = fit("one_coin", "in.parquet", limit);
     questions(4);
     let error = job.fails(&limited, 2);
-    let what = "posteriors of 2000 instances and 500 classes, and the posteriors of ";
-    assert_says(&error, &[what, " other questions, take ", "32 MiB may be taken"]);
+    let what = "posteriors of 2000 instances and 500 classes (";
+    let others = "), and the posteriors of 2 other questions, take ";
+    assert_says(&error, &[what, " and confusion matrices (", others, "48 MiB may be taken"]);
     questions(2);
     assert_eq!(rows_read(&job.run(&limited)), "4000 4000");
     // There is nothing to tell the only question from.
     questions(1);
-    let error = job.ends(&limited.replace("32MiB", "8MiB"), &[], 2);
-    assert_says(
-        &error,
-        &["posteriors of 2000 instances and 500 classes take ", "a limit of at least "],
-    );
+    let error = job.ends(&limited.replace("48MiB", "8MiB"), &[], 2);
+    assert_says(&error, &[what, "KiB) take ", "a limit of at least "]);
     assert!(!error.contains("question `"), "{error}");
+}
+
+/// The counts of annotators with a single annotation are allocated after the last iteration alone.
+// keys: engine.memory_limit
+#[test]
+fn expected_counts_that_do_not_fit_are_refused_before_the_fit() {
+    let job = Job::new();
+    let rows: Vec<(u32, u32, u32)> = (0..40_000).map(|n| (n / 2, n, n % 500)).collect();
+    write_numbers(&job.path("in.parquet"), &rows);
+    let limit = "engine.memory_limit = '128MiB'\nsink.tables = ['labels', 'run']";
+    let error = job.fails(&fit("dawid_skene", "in.parquet", limit), 2);
+    let what = "posteriors of 20000 instances and 500 classes (77 MiB) and confusion matrices (155 MiB) take ";
+    assert_says(&error, &["does not fit into the memory", what, "128 MiB may be taken"]);
 }
 
 /// Runs the job under growing limits of the address space, from one that just lets the process start.

@@ -153,7 +153,14 @@ impl MapData<'_> {
         let described = self.frame.described.as_ref();
         let row_of_instance = described.map_or(&[][..], |d| d.row_of_instance.as_slice());
         let found = held_out.calibrator(spec, rows, row_of_instance, &run.cancel)?;
-        Ok(found.map(|(map, n_points)| FoundMap { map, n_points, role: None }))
+        if found.as_ref().is_some_and(|(found, _)| !found.has_converged) {
+            run.warn(format!(
+                "the calibration of the {} by held-out annotations had not converged when its rounds ran out: give gold of \
+                 the role `calibrate`, or choose a temperature",
+                rows.word()
+            ));
+        }
+        Ok(found.map(|(found, n_points)| FoundMap { map: found.map, n_points, role: None }))
     }
 
     /// The error that there is no map at all.

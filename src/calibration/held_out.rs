@@ -4,21 +4,15 @@ use std::borrow::Cow;
 use std::mem::replace;
 
 use rand::Rng as _;
-use rayon::prelude::*;
 
 use super::likelihoods::log_likelihoods;
 use super::{CalibrationSpec, Calibrator, Points};
 use crate::error::{Error, Result};
-use crate::frame::{Annotations, Evidence};
+use crate::frame::{Annotations, Dims, Evidence};
 use crate::model::Model;
+use crate::model::calibrator::LatentFit;
 use crate::model::fitted::Fitted;
 use crate::run::{Cancel, Run};
-
-/// The largest number of rounds that estimate the targets from the map, and then the map from the targets.
-const MAX_ROUNDS: usize = 100;
-
-/// The rounds end when no probability changes by more than this.
-const TOLERANCE: f64 = 1e-5;
 
 /// The second fit, in warnings and errors.
 const SECOND_FIT: &str = "the fit without held-out annotations";
@@ -98,34 +92,35 @@ impl HeldOut {
         rows: RowKind,
         row_of_instance: &[Option<u32>],
         cancel: &Cancel,
-    ) -> Result<Option<(Calibrator, usize)>> {
-        let (a, n) = (&self.annotations, self.annotations.dims().classes);
-        let mut points = Points::new(n);
-        let mut likelihoods = Vec::new();
-        for i in 0..a.dims().instances {
-            if a.trusted_class(i).is_some() || a.columns_of_instance(i).is_empty() {
-                continue;
-            }
-            let keeps_others = self.training.has_evidence(i);
+    ) -> Result<Option<(LatentFit, usize)>> {
+        let Dims { instances, classes, .. } = self.annotations.dims();
+        let is_compared = |i: &usize| self.is_compared(*i, rows);
+        // With room for all, no copy is made of numbers that may be as many as the posteriors.
+        let n_compared = (0..instances).filter(is_compared).count();
+        let mut points = Points::of_likelihoods(classes, n_compared);
+        for i in (0..instances).filter(is_compared) {
             let row = match rows {
-                RowKind::Posteriors if keeps_others => Some(self.fitted.posterior.row(i)),
-                RowKind::Predictions if !keeps_others => {
+                RowKind::Posteriors => Some(self.fitted.posterior.row(i)),
+                RowKind::Predictions => {
                     let row = row_of_instance.get(i).copied().flatten();
                     row.zip(self.fitted.predictions.as_ref())
                         .map(|(r, p)| Cow::Borrowed(p.row(r as usize)))
                 }
-                _ => None,
             };
-            let Some(row) = row else { continue };
-            let before = points.len();
-            points.push(&row, &row, 1.0);
-            if points.len() > before {
-                likelihoods.extend(self.likelihood(i));
+            if let Some(row) = row {
+                points.push(&row, &self.likelihood(i), 1.0);
             }
         }
         let n_points = points.len();
-        let map = fit_through(spec, points, &likelihoods, cancel)?;
-        Ok(map.map(|map| (map, n_points)))
+        let found = Calibrator::fit_latent(spec.method, spec.smoothing, points, cancel)?;
+        Ok(found.map(|found| (found, n_points)))
+    }
+
+    /// Whether the held-out annotations of instance `i` tell something about these rows.
+    fn is_compared(&self, i: usize, rows: RowKind) -> bool {
+        let a = &self.annotations;
+        let is_held_out = a.trusted_class(i).is_none() && !a.columns_of_instance(i).is_empty();
+        is_held_out && self.training.has_evidence(i) == (rows == RowKind::Posteriors)
     }
 
     /// P(the held-out annotations of instance `i` given each class), up to a factor.
@@ -166,103 +161,11 @@ pub(super) fn nothing_to_hold_out(a: &Annotations, predicts: bool) -> Option<&'s
     })
 }
 
-/// The map that fits best to the targets which follow from the map: for a temperature, with biases or without, that of
-/// maximum likelihood, by EM. `likelihoods` are P(held-out annotations given class) of each point, up to a factor for
-/// each point.
-///
-/// # Errors
-/// When the run is cancelled.
-///
-/// # Shapes
-/// `likelihoods` is `[points, classes]`.
-fn fit_through(
-    spec: &CalibrationSpec,
-    mut points: Points,
-    likelihoods: &[f64],
-    cancel: &Cancel,
-) -> Result<Option<Calibrator>> {
-    let n = points.n_classes;
-    let mut calibrated = points.probabilities.clone();
-    let mut map = None;
-    for _ in 0..MAX_ROUNDS {
-        cancel.check()?;
-        let cells = calibrated.par_chunks_exact(n).zip(likelihoods.par_chunks_exact(n));
-        cells.zip(points.targets.par_chunks_exact_mut(n)).for_each(
-            |((prior, likelihood), target)| {
-                let product = prior.iter().zip(likelihood).map(|(p, l)| p * l);
-                target.iter_mut().zip(product).for_each(|(t, p)| *t = p);
-                let sum: f64 = target.iter().sum();
-                if sum > 0.0 {
-                    target.iter_mut().for_each(|t| *t /= sum);
-                } else {
-                    target.copy_from_slice(prior);
-                }
-            },
-        );
-        let Some(next) = Calibrator::fit(spec.method, spec.smoothing, &points) else { break };
-        let rows = points.probabilities.par_chunks_exact(n).zip(calibrated.par_chunks_exact_mut(n));
-        let apply = |row: &mut Vec<f64>, (p, calibrated): (&[f64], &mut [f64])| {
-            row.clear();
-            row.extend_from_slice(p);
-            next.apply(row);
-            let changes = row.iter().zip(&*calibrated).map(|(new, old)| (new - old).abs());
-            let moved = changes.fold(0.0, f64::max);
-            calibrated.copy_from_slice(row);
-            moved
-        };
-        let moved = rows.map_init(Vec::new, apply).reduce(|| 0.0, f64::max);
-        map = Some(next);
-        if moved <= TOLERANCE {
-            break;
-        }
-    }
-    Ok(map)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calibration::Method;
     use crate::model::vote::MajorityVote;
     use crate::testing::tiny;
-
-    /// Ten rows are [.9, .1]. Annotators with an accuracy of .7 label six as class 0 and four as class 1. With the
-    /// share c of class 0, .7 c + .3 (1 - c) = .6 is most likely: c is 3 / 4, neither .9 nor the annotators' share, .6.
-    #[test]
-    fn the_map_is_that_of_the_class_and_not_of_the_labels_given() {
-        let mut points = Points::new(2);
-        let mut likelihoods = Vec::new();
-        for i in 0..10 {
-            points.push(&[0.9, 0.1], &[0.9, 0.1], 1.0);
-            likelihoods.extend(if i < 6 { [0.7, 0.3] } else { [0.3, 0.7] });
-        }
-        let cancel = Cancel::default();
-        for method in [Method::Temperature, Method::Isotonic] {
-            let spec = CalibrationSpec { method, smoothing: 0.0, ..CalibrationSpec::default() };
-            let map = fit_through(&spec, points.clone(), &likelihoods, &cancel).unwrap().unwrap();
-            let mut row = [0.9, 0.1];
-            map.apply(&mut row);
-            assert!((row[0] - 0.75).abs() < 1e-2, "{method:?}: {row:?}");
-        }
-        assert!(cancel.request(15));
-        let stopped = fit_through(&CalibrationSpec::default(), points, &likelihoods, &cancel);
-        assert_eq!(stopped.unwrap_err().exit_code(), 143);
-    }
-
-    /// Annotators at chance level carry no information: the model's own probabilities stay.
-    #[test]
-    fn annotations_that_tell_nothing_change_nothing() {
-        let mut points = Points::new(2);
-        points.push(&[0.9, 0.1], &[0.9, 0.1], 1.0);
-        points.push(&[0.3, 0.7], &[0.3, 0.7], 1.0);
-        let spec = CalibrationSpec {
-            method: Method::Temperature,
-            smoothing: 0.0,
-            ..CalibrationSpec::default()
-        };
-        let map = fit_through(&spec, points, &[0.5; 4], &Cancel::default()).unwrap();
-        assert_eq!(map, Some(Calibrator::Temperature { temperature: 1.0 }));
-    }
 
     /// A majority vote that warns of fewer annotations than `all`, or fails.
     struct OfAll {

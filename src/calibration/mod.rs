@@ -14,13 +14,13 @@
 //!    q[k] prop. to calibrated(p)[k] * prod over held-out annotations (r, y) of i of pi[r][k][y]^weight
 //!    ```
 //!
-//!    Targets and map are estimated in turn. For a temperature, with biases or without, this is EM for the likelihood of
-//!    the held-out annotations; isotonic regression fits the targets by least squares, class by class. The matrices are
-//!    shrunk towards that of all annotators: see `likelihoods.rs`. Where a model has no confusion matrices, an
-//!    annotator's skill serves as the accuracy for all classes. With a classifier, half of the held-out annotations are
-//!    all annotations of some instances: predictions are compared with these, because the classifier has not seen the
-//!    instances. Posteriors are compared with annotations of instances that keep others. The first annotation of each
-//!    annotator is never held out.
+//!    A temperature, with biases or without, maximises the likelihood of the held-out annotations, whose gradient follows
+//!    from the targets. Isotonic regression fits the targets by least squares, class by class, and map and targets are
+//!    estimated in turn, with a warning where they do not converge. The matrices are shrunk towards that of all
+//!    annotators: see `likelihoods.rs`. Where a model has no confusion matrices, an annotator's skill serves as the
+//!    accuracy for all classes. With a classifier, half of the held-out annotations are all annotations of some
+//!    instances: predictions are compared with these, because the classifier has not seen the instances. Posteriors are
+//!    compared with annotations of instances that keep others. The first annotation of each annotator is never held out.
 //!
 //! # Why
 //! Held-out annotations are noisy: a model that is calibrated to them directly predicts the next annotation instead of
@@ -34,6 +34,7 @@
 mod fit;
 mod held_out;
 mod likelihoods;
+mod memory;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

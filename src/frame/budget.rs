@@ -2,9 +2,9 @@
 //!
 //! # Why
 //! The system kills a process that needs more memory than the machine has, without a message and minutes into its work.
-//! Id tables, numbered rows and posteriors are nearly all the memory of a run, and their sizes are known before they
-//! are allocated. So they are reserved in the same pool as the memory of queries, and a reservation that does not fit
-//! is an error that states its size.
+//! Id tables, numbered rows, posteriors, expected counts and the numbers of a calibration are nearly all the memory of a
+//! run, and their sizes are known before they are allocated. So they are reserved in the same pool as the memory of
+//! queries, and a reservation that does not fit is an error that states its size.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use datafusion::execution::memory_pool::{
     MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation,
 };
 
-use super::annotations::Dims;
+use super::fit_bytes::{FitBytes, FitMemory, QuestionSizes, posteriors_in_words};
 use crate::engine::{bytes_in_words, too_little_memory};
 use crate::error::{Error, Result};
 
@@ -89,14 +89,19 @@ pub(super) struct HeldBytes<'a> {
     rows: usize,
     /// The number of finished questions, the results of which are among the bytes `beside`.
     finished: usize,
-    /// The memory of the model's result for a question.
-    result_bytes: ResultBytes,
+    /// The most working memory of the fit of a finished question: the questions are fitted one after the other.
+    working: usize,
+    /// The memory of the fit that was expected last.
+    expected: FitBytes,
+    /// The memory of the fit of a question.
+    fit_memory: FitMemory,
 }
 
 impl<'a> HeldBytes<'a> {
     /// The memory before the first question is finished; `rows` is the number of annotations of all questions.
-    pub(super) fn new(budget: &'a Budget, result_bytes: ResultBytes, rows: usize) -> Self {
-        Self { budget, beside: 0, rows, finished: 0, result_bytes }
+    pub(super) fn new(budget: &'a Budget, fit_memory: FitMemory, rows: usize) -> Self {
+        let expected = FitBytes::default();
+        Self { budget, beside: 0, rows, finished: 0, working: 0, expected, fit_memory }
     }
 
     /// Adds bytes that are held until the last question is finished.
@@ -110,37 +115,35 @@ impl<'a> HeldBytes<'a> {
     /// When they do not fit.
     pub(super) fn hold(&self, building: usize) -> Result<()> {
         let what = || self.with_finished(format!("{} annotations and their ids", self.rows));
-        self.budget.hold(self.beside.saturating_add(building), what)
+        let held = self.beside.saturating_add(self.working);
+        self.budget.hold(held.saturating_add(building), what)
     }
 
-    /// Reserves the result of the question, which has so many annotations, in addition to the bytes that building its
-    /// frame takes.
+    /// Reserves the memory of the question's fit, in addition to the bytes that building its frame takes.
     ///
     /// # Errors
     /// When they do not fit.
-    pub(super) fn expect_result(
-        &self,
-        building: usize,
-        dims: Dims,
-        annotations: usize,
-    ) -> Result<()> {
-        let Dims { instances, classes, .. } = dims;
-        let own = || format!("posteriors of {instances} instances and {classes} classes");
-        let what = || self.with_finished(own());
-        let held = self.beside.saturating_add(building);
-        let result = (self.result_bytes)(dims, annotations);
-        let Some(all) = result.and_then(|bytes| bytes.checked_add(held)) else {
-            return Err(self.budget.too_little(u64::MAX, &what()));
+    pub(super) fn expect_fit(&mut self, building: usize, sizes: &QuestionSizes) -> Result<()> {
+        let own = (self.fit_memory)(sizes);
+        let all = own.and_then(|own| {
+            let working = own.working.max(self.working);
+            [building, own.kept()?, working].into_iter().try_fold(self.beside, usize::checked_add)
+        });
+        let (Some(own), Some(all)) = (own, all) else {
+            let what = self.with_finished(posteriors_in_words(sizes.dims));
+            return Err(self.budget.too_little(u64::MAX, &what));
         };
         // Stays reserved until the next `hold`.
-        self.budget.hold(all, what)
+        self.budget.hold(all, || self.with_finished(own.text(sizes.dims)))?;
+        self.expected = own;
+        Ok(())
     }
 
-    /// Keeps the bytes of the question's result reserved while further questions are finished: the results of all
-    /// questions are in memory until the tables are written.
-    pub(super) fn keep_result(&mut self, dims: Dims, annotations: usize) {
-        let result = (self.result_bytes)(dims, annotations);
-        self.add_beside(result.unwrap_or(usize::MAX));
+    /// Keeps the result of the fit that was expected last reserved while further questions are finished: the results of
+    /// all questions are in memory until the tables are written.
+    pub(super) fn keep_result(&mut self) {
+        self.add_beside(self.expected.kept().unwrap_or(usize::MAX));
+        self.working = self.working.max(self.expected.working);
         self.finished += 1;
     }
 
@@ -153,32 +156,20 @@ impl<'a> HeldBytes<'a> {
     }
 }
 
-/// Bytes of a model's result for a question of these sizes and so many annotations; `None` where they are too many to
-/// be counted.
-pub type ResultBytes = fn(Dims, usize) -> Option<usize>;
-
-/// [`ResultBytes`] of most models: a probability for each instance and class, and a confusion matrix.
-#[must_use]
-pub fn dense_result_bytes(dims: Dims, _annotations: usize) -> Option<usize> {
-    let cells = [(dims.instances, dims.classes), (dims.classes, dims.labels)];
-    let cells = cells.into_iter().try_fold(0_usize, |sum, (rows, columns)| {
-        rows.checked_mul(columns).and_then(|cells| sum.checked_add(cells))
-    });
-    cells.and_then(|cells| cells.checked_mul(size_of::<f64>()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::engine::EngineSpec;
+    use crate::frame::{Dims, dense_fit_bytes};
 
     fn budget(limit: &str) -> Budget {
         let engine = EngineSpec { memory_limit: Some(limit.to_owned()), ..EngineSpec::default() };
         Budget::new(&engine.session().unwrap().task_ctx(), "test")
     }
 
-    fn dims(instances: usize, classes: usize) -> Dims {
-        Dims { instances, annotators: 1, classes, labels: classes }
+    fn sizes(instances: usize, classes: usize) -> QuestionSizes {
+        let dims = Dims { instances, annotators: 1, classes, labels: classes };
+        QuestionSizes { dims, annotations: 1, columns: 1, gold_roles: Vec::new() }
     }
 
     #[test]
@@ -219,40 +210,63 @@ mod tests {
     #[test]
     fn the_part_that_is_not_counted_is_the_same_in_every_step() {
         let budget = budget("64MiB");
-        let mut held = HeldBytes::new(&budget, |_, _| Some(40 << 20), 1);
+        let of_fit = |_: &QuestionSizes| Some(FitBytes::of_posteriors(40 << 20));
+        let mut held = HeldBytes::new(&budget, Box::new(of_fit), 1);
         held.add_beside(2 << 20);
         held.hold(10 << 20).unwrap();
         assert_eq!(budget.reservation.size(), 11 << 20);
-        held.expect_result(10 << 20, dims(1, 1), 1).unwrap();
+        held.expect_fit(10 << 20, &sizes(1, 1)).unwrap();
         assert_eq!(budget.reservation.size(), 51 << 20);
     }
 
     #[test]
     fn products_that_overflow_are_refused() {
         let budget = budget("64MiB");
-        let held = HeldBytes::new(&budget, dense_result_bytes, 1);
-        assert!(held.expect_result(0, dims(1000, 1000), 1).is_ok());
-        assert!(held.expect_result(0, dims(100_000, 1000), 1).is_err());
-        assert!(held.expect_result(0, dims(usize::MAX / 2, 3), 1).is_err());
+        let mut held = HeldBytes::new(&budget, Box::new(dense_fit_bytes), 1);
+        assert!(held.expect_fit(0, &sizes(1000, 1000)).is_ok());
+        assert!(held.expect_fit(0, &sizes(100_000, 1000)).is_err());
+        assert!(held.expect_fit(0, &sizes(usize::MAX / 2, 3)).is_err());
     }
 
     #[test]
     fn results_of_finished_questions_stay_reserved() {
         let budget = budget("64MiB");
-        let mut held = HeldBytes::new(&budget, dense_result_bytes, 7);
-        // 24 MiB: 2048 instances, and as large a matrix.
-        let dims = dims(2048, 1024);
+        let mut held = HeldBytes::new(&budget, Box::new(dense_fit_bytes), 7);
+        // 24 MiB: 2048 instances, and a matrix of half the size.
+        let sizes = sizes(2048, 1024);
         for _ in 0..2 {
             held.hold(1 << 20).unwrap();
-            held.expect_result(1 << 20, dims, 7).unwrap();
-            held.keep_result(dims, 7);
+            held.expect_fit(1 << 20, &sizes).unwrap();
+            held.keep_result();
         }
         held.hold(1 << 20).unwrap();
-        let error = held.expect_result(1 << 20, dims, 7).unwrap_err().to_string();
+        let error = held.expect_fit(1 << 20, &sizes).unwrap_err().to_string();
         assert!(error.contains("and the posteriors of 2 other questions, take 7"), "{error}");
         let error = held.hold(20 << 20).unwrap_err().to_string();
         let what =
             "7 annotations and their ids, and the posteriors of 2 other questions, take 68 MiB";
+        assert!(error.contains(what), "{error}");
+    }
+
+    /// The working memory of a fit is free again when the next question is fitted.
+    #[test]
+    fn working_memory_is_reserved_once_for_all_questions() {
+        let budget = budget("64MiB");
+        let of_fit = |sizes: &QuestionSizes| {
+            let working = sizes.dims.instances << 20;
+            Some(FitBytes { working, ..FitBytes::of_posteriors(10 << 20) })
+        };
+        let mut held = HeldBytes::new(&budget, Box::new(of_fit), 1);
+        for (instances, reserved) in [(20, 29), (30, 49), (5, 59)] {
+            held.expect_fit(0, &sizes(instances, 2)).unwrap();
+            assert_eq!(budget.reservation.size() >> 20, reserved);
+            held.keep_result();
+        }
+        held.hold(4 << 20).unwrap();
+        assert_eq!(budget.reservation.size() >> 20, 30 + 30 + 4 - 1);
+        let error = held.expect_fit(0, &sizes(6, 2)).unwrap_err().to_string();
+        let what = "posteriors of 6 instances and 2 classes (10 MiB) and working memory (6144 KiB), and the posteriors \
+                    of 3 other questions, take 70 MiB";
         assert!(error.contains(what), "{error}");
     }
 }

@@ -11,6 +11,7 @@ use super::annotation_columns::AnnotationColumns;
 use super::annotations::{Annotations, Dims, Repeated};
 use super::budget::{BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, HeldBytes};
 use super::classes::{LabelAxis, MAX_LABELS, too_many_labels};
+use super::fit_bytes::QuestionSizes;
 use super::gold::{Gold, GoldNumber, GoldRows, Role, UnknownGold};
 use super::id_columns::id_columns;
 use super::ids::{Ids, Interner, NULL};
@@ -199,7 +200,7 @@ impl Collector {
         mut self,
         gold: Option<&GoldRows>,
         spec: &FrameSpec,
-        held: &HeldBytes<'_>,
+        held: &mut HeldBytes<'_>,
     ) -> Result<Finished> {
         let labels_of_rows = self.labels.len();
         let gold_numbers = match gold {
@@ -243,12 +244,19 @@ impl Collector {
             classes: classes.n,
             labels: classes.labels.len(),
         };
-        held.expect_result(building, dims, self.rows.instance.len())?;
         tracing::debug!(instances = dims.instances, annotators = dims.annotators, "numbered");
         let rows = self.rows.renumbered(&instance_rank, &annotator_rank, &classes.rank);
         let mut annotations = Annotations::build(dims, rows, spec.duplicates)
             .map_err(|repeated| answered_again(&repeated, &instances, &annotators))?;
         tracing::debug!(annotations = annotations.len(), "views built");
+        let has = |role: &Role| gold_numbers.iter().any(|g| !g.is_new && g.role == *role);
+        let sizes = QuestionSizes {
+            dims,
+            annotations: annotations.len(),
+            columns: annotations.n_columns(),
+            gold_roles: Role::ALL.into_iter().filter(has).collect(),
+        };
+        held.expect_fit(building, &sizes)?;
         let axis = (&classes, spec.classes.is_some());
         let (gold, unknown) = Gold::resolve(gold_numbers, &instance_rank, axis, &instances)?;
         annotations.trusted = Gold::trusted(&gold, dims.instances);

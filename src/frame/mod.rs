@@ -12,6 +12,7 @@ mod collector;
 mod evidence;
 mod exact_text;
 mod features;
+mod fit_bytes;
 mod gold;
 mod id_columns;
 mod ids;
@@ -31,11 +32,12 @@ pub use annotations::{
     AnnotationRows, Annotations, ColumnRange, Dims, Duplicates, ITEMS_PER_BLOCK, InstanceRange,
     MAX_RANGES, Repeated, WeightIter, WeightSlice, ranges_of_instances,
 };
-pub use budget::{BYTES_PER_ANNOTATION, ResultBytes, dense_result_bytes};
+pub use budget::BYTES_PER_ANNOTATION;
 pub(crate) use classes::MAX_LABELS;
 pub use evidence::{Evidence, QuestionFeatures};
 pub(crate) use exact_text::cast_exact_text;
 pub use features::{Features, Matrix, MatrixWriter, NumberType, Scratch, number_columns};
+pub use fit_bytes::{FitBytes, FitBytesOf, FitMemory, QuestionSizes, dense_fit_bytes};
 pub use gold::{Gold, Role, UnknownGold};
 pub use id_columns::{check_type_of_features, check_types_of_gold};
 pub use ids::Ids;

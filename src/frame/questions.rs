@@ -110,7 +110,7 @@ impl Questions {
         let Some(ids) = self.ids else {
             let only = self.collectors.into_values();
             return only
-                .map(|collector| match collector.finish(gold, spec, &held)? {
+                .map(|collector| match collector.finish(gold, spec, &mut held)? {
                     Finished::Frame(frame) => Ok((*frame, gold.cloned())),
                     Finished::Nothing(found) => Err(nothing_left(&found.rejects)),
                 })
@@ -125,12 +125,12 @@ impl Questions {
         for (number, collector) in by_rank.collect::<BTreeMap<_, _>>() {
             let question = Ids::in_order(ids.rows(std::iter::once(Some(number)))?);
             let gold = gold.as_ref().and_then(|gold| gold.get(number as usize));
-            let finished = collector.finish(gold, spec, &held);
+            let finished = collector.finish(gold, spec, &mut held);
             // A question that is the only one tells nothing about an error.
             let subject = (ids.len() > 1).then(|| subject_of(&question));
             match finished.map_err(|e| e.about_some(subject))? {
                 Finished::Frame(frame) => {
-                    held.keep_result(frame.annotations.dims(), frame.annotations.len());
+                    held.keep_result();
                     frames.push((Frame { question: Some(question), ..*frame }, gold.cloned()));
                 }
                 Finished::Nothing(Unlabelled { rejects, instances, held_out }) => {
@@ -272,7 +272,8 @@ mod tests {
 
     use super::*;
     use crate::engine::EngineSpec;
-    use crate::frame::budget::{BYTES_PER_TIME, BYTES_PER_WEIGHT, dense_result_bytes};
+    use crate::frame::budget::{BYTES_PER_TIME, BYTES_PER_WEIGHT};
+    use crate::frame::dense_fit_bytes;
 
     /// Annotations, some of which cannot be used; `more` names the columns in addition to the ids.
     fn batch(from: i64, more: &[&str]) -> RecordBatch {
@@ -313,7 +314,7 @@ mod tests {
             let whole = concat_batches(&parts[0].schema(), &parts).unwrap();
             let frame = |batches: &[RecordBatch]| {
                 let questions = questions(batches, &spec, &budget);
-                let held = HeldBytes::new(&budget, dense_result_bytes, questions.rows());
+                let held = HeldBytes::new(&budget, Box::new(dense_fit_bytes), questions.rows());
                 questions.finish(None, &spec, held, &mut Run::new(0)).unwrap().remove(0).0
             };
             let (parts, whole) = (frame(&parts), frame(&[whole]));

@@ -15,9 +15,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::batch_bytes::BytesInFlight;
-use super::budget::{Budget, HeldBytes, ResultBytes};
+use super::budget::{Budget, HeldBytes};
 use super::evidence::QuestionFeatures;
 use super::features::{FeatureReader, Features, Scratch};
+use super::fit_bytes::FitMemory;
 use super::gold::{Gold, GoldRows};
 use super::ids::{IdIndex, Ids};
 use super::questions::Questions;
@@ -38,8 +39,8 @@ pub struct Relations {
     pub features: Option<(DataFrame, Scratch)>,
     /// The features of annotators.
     pub annotator_features: Option<DataFrame>,
-    /// The memory of the model's result, which is reserved before the model is fitted.
-    pub result_bytes: ResultBytes,
+    /// The memory of the model's fit, which is reserved before the model is fitted.
+    pub fit_memory: FitMemory,
 }
 
 /// Reads the relations into one frame for each question, sorted by question.
@@ -48,7 +49,7 @@ pub struct Relations {
 /// When a file cannot be read, a column has an unusable type, gold contradicts itself, repeated answers are an error,
 /// a row of features is not usable, or no usable annotation is left.
 pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> Result<Vec<Frame>> {
-    let Relations { annotations, gold, features, annotator_features, result_bytes } = relations;
+    let Relations { annotations, gold, features, annotator_features, fit_memory } = relations;
     let gold_budget = Budget::new(&annotations.task_ctx(), "gold");
     let gold = match gold {
         Some(query) => Some(catch_panics(GoldRows::read(query, &gold_budget, run)).await?),
@@ -66,7 +67,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> R
     };
     let budget = Budget::new(&annotations.task_ctx(), "annotations");
     read_annotations(annotations, &mut questions, &budget, run).await?;
-    let held = HeldBytes::new(&budget, result_bytes, questions.rows());
+    let held = HeldBytes::new(&budget, fit_memory, questions.rows());
     let pool = run.pool();
     let frames = tokio::task::block_in_place(|| {
         pool.install(|| questions.finish(gold.as_ref(), spec, held, run))

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use super::posterior::Posterior;
 use super::sparse_posterior::{SparsePosterior, StoredRow};
-use crate::frame::{Annotations, Dims};
+use crate::frame::{Annotations, Dims, FitBytes, QuestionSizes};
 
 /// P(class given everything observed) of a fit, one row per instance.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,6 +45,12 @@ impl FittedPosterior {
             return SparsePosterior::most_bytes(dims, annotations);
         }
         dims.instances.checked_mul(dims.classes)?.checked_mul(size_of::<f64>())
+    }
+
+    /// The memory of a fit that counts votes: see [`FitBytesOf`](crate::frame::FitBytesOf).
+    #[must_use]
+    pub fn fit_bytes_of_votes(sizes: &QuestionSizes) -> Option<FitBytes> {
+        Self::bytes_of_votes(sizes.dims, sizes.annotations).map(FitBytes::of_posteriors)
     }
 
     /// The number of instances.

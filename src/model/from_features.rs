@@ -27,11 +27,22 @@ pub(super) fn no_examples() -> Error {
         .help("the ids must be the same as in the annotations")
 }
 
-/// The warning that `without` of `all` instances have no features.
-pub(super) fn without_features(without: usize, all: usize) -> String {
-    format!(
-        "{without} of {all} annotated instances have no features: their labels follow from annotations alone"
-    )
+/// The warning that some annotated instances have no features; `None` where all have them. An instance without
+/// annotations, such as one whose rows were all rejected, has no label either way.
+pub(super) fn without_features(
+    a: &Annotations,
+    has_features: impl Fn(usize) -> bool,
+) -> Option<String> {
+    let (mut all, mut without) = (0, 0);
+    for i in (0..a.dims().instances).filter(|i| !a.columns_of_instance(*i).is_empty()) {
+        all += 1;
+        without += usize::from(!has_features(i));
+    }
+    (without > 0).then(|| {
+        format!(
+            "{without} of {all} annotated instances have no features: their labels follow from annotations alone"
+        )
+    })
 }
 
 /// Warns of features of annotators that some annotators lack, or that the model of this kind does not read.
@@ -137,6 +148,19 @@ mod tests {
     use super::*;
     use crate::frame::Dims;
     use crate::testing::{annotations, tiny, weighted};
+
+    /// Nobody annotates instance 1, and instance 3 is trusted alone.
+    #[test]
+    fn only_annotated_instances_are_warned_to_have_no_features() {
+        let mut a = annotations(
+            Dims { instances: 4, annotators: 1, classes: 2, labels: 2 },
+            &[(0, 0, 0), (2, 0, 1)],
+        );
+        a.trusted = Some(vec![None, None, None, Some(1)]);
+        assert_eq!(without_features(&a, |i| i == 0 || i == 2), None);
+        let warning = without_features(&a, |i| i == 0).unwrap();
+        assert!(warning.starts_with("1 of 2 annotated instances have no features"), "{warning}");
+    }
 
     #[test]
     fn only_a_second_annotator_makes_a_second_annotation() {

@@ -6,8 +6,6 @@
 //! An M-step needs a few ascent steps from a good start, and the same bits on any number of threads. Here sums over
 //! parameters have one fixed order; the objective function must fix the order of its own sums.
 
-use std::convert::Infallible;
-
 /// The number of [`Correction`]s that are kept.
 const MEMORY: usize = 8;
 
@@ -23,18 +21,6 @@ const MAX_HALVINGS: usize = 30;
 
 /// Moves `x` uphill until no component of the gradient exceeds `tolerance`, for at most `max_iter` iterations; `f`
 /// writes the gradient at a point and returns the value. The value never decreases. Returns the value at the final `x`.
-pub fn maximise(
-    x: &mut Vec<f64>,
-    mut f: impl FnMut(&[f64], &mut [f64]) -> f64,
-    tolerance: f64,
-    max_iter: u32,
-) -> f64 {
-    let infallible = |x: &[f64], gradient: &mut [f64]| Ok::<f64, Infallible>(f(x, gradient));
-    let Ok(value) = try_maximise(x, infallible, tolerance, max_iter);
-    value
-}
-
-/// The same for a function that can fail.
 ///
 /// # Errors
 /// The errors of `f`; `x` is then the last point that the search reached.
@@ -132,7 +118,20 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
     use super::*;
+
+    fn maximise(
+        x: &mut Vec<f64>,
+        mut f: impl FnMut(&[f64], &mut [f64]) -> f64,
+        tolerance: f64,
+        max_iter: u32,
+    ) -> f64 {
+        let infallible = |x: &[f64], gradient: &mut [f64]| Ok::<f64, Infallible>(f(x, gradient));
+        let Ok(value) = try_maximise(x, infallible, tolerance, max_iter);
+        value
+    }
 
     #[test]
     fn the_top_of_a_curved_ridge_is_found() {

@@ -46,7 +46,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Error, Problem, Result, did_you_mean};
-use crate::frame::{Evidence, Matrix, ResultBytes, dense_result_bytes};
+use crate::frame::{Evidence, FitBytesOf, Matrix, dense_fit_bytes};
 use crate::run::Run;
 use crate::spec::Problems;
 #[cfg(feature = "neural")]
@@ -54,6 +54,7 @@ pub use classifier::NetworkClassifierSpec;
 pub use classifier::{
     ClassifierKind, ClassifierSpec, Criterion, ForestSpec, LogisticSpec, TreeSpec,
 };
+use confusion::Confusion;
 use fitted::Fitted;
 use posterior::Posterior;
 
@@ -74,7 +75,8 @@ pub trait Spec:
     fn paper() -> Option<Self> {
         None
     }
-    /// Whether a fit with these parameters estimates P(class), by which ties may be broken.
+    /// Whether a fit with these parameters estimates P(class), by which ties may be broken: a prior that is the same for
+    /// all classes, whatever the data, breaks none.
     fn estimates_prior(&self) -> bool {
         false
     }
@@ -186,8 +188,8 @@ pub struct ModelKind {
     pub needs_features: bool,
     /// Predicts with a saved model of this kind; `None` for a kind that learns no classifier.
     pub predict: Option<Predict>,
-    /// The memory of its result.
-    pub result_bytes: ResultBytes,
+    /// The memory of its fit.
+    pub fit_bytes: FitBytesOf,
     load: fn(Value) -> Result<LoadedModel, serde_json::Error>,
 }
 
@@ -214,7 +216,7 @@ impl ModelKind {
     }
 
     const fn em<E: em::EmSteps + Spec>() -> Self {
-        Self::fitted_by::<E, em::Em<E>>()
+        Self { fit_bytes: Confusion::fit_bytes, ..Self::fitted_by::<E, em::Em<E>>() }
     }
 
     #[cfg(feature = "neural")]
@@ -236,7 +238,7 @@ impl ModelKind {
             properties: S::PROPERTIES,
             needs_features: false,
             predict: None,
-            result_bytes: dense_result_bytes,
+            fit_bytes: dense_fit_bytes,
             load: |value| {
                 let spec: S = serde_json::from_value(preset::apply::<S>(value))?;
                 let parameters = serde_json::to_value(&spec)?;
@@ -317,7 +319,11 @@ mod tests {
         let estimates = |kind: &str, parameters: Value| {
             model_kind(kind).unwrap().load(parameters).unwrap().estimates_prior
         };
-        assert!(!estimates("majority_vote", json!({})) && estimates("dawid_skene", json!({})));
+        assert!(!estimates("majority_vote", json!({})) && !estimates("glad", json!({})));
+        for kind in ["dawid_skene", "one_coin"] {
+            assert!(estimates(kind, json!({})), "{kind}");
+            assert!(!estimates(kind, json!({"fixed_prior": true})), "{kind}");
+        }
         for (kind, without, with) in [
             ("dl", json!({}), json!({"aggregator": {"kind": "dawid_skene"}})),
             ("max_mig", json!({"prior": "votes"}), json!({"prior": "learned"})),

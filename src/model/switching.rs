@@ -5,6 +5,9 @@
 //! best value over all column permutations (an assignment problem). A class whose expected count is below
 //! [`MIN_OBSERVED_COUNT`] does not occur, since a fit leaves a tiny count of every class, and no row gains by a label
 //! that was never given: the matrix has the other rows and columns only.
+//!
+//! The check warns and relabels nothing: gold that trains is clamped, so that it holds the classes in their places during
+//! the fit, and other gold is not for the model to see.
 
 use pathfinding::kuhn_munkres::kuhn_munkres;
 use pathfinding::matrix::Matrix;

@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::calibration::{calibrate, check_data};
 use crate::decide::{Tally, TieSeed};
 use crate::error::{Error, Problem, Result};
-use crate::frame::{Frame, Relations, Scratch, collect, dense_result_bytes};
+use crate::frame::{Frame, QuestionSizes, Relations, Scratch, collect};
 use crate::gate::Measures;
 use crate::model::{Model, model_kind};
 use crate::redact::{redacted, redacted_json};
@@ -118,13 +118,15 @@ async fn read_relations(
     run: &mut Run,
 ) -> Result<Vec<Frame>> {
     let kind = model_kind(&spec.model.kind)?;
+    let (calibration, of_model) = (spec.calibration.clone(), kind.fit_bytes);
+    let threads = run.pool().current_num_threads();
+    let fit_memory = move |sizes: &QuestionSizes| calibration.fit_bytes(of_model, threads, sizes);
     let mut relations = Relations {
         annotations: source.annotations(ctx).await?,
         gold: source.gold(ctx).await?,
         features: None,
         annotator_features: None,
-        // Calibrated posteriors are dense.
-        result_bytes: if spec.calibration.is_on() { dense_result_bytes } else { kind.result_bytes },
+        fit_memory: Box::new(fit_memory),
     };
     if kind.needs_features {
         let features = source.features(ctx, run).await?;

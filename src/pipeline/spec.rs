@@ -91,7 +91,10 @@ impl PipelineSpec {
                         Problem::new(format!("`{}` has no prior to break ties by", self.model.kind))
                             .at(format!("{place}: decide.ties"))
                             .found("\"by_prior\"")
-                            .help("choose another value, or a model that estimates P(class), such as dawid_skene"),
+                            .help(
+                                "choose another value, or a model that estimates P(class), such as dawid_skene without \
+                                 fixed_prior",
+                            ),
                     );
                 }
                 let place = format!("{place}: model");

@@ -70,6 +70,9 @@ static SHARED_POOL: LazyLock<Arc<ThreadPool>> = LazyLock::new(|| {
     Arc::new(pool.unwrap_or_else(|e| panic!("failed to spawn thread: {e}")))
 });
 
+/// The section of the pipeline file with the parameters of the model.
+const MODEL_SECTION: &str = "model";
+
 /// The memory of a run that is not told how much it has.
 const DEFAULT_MEMORY: usize = 8 << 30;
 
@@ -93,6 +96,8 @@ pub struct Run {
     before_subject: usize,
     /// The part of the fit that the next warnings come from, where it is not the fit itself.
     part_of_fit: Option<&'static str>,
+    /// The section of the pipeline file with the parameters of the model that is fitted.
+    model_section: &'static str,
     /// The warnings of [`Run::warn_of_machine`], of this run and of all its clones.
     of_machine: Arc<Mutex<Vec<String>>>,
     checkpoint: Option<PathBuf>,
@@ -113,6 +118,7 @@ impl Run {
             subject: None,
             before_subject: 0,
             part_of_fit: None,
+            model_section: MODEL_SECTION,
             of_machine: Arc::default(),
             checkpoint: None,
         }
@@ -207,6 +213,24 @@ impl Run {
     /// Begins all further warnings with a part of the fit, such as one without some annotations, after the subject.
     pub(crate) fn warn_of_part(&mut self, part: Option<&'static str>) {
         self.part_of_fit = part;
+    }
+
+    /// Fits a model that is a part of another one, with its parameters in `section`: messages name its keys there.
+    #[cfg(feature = "neural")]
+    pub(crate) fn in_section<R>(
+        &mut self,
+        section: &'static str,
+        fit: impl FnOnce(&mut Self) -> R,
+    ) -> R {
+        let outer = std::mem::replace(&mut self.model_section, section);
+        let fitted = fit(self);
+        self.model_section = outer;
+        fitted
+    }
+
+    /// The key of a parameter of the model that is fitted, in messages.
+    pub(crate) fn model_key(&self, parameter: &str) -> String {
+        format!("{}.{parameter}", self.model_section)
     }
 
     /// Reports a warning, and keeps it for the table `run`; once only, if it is repeated about the same subject.

@@ -78,7 +78,7 @@ impl OutcomeTable for RunTable {
             column(
                 "converged",
                 ColumnType::Fixed(DataType::Boolean),
-                "whether the fit met its stop rule",
+                "whether the fit met its stop rule; false where `tol = 0` asked for all iterations",
             ),
             column("device", TEXT, "device of the fit, such as `cpu` or `cuda:0`"),
             column("seconds_reading", REAL, "wall time of reading"),

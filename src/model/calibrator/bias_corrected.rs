@@ -1,12 +1,14 @@
 //! A temperature for all rows and a bias for each class: the calibrated probabilities are proportional to
 //! `p[k] ^ (1 / temperature) * exp(bias[k])`.
 
+use std::convert::Infallible;
+
 use rayon::prelude::*;
 
-use super::points::{Points, rounded};
+use super::points::{Points, TargetKind, rounded};
 use super::temperature::{self, MAX_TEMPERATURE, MIN_TEMPERATURE, log};
 use crate::frame::ITEMS_PER_BLOCK;
-use crate::model::lbfgs::maximise;
+use crate::model::lbfgs::try_maximise;
 
 /// At the maximum, no component of the mean gradient exceeds this.
 const TOLERANCE: f64 = 1e-9;
@@ -26,14 +28,30 @@ const MAX_BIAS: f64 = 30.0;
 /// with targets as for a temperature alone. The prior of the biases, a standard normal, dominates where a class has few
 /// points or none.
 pub(super) fn fit(points: &Points, smoothing: f64) -> (f64, Vec<f64>) {
-    let (n, total) = (points.n_classes, points.weight());
     let alone = temperature::fit(points, smoothing);
+    let Ok(fitted) = fit_from(alone, points, smoothing, || Ok::<(), Infallible>(()));
+    fitted
+}
+
+/// The same, from the temperature that fits without biases. Where the targets are likelihoods, the terms are those of
+/// [`temperature::fit_latent`] in place of the sum over the points.
+///
+/// # Errors
+/// Those of `check`, which is called before each evaluation.
+pub(super) fn fit_from<E>(
+    alone: f64,
+    points: &Points,
+    smoothing: f64,
+    check: impl Fn() -> Result<(), E>,
+) -> Result<(f64, Vec<f64>), E> {
+    let (n, total) = (points.n_classes, points.weight());
     let rows = ScoredRows {
         points,
         logs: points.probabilities.iter().map(|p| log(*p) / alone).collect(),
         uniform: smoothing / (total + smoothing),
     };
-    let objective = |x: &[f64], gradient: &mut [f64], fixed: bool| {
+    let objective = |x: &[f64], gradient: &mut [f64], fixed: bool| -> Result<f64, E> {
+        check()?;
         let mut value = rows.log_likelihood(x, gradient) / total;
         gradient.iter_mut().for_each(|g| *g /= total);
         for (bias, g) in x[1..].iter().zip(&mut gradient[1..]) {
@@ -43,19 +61,19 @@ pub(super) fn fit(points: &Points, smoothing: f64) -> (f64, Vec<f64>) {
         if fixed {
             gradient[0] = 0.0;
         }
-        value
+        Ok(value)
     };
     // x[0] is the temperature that fits without biases, divided by the one with biases.
     let mut x = vec![0.0; n + 1];
     x[0] = 1.0;
-    maximise(&mut x, |x, gradient| objective(x, gradient, false), TOLERANCE, MAX_ITER);
+    try_maximise(&mut x, |x, gradient| objective(x, gradient, false), TOLERANCE, MAX_ITER)?;
     let bounds = (alone / MAX_TEMPERATURE, alone / MIN_TEMPERATURE);
     if x[0] < bounds.0 || x[0] > bounds.1 {
         x[0] = x[0].clamp(bounds.0, bounds.1);
-        maximise(&mut x, |x, gradient| objective(x, gradient, true), TOLERANCE, MAX_ITER);
+        try_maximise(&mut x, |x, gradient| objective(x, gradient, true), TOLERANCE, MAX_ITER)?;
     }
     let biases = x[1..].iter().map(|bias| rounded(bias.clamp(-MAX_BIAS, MAX_BIAS)));
-    (rounded(alone / x[0]), biases.collect())
+    Ok((rounded(alone / x[0]), biases.collect()))
 }
 
 /// Calibrates a row.
@@ -104,7 +122,8 @@ impl ScoredRows<'_> {
         blocks.iter().map(|(value, _)| value).sum()
     }
 
-    /// The log-likelihood of a point's target; `row` is a buffer for the calibrated row.
+    /// The log-likelihood of a point's target; `row` is a buffer for the calibrated row. The gradient of that of evidence is
+    /// the one of a target that is the distribution of the class given the evidence.
     fn of_row(&self, i: usize, x: &[f64], row: &mut [f64], gradient: &mut [f64]) -> f64 {
         let n = self.points.n_classes;
         let (logs, targets) =
@@ -115,11 +134,22 @@ impl ScoredRows<'_> {
         let sum: f64 = row.iter().sum();
         let log_sum = sum.ln();
         let weight = self.points.weights[i];
-        let mut value = 0.0;
+        let (known, uniform) = (1.0 - self.uniform, self.uniform / n as f64);
+        let is_latent = self.points.target_kind == TargetKind::Likelihood;
+        let joint: f64 = row.iter().zip(targets).map(|(p, l)| p * l).sum();
+        let mut value =
+            if is_latent { known * (joint.max(f64::MIN_POSITIVE).ln() - log_sum) } else { 0.0 };
         for k in 0..n {
-            let target = targets[k] * (1.0 - self.uniform) + self.uniform / n as f64;
+            let own = match (is_latent, joint > 0.0) {
+                (false, _) => targets[k],
+                (true, true) => row[k] * targets[k] / joint,
+                // Underflow: the evidence says nothing.
+                (true, false) => row[k] / sum,
+            };
+            let target = known * own + uniform;
             let missing = weight * (target - row[k] / sum);
-            value += target * (score(k) - most - log_sum);
+            let in_value = if is_latent { uniform } else { target };
+            value += in_value * (score(k) - most - log_sum);
             gradient[0] += missing * logs[k];
             gradient[k + 1] += missing;
         }
@@ -164,6 +194,29 @@ mod tests {
         let mut row = [0.2, 0.8];
         apply(temperature, &biases, &mut row);
         assert!((row[0] - 0.4).abs() < 1e-5, "{row:?}");
+    }
+
+    /// At uneven points whose classes are not known.
+    #[test]
+    fn the_gradient_of_the_likelihood_of_evidence_is_that_of_differences() {
+        let mut points = Points::of_likelihoods(3, 3);
+        points.push(&[0.97, 0.02, 0.01], &[1.0, 0.3, 0.5], 2.0);
+        points.push(&[0.05, 0.9, 0.05], &[0.2, 0.1, 1.0], 1.0);
+        points.push(&[0.2, 0.1, 0.7], &[0.25, 0.0, 0.75], 1.5);
+        let logs = points.probabilities.iter().map(|p| log(*p)).collect();
+        let rows = ScoredRows { points: &points, logs, uniform: 0.1 };
+        let (x, step) = ([0.7, 0.2, -0.3, 0.1], 1e-5);
+        let (mut gradient, mut ignored) = ([0.0; 4], [0.0; 4]);
+        rows.log_likelihood(&x, &mut gradient);
+        for (n, got) in gradient.iter().enumerate() {
+            let mut at = |d: f64| {
+                let mut x = x;
+                x[n] += d;
+                rows.log_likelihood(&x, &mut ignored)
+            };
+            let want = (at(step) - at(-step)) / (2.0 * step);
+            assert!((got - want).abs() < 1e-6, "{n}: {got} is not {want}");
+        }
     }
 
     /// A single point of weight 1 in class 0 of (0.5, 0.5): d = b0 - b1 is greatest where sigmoid(-d) = d / 2, which is

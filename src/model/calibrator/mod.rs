@@ -5,6 +5,7 @@
 
 mod bias_corrected;
 mod isotonic;
+mod latent;
 mod points;
 mod temperature;
 
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::posterior::Posterior;
 pub use isotonic::Isotonic;
+pub(crate) use latent::LatentFit;
 pub use points::Points;
 
 /// The map from the model's probabilities to calibrated ones.
@@ -85,14 +87,15 @@ impl Calibrator {
                 let (temperature, biases) = bias_corrected::fit(points, smoothing);
                 Some(Self::BiasCorrectedTemperature { temperature, biases })
             }
-            Method::Isotonic => {
-                // Sorted first, so that no thread waits for the orders while it fits a class.
-                points.orders();
-                let of = |k| Isotonic::fit(points, k, smoothing);
-                let classes = (0..points.n_classes).into_par_iter().map(of).collect();
-                Some(Self::Isotonic { classes })
-            }
+            Method::Isotonic => Some(Self::isotonic(smoothing, points)),
         }
+    }
+
+    fn isotonic(smoothing: f64, points: &Points) -> Self {
+        // Sorted first, so that no thread waits for the orders while it fits a class.
+        points.orders();
+        let of = |k| Isotonic::fit(points, k, smoothing);
+        Self::Isotonic { classes: (0..points.n_classes).into_par_iter().map(of).collect() }
     }
 
     /// Calibrates one row; a row of zeros stays as it is.

@@ -4,27 +4,54 @@ use std::sync::OnceLock;
 
 use rayon::prelude::*;
 
-/// The data that a [`Calibrator`](super::Calibrator) is fitted to: rows of probabilities, their true classes as
-/// distributions, and their weights.
+/// The data that a [`Calibrator`](super::Calibrator) is fitted to: rows of probabilities, what is known of their true
+/// classes, and their weights.
 ///
 /// # Shapes
 /// `probabilities` and `targets` are `[points, classes]`, row-major; `weights` is `[points]`.
 #[derive(Debug, Clone)]
 pub struct Points {
-    pub(crate) n_classes: usize,
-    pub(crate) probabilities: Vec<f64>,
-    pub(crate) targets: Vec<f64>,
+    pub(super) n_classes: usize,
+    pub(super) probabilities: Vec<f64>,
+    pub(super) targets: Vec<f64>,
+    pub(super) target_kind: TargetKind,
     pub(super) weights: Vec<f64>,
     /// The points by rounded probability, for each class: see [`Points::orders`].
     orders: OnceLock<Vec<Vec<u32>>>,
+}
+
+/// What the targets of [`Points`] are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TargetKind {
+    /// The distribution of the point's class.
+    Distribution,
+    /// P(evidence about the point given each class), up to a factor for each point.
+    Likelihood,
 }
 
 impl Points {
     /// No points yet.
     #[must_use]
     pub fn new(n_classes: usize) -> Self {
-        let (probabilities, targets, weights) = (Vec::new(), Vec::new(), Vec::new());
-        Self { n_classes, probabilities, targets, weights, orders: OnceLock::new() }
+        Self::with_capacity(n_classes, TargetKind::Distribution, 0)
+    }
+
+    /// No points yet, with room for `n_points` whose class is not known: each target is P(evidence about the point given
+    /// each class), up to a factor.
+    pub(crate) fn of_likelihoods(n_classes: usize, n_points: usize) -> Self {
+        Self::with_capacity(n_classes, TargetKind::Likelihood, n_points)
+    }
+
+    fn with_capacity(n_classes: usize, target_kind: TargetKind, n_points: usize) -> Self {
+        let cells = || Vec::with_capacity(n_points * n_classes);
+        Self {
+            n_classes,
+            probabilities: cells(),
+            targets: cells(),
+            target_kind,
+            weights: Vec::with_capacity(n_points),
+            orders: OnceLock::new(),
+        }
     }
 
     /// Adds a row whose class is known. A row of zeros carries no information and is left out.
@@ -34,7 +61,7 @@ impl Points {
         self.push(probabilities, &target, weight);
     }
 
-    /// Adds a row whose class has the distribution `target`. A row of zeros or without weight carries no information
+    /// Adds a row with its target: the distribution of its class, unless the targets are likelihoods. A row of zeros or without weight carries no information
     /// and is left out.
     pub fn push(&mut self, probabilities: &[f64], target: &[f64], weight: f64) {
         if probabilities.iter().any(|p| *p > 0.0) && weight > 0.0 {

@@ -28,7 +28,9 @@
 //! never used have the floor too, so that a row without mass is uniform over all labels; from the Matlab code of Zhang
 //! et al., which skips zero cells and so treats an impossible answer as a certain one. As in crowd-kit, the floor is one
 //! of counts, before the division. With many classes, few annotations and no smoothing it matters: after two steps, a
-//! row may consist of nothing but counts near the floor, and another floor gives other posteriors.
+//! row may consist of nothing but counts near the floor, and another floor gives other posteriors. The matrices start
+//! from the votes alone, not from counts of earlier data as crowd-kit's `initial_error` can; and a skill is the plain mean
+//! of a matrix's diagonal, whatever the class shares.
 //!
 //! ```
 //! use labelmill::model::{Model, em::{DawidSkene, Em}};
@@ -54,7 +56,7 @@ use crate::model::Spec;
 use crate::model::confusion::{Cells, Confusion, Smoothing};
 use crate::model::fitted::Report;
 use crate::model::posterior::Posterior;
-use crate::run::Cancel;
+use crate::run::{Cancel, Run};
 
 /// Dawid-Skene: a confusion matrix for each annotator, by maximum likelihood.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -81,7 +83,7 @@ impl Spec for DawidSkene {
     const SOURCE: &'static str = "Dawid and Skene 1979, doi:10.2307/2346806";
 
     fn estimates_prior(&self) -> bool {
-        true
+        !self.fixed_prior
     }
 }
 
@@ -147,8 +149,8 @@ impl EmSteps for DawidSkene {
         Report { skill, prior: Some(prior), confusion: Some(confusion), ..Report::default() }
     }
 
-    fn caution(&self, a: &Annotations) -> Option<String> {
-        few_annotations(a, self.smoothing, self.diagonal)
+    fn caution(&self, a: &Annotations, run: &Run) -> Option<String> {
+        few_annotations(a, self.smoothing, self.diagonal, run)
     }
 
     fn stop(&self) -> &StopRule {
@@ -165,7 +167,12 @@ const FEW_PER_CLASS: usize = 5;
 
 /// The warning that annotators have few annotations for matrices with these pseudo-counts. There is none with any
 /// pseudo-count: without them, a single annotation sets a whole row of the annotator's matrix, and so confirms itself.
-pub(crate) fn few_annotations(a: &Annotations, smoothing: f64, diagonal: f64) -> Option<String> {
+pub(crate) fn few_annotations(
+    a: &Annotations,
+    smoothing: f64,
+    diagonal: f64,
+    run: &Run,
+) -> Option<String> {
     let mut rows: Vec<u32> = (0..a.dims().annotators).map(|r| a.rows_of_annotator(r)).collect();
     if rows.is_empty() || a.dims().classes < 2 || smoothing > 0.0 || diagonal > 0.0 {
         return None;
@@ -177,8 +184,9 @@ pub(crate) fn few_annotations(a: &Annotations, smoothing: f64, diagonal: f64) ->
     ((median as usize) < enough).then(|| {
         format!(
             "half of the annotators have fewer than {enough} annotations, few for a {n} x {n} confusion matrix: set \
-             model.smoothing between 0.01 and 0.1, or compare with majority_vote",
-            n = a.dims().classes
+             {key} between 0.01 and 0.1, or compare with majority_vote",
+            n = a.dims().classes,
+            key = run.model_key("smoothing")
         )
     })
 }
@@ -188,7 +196,6 @@ mod tests {
     use super::*;
     use crate::model::Model as _;
     use crate::model::em::Em;
-    use crate::run::Run;
     use crate::testing::{fit, iterations, tiny};
 
     /// The second fit has fewer annotations than the first.

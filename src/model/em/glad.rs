@@ -43,10 +43,10 @@ use super::kernels::Prior;
 use super::kernels::log_domain::{LogLikelihood, e_step};
 use super::{EmSteps, Objective, Start, StopRule};
 use crate::error::Result;
-use crate::frame::{Annotations, ITEMS_PER_BLOCK};
+use crate::frame::{Annotations, Dims, FitBytes, ITEMS_PER_BLOCK, QuestionSizes};
 use crate::model::Spec;
 use crate::model::fitted::Report;
-use crate::model::lbfgs::try_maximise;
+use crate::model::lbfgs::{NUMBERS_OF_SEARCH, try_maximise};
 use crate::model::numerics::ln_sigmoid;
 use crate::model::posterior::Posterior;
 use crate::run::{Cancel, Run};
@@ -76,9 +76,16 @@ impl Spec for Glad {
     const SUMMARY: &'static str =
         "an ability for each annotator and a difficulty for each instance";
     const SOURCE: &'static str = "Whitehill et al. 2009, NeurIPS";
+}
 
-    fn estimates_prior(&self) -> bool {
-        true
+impl Glad {
+    /// The memory of its fit: there are no matrices, but an M-step searches over the parameters of all annotators and
+    /// instances.
+    pub(super) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
+        let Dims { instances, annotators, classes, .. } = sizes.dims;
+        let bytes = |n: usize, each: usize| n.checked_mul(each)?.checked_mul(size_of::<f64>());
+        let working = bytes(instances.checked_add(annotators)?, NUMBERS_OF_SEARCH)?;
+        Some(FitBytes { working, ..FitBytes::of_posteriors(bytes(instances, classes)?) })
     }
 }
 
@@ -258,8 +265,16 @@ impl<'a> MStepObjective<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::Dims;
     use crate::testing::{fit, tiny, weighted};
+
+    /// L-BFGS holds 23 numbers for each parameter.
+    #[test]
+    fn the_memory_of_a_search_is_more_than_that_of_the_posteriors() {
+        let dims = Dims { instances: 3_000_000, annotators: 1000, classes: 2, labels: 2 };
+        let sizes = QuestionSizes { dims, annotations: 1, columns: 1, gold_roles: Vec::new() };
+        let want = FitBytes { posteriors: 48_000_000, matrices: 0, working: 3_001_000 * 184 };
+        assert_eq!(Glad::fit_bytes(&sizes), Some(want));
+    }
 
     #[test]
     fn the_first_e_step_is_that_worked_out_by_hand() {

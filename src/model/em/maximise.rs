@@ -23,8 +23,16 @@ pub(crate) struct Optimum<P> {
     pub(crate) stop: Stop,
 }
 
+/// The least gain for each annotation by which a further start replaces an earlier one, with a tolerance of 0: objectives
+/// that differ by less differ by rounding.
+const MIN_GAIN: f64 = 1e-9;
+
 /// The best run of the loop from all starts, with the parameters that an M-step estimates from its posterior; and the
-/// steps of all runs.
+/// steps of all runs. Of starts whose objectives are equal, within the tolerance of the loop, the earliest counts.
+///
+/// # Why
+/// The objective of a solution with exchanged classes is the same but for rounding, and two runs to one optimum end
+/// within the tolerance. The first start, at the votes, keeps the classes in their places; a start with noise may not.
 ///
 /// # Errors
 /// When the run is cancelled, a step fails, a checkpoint cannot be read or written, or the loop does not converge and the
@@ -37,18 +45,19 @@ pub(crate) fn maximise<E: EmSteps>(
 ) -> Result<(Optimum<E::Params>, Vec<TraceRow>)> {
     let stop = steps.stop();
     run.progress.begin(kind, Some(u64::from(stop.max_iter)));
-    if let Some(caution) = steps.caution(a) {
+    if let Some(caution) = steps.caution(a, run) {
         run.warn(caution);
     }
     let mut params = steps.params(a);
     let resumed = steps.resume(a, &mut params, run)?;
     let (mut best, mut trace) = run_em(steps, a, 0, params, resumed, run)?;
+    let min_gain = stop.tol.max(MIN_GAIN) * a.len() as f64;
     let mut spare = None;
     for attempt in 1..=steps.restarts() {
         let params = spare.take().unwrap_or_else(|| steps.params(a));
         let (mut next, mut of_next) = run_em(steps, a, attempt, params, None, run)?;
         trace.append(&mut of_next);
-        if next.maximised > best.maximised {
+        if next.maximised > best.maximised + min_gain {
             std::mem::swap(&mut best, &mut next);
         }
         spare = Some(next.params);
@@ -313,6 +322,24 @@ mod tests {
                 );
                 assert_eq!(steps(fitted), ["start", start, "m", "e", "m", "e", "m"]);
             }
+        }
+    }
+
+    /// A gain of the tolerance for each annotation, of which there is one, is none; nor is one of rounding.
+    #[test]
+    fn of_starts_that_end_equally_well_the_earliest_is_kept() {
+        for (tol, gain, best) in [
+            (1e-5, 1e-9, 0.0),
+            (1e-5, 9e-6, 0.0),
+            (1e-5, 2e-5, 1.0),
+            (0.0, 1e-12, 0.0),
+            (0.0, 1e-6, 1.0),
+        ] {
+            let stop = StopRule { tol, ..iterations(2) };
+            let objectives = vec![-1.0, -1.0 + gain];
+            let spec = Scripted { objectives, from_parameters: false, resumes: false, stop };
+            let fitted = Em(spec).fit((&tiny(2, &[(0, 0, 1)])).into(), &mut Run::new(0)).unwrap();
+            assert_eq!(fitted.report.skill, [best], "{tol} {gain}");
         }
     }
 

@@ -35,7 +35,7 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind::em::<DawidSkene>(),
     ModelKind::em::<OneCoin>(),
     ModelKind::em::<Ibcc>(),
-    ModelKind::em::<Glad>(),
+    ModelKind { fit_bytes: Glad::fit_bytes, ..ModelKind::em::<Glad>() },
 ];
 
 /// The starting point of a run of the loop.
@@ -109,8 +109,8 @@ pub trait EmSteps {
     fn posteriors(&self, _a: &Annotations, _params: &mut Self::Params, _t: &mut Posterior) {}
     /// Reports the fitted parameters; `t` are the posteriors that they were estimated from.
     fn report(&self, a: &Annotations, t: &Posterior, params: Self::Params) -> Report;
-    /// A warning for the user, where this model is unreliable for these annotations.
-    fn caution(&self, _a: &Annotations) -> Option<String> {
+    /// A warning for the user, where this model is unreliable for these annotations; `run` has the names of its keys.
+    fn caution(&self, _a: &Annotations, _run: &Run) -> Option<String> {
         None
     }
     /// Whether the parameters are still being trained, so that the loop must go on, however little the objective changes.
@@ -140,7 +140,7 @@ pub trait EmSteps {
     }
     /// When to stop.
     fn stop(&self) -> &StopRule;
-    /// How many more times to start; the best objective wins.
+    /// How many more times to start; the best objective wins, and of equal ones that of the earliest start.
     fn restarts(&self) -> u32 {
         0
     }

@@ -68,7 +68,7 @@ impl Spec for OneCoin {
     const SOURCE: &'static str = "Zhang et al. 2016, JMLR 17";
 
     fn estimates_prior(&self) -> bool {
-        true
+        !self.fixed_prior
     }
 }
 

@@ -46,11 +46,12 @@ pub(super) fn check_converged(rule: &StopRule, stop: Stop, run: &mut Run) -> Res
     let what = format!("the fit had not converged after {} iterations", stop.iterations);
     match rule.on_exhausted {
         OnExhausted::Warn => {
-            run.warn(format!("{what}: raise model.stop.max_iter or model.stop.tol"));
+            let [max_iter, tol] = ["stop.max_iter", "stop.tol"].map(|key| run.model_key(key));
+            run.warn(format!("{what}: raise {max_iter} or {tol}"));
             Ok(())
         }
         OnExhausted::Fail => Err(Error::fit(what)
-            .at("model.stop")
+            .at(run.model_key("stop"))
             .help("raise max_iter or tol, or set on_exhausted = \"warn\"")),
     }
 }

@@ -67,7 +67,8 @@ use crate::run::{Cancel, Run};
 use crate::spec::Problems;
 
 /// The model of this folder.
-pub static KINDS: &[ModelKind] = &[ModelKind::with_features::<Gem>(predict)];
+pub static KINDS: &[ModelKind] =
+    &[ModelKind { fit_bytes: Confusion::fit_bytes, ..ModelKind::with_features::<Gem>(predict) }];
 
 /// Generalised EM.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -217,9 +218,8 @@ impl<'a> Steps<'a> {
         let alone = instances.iter().filter(|i| !is_annotated(**i));
         let alone = alone.filter_map(|i| Some((*i, a.trusted_class(*i)? as usize)));
         let trusted_alone = alone.collect();
-        let without = row_of.len() - rows.len();
-        if without > 0 {
-            run.warn(from_features::without_features(without, row_of.len()));
+        if let Some(warning) = from_features::without_features(a, |i| row_of[i].is_some()) {
+            run.warn(warning);
         }
         Ok(Self {
             spec,
@@ -296,8 +296,8 @@ impl EmSteps for Steps<'_> {
         Report { skill, prior, confusion: Some(confusion), ..Report::default() }
     }
 
-    fn caution(&self, a: &Annotations) -> Option<String> {
-        let few = || few_annotations(a, self.spec.smoothing, self.spec.diagonal);
+    fn caution(&self, a: &Annotations, run: &Run) -> Option<String> {
+        let few = || few_annotations(a, self.spec.smoothing, self.spec.diagonal, run);
         from_features::single_annotations(a).or_else(few)
     }
 

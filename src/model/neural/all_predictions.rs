@@ -51,9 +51,9 @@ impl AllPredictions {
             all.copy_predictions(&described, inputs.data);
         }
         all.check_finite(trainer, inputs.data)?;
-        let without = instances - described.len();
-        if without > 0 {
-            run.warn(from_features::without_features(without, instances));
+        let has_features = |i: usize| described.binary_search(&(i as u32)).is_ok();
+        if let Some(warning) = from_features::without_features(a, has_features) {
+            run.warn(warning);
         }
         Ok(all)
     }

@@ -11,6 +11,6 @@ use super::fitted_posterior::FittedPosterior;
 
 /// The models of this folder.
 pub static KINDS: &[ModelKind] = &[ModelKind {
-    result_bytes: FittedPosterior::bytes_of_votes,
+    fit_bytes: FittedPosterior::fit_bytes_of_votes,
     ..ModelKind::of::<MajorityVote>()
 }];

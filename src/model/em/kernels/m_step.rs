@@ -71,7 +71,10 @@ impl Columns {
             Self::Dense(columns) => columns.cells.into_buffer(),
             Self::Sparse(_) => Vec::new(),
         };
-        buffer.resize(a.n_columns() * a.dims().classes, 0.0);
+        let n_cells = a.n_columns() * a.dims().classes;
+        // To its size and no further: the counts may be the largest part of the result.
+        buffer.reserve_exact(n_cells.saturating_sub(buffer.len()));
+        buffer.resize(n_cells, 0.0);
         buffer
     }
 }

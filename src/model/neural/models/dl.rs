@@ -51,6 +51,9 @@ pub struct Dl {
     pub targets: Targets,
 }
 
+/// The section of the aggregator's parameters.
+const AGGREGATOR: &str = "model.aggregator";
+
 impl Dl {
     fn is_hard(&self) -> bool {
         match self.targets {
@@ -94,7 +97,8 @@ impl CrowdNet for Dl {
 
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
         let alone = Evidence { described: None, ..evidence };
-        self.aggregator.load()?.model.fit(alone, run).map(Some)
+        let model = self.aggregator.load().map_err(|e| e.moved("model", AGGREGATOR))?.model;
+        run.in_section(AGGREGATOR, |run| model.fit(alone, run)).map(Some)
     }
 }
 

@@ -159,6 +159,30 @@ fn an_aggregator_that_fits_twice_warns_once() {
     assert_eq!(ended.count(), 1, "{:?}", run.warnings());
 }
 
+// keys: model.stop.on_exhausted
+#[test]
+fn messages_of_an_aggregator_name_its_own_keys() {
+    let a = agreeing();
+    let described = described(&a);
+    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let fit = |on_exhausted: &str, run: &mut Run| {
+        let stop = serde_json::json!({"max_iter": 1, "on_exhausted": on_exhausted});
+        let aggregator = serde_json::json!({"kind": "dawid_skene", "stop": stop});
+        let aggregator = serde_json::from_value(aggregator).unwrap();
+        let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
+        with(train, Dl { aggregator, ..Dl::default() }).fit(evidence, run)
+    };
+    let mut run = Run::new(1);
+    fit("warn", &mut run).unwrap();
+    let ended = run.warnings().iter().find(|w| w.contains("had not converged")).unwrap();
+    let keys = "raise model.aggregator.stop.max_iter or model.aggregator.stop.tol";
+    assert!(ended.ends_with(keys), "{ended}");
+    let error = fit("fail", &mut Run::new(1)).unwrap_err().to_string();
+    assert!(error.contains("model.aggregator.stop\n"), "{error}");
+    // The parameters of the model itself are where they were.
+    assert_eq!(run.model_key("stop"), "model.stop");
+}
+
 /// The first annotation of each annotator, which is never held out, is one of instance 0: the only instance with
 /// features in the end.
 // keys: model.train.held_out

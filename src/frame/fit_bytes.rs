@@ -1,0 +1,97 @@
+//! The memory of a fit, which is known from the sizes of a question before the model is fitted.
+
+use super::annotations::Dims;
+use super::gold::Role;
+use crate::engine::bytes_in_words;
+
+/// The sizes of a question that the memory of its fit follows from.
+#[derive(Debug, Clone)]
+pub struct QuestionSizes {
+    /// The sizes of every axis.
+    pub dims: Dims,
+    /// The number of annotations.
+    pub annotations: usize,
+    /// The number of (annotator, label) pairs that occur.
+    pub columns: usize,
+    /// The roles of the gold of instances that were read with annotations.
+    pub gold_roles: Vec<Role>,
+}
+
+/// Bytes of a model's fit to a question.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FitBytes {
+    /// The posteriors, which are held until the tables are written.
+    pub posteriors: usize,
+    /// The confusion matrices with their expected counts, which are held as long.
+    pub matrices: usize,
+    /// Everything else that grows with the data, and is held until the question is fitted and calibrated.
+    pub working: usize,
+}
+
+/// The memory of a fit by one kind of model; `None` where it is too much to be counted.
+pub type FitBytesOf = fn(&QuestionSizes) -> Option<FitBytes>;
+
+/// The memory of a fit as a pipeline asks for it; `None` where it is too much to be counted.
+pub type FitMemory = Box<dyn Fn(&QuestionSizes) -> Option<FitBytes> + Send + Sync>;
+
+impl FitBytes {
+    /// The bytes of posteriors alone.
+    #[must_use]
+    pub fn of_posteriors(posteriors: usize) -> Self {
+        Self { posteriors, ..Self::default() }
+    }
+
+    /// The bytes that are held until the tables are written.
+    #[must_use]
+    pub fn kept(self) -> Option<usize> {
+        self.posteriors.checked_add(self.matrices)
+    }
+
+    /// What takes the memory, in words. Parts of less than a MiB are left out.
+    pub(super) fn text(self, dims: Dims) -> String {
+        let posteriors = posteriors_in_words(dims);
+        let others = [(self.matrices, "confusion matrices"), (self.working, "working memory")];
+        let others = others.into_iter().filter(|(bytes, _)| *bytes >= 1 << 20);
+        let others: Vec<String> = others
+            .map(|(bytes, what)| format!(" and {what} ({})", bytes_in_words(bytes as u64)))
+            .collect();
+        if others.is_empty() {
+            return posteriors;
+        }
+        let own = bytes_in_words(self.posteriors as u64);
+        format!("{posteriors} ({own}){}", others.concat())
+    }
+}
+
+/// The posteriors of a question in words, with their number.
+pub(super) fn posteriors_in_words(dims: Dims) -> String {
+    let Dims { instances, classes, .. } = dims;
+    format!("posteriors of {instances} instances and {classes} classes")
+}
+
+/// [`FitBytesOf`] of models without expected counts: a probability for each instance and class, and a matrix that all
+/// annotators share.
+#[must_use]
+pub fn dense_fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
+    let Dims { instances, classes, labels, .. } = sizes.dims;
+    let bytes = |rows: usize| rows.checked_mul(classes)?.checked_mul(size_of::<f64>());
+    Some(FitBytes { posteriors: bytes(instances)?, matrices: bytes(labels)?, working: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_the_memory_are_named_where_they_are_large() {
+        let dims = Dims { instances: 7, annotators: 1, classes: 2, labels: 2 };
+        let text =
+            |matrices, working| FitBytes { posteriors: 30 << 20, matrices, working }.text(dims);
+        assert_eq!(text(1000, 0), "posteriors of 7 instances and 2 classes");
+        let want =
+            "posteriors of 7 instances and 2 classes (30 MiB) and confusion matrices (20 MiB)";
+        assert_eq!(text(20 << 20, 1000), want);
+        let working = text(20 << 20, 40 << 30);
+        assert_eq!(working, format!("{want} and working memory (40 GiB)"));
+    }
+}
