@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::support::{data_folder, number, read_table, run_ok, stdout, text};
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::Float64Type;
+
+use crate::support::{data_folder, number, read_batches, read_table, run_ok, stdout, text};
 
 /// Accuracies are printed in percent with two digits.
 const PERCENT: f64 = 0.01;
@@ -149,9 +152,11 @@ fn every_dataset_runs_with_every_model_and_accounts_for_every_row() {
             let run = read_table(&latest, "run").remove(0);
             let (read, used) = (number(&run, "rows_read"), number(&run, "rows_used"));
             assert_eq!(read, used + number(&run, "rows_rejected"), "{name} {}", model.kind);
-            for row in read_table(&latest, "posteriors") {
-                let p = number(&row, "probability");
-                assert!((0.0..=1.0).contains(&p), "{name} {} {row:?}", model.kind);
+            for batch in read_batches(&latest, "posteriors") {
+                let p = batch.column_by_name("probability").unwrap().as_primitive::<Float64Type>();
+                let is_bad = |p: &&f64| !(0.0..=1.0).contains(*p);
+                assert_eq!(p.null_count(), 0, "{name} {}", model.kind);
+                assert_eq!(p.values().iter().find(is_bad), None, "{name} {}", model.kind);
             }
             let labels = read_table(&latest, "labels");
             let n: f64 = labels.iter().map(|row| number(row, "n_annotations")).sum();
