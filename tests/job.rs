@@ -1,9 +1,12 @@
 //! A job in a temporary folder: its input files, its pipeline, and the output of the real binary.
 
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::array::RecordBatch;
 use datafusion::prelude::SessionContext;
+use tokio::runtime::Runtime;
 
 use crate::support::{Row, labelmill, read_table, stderr, text};
 
@@ -111,10 +114,16 @@ pub fn write_as(path: &Path, batch: &RecordBatch) {
         "arrow" => ("ARROW", ""),
         other => panic!("no such format: {other}"),
     };
-    let copy = format!("COPY batch TO '{}' STORED AS {format} {options}", path.display());
-    tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let ctx = SessionContext::new();
-        ctx.register_batch("batch", batch.clone()).unwrap();
+    // A session takes longer to make than most files take to write.
+    static SESSION: LazyLock<(Runtime, SessionContext)> =
+        LazyLock::new(|| (Runtime::new().unwrap(), SessionContext::new()));
+    static WRITTEN: AtomicUsize = AtomicUsize::new(0);
+    let (runtime, ctx) = &*SESSION;
+    let table = format!("batch_{}", WRITTEN.fetch_add(1, Ordering::Relaxed));
+    let copy = format!("COPY {table} TO '{}' STORED AS {format} {options}", path.display());
+    runtime.block_on(async {
+        ctx.register_batch(&table, batch.clone()).unwrap();
         ctx.sql(&copy).await.unwrap().collect().await.unwrap();
+        ctx.deregister_table(&table).unwrap();
     });
 }
