@@ -115,7 +115,7 @@ fn publish(layout: &Layout, model: &str, is_weighted: bool) -> PublishedFiles {
 
 fn spec(folder: &Path, output: &Path, layout: &Layout, model: &str, more: &str) -> PipelineSpec {
     let text = format!(
-        "source.annotations = '{}/in/'\nsink.url = '{}'\nmodel.kind = '{model}'\n\
+        "source.annotations = '{}/in/'\nsink = {{ url = '{}', sync = false }}\nmodel.kind = '{model}'\n\
          engine = {{ batch_size = {}, threads = {} }}\n{more}",
         folder.display(),
         output.display(),

@@ -171,6 +171,9 @@ impl Site {
                 new.push(self.server.as_ref().unwrap().line_of(requests, skip));
             }
             if lived {
+                let [all, changes, others] = ["", CHANGES, "Get|Head|List"]
+                    .map(|requests| self.server.as_ref().unwrap().count(requests));
+                assert_eq!(all, changes + others, "each request changes something or only reads");
                 break;
             }
             self.run(round + 1, &[]);
