@@ -8,7 +8,9 @@ use labelmill::testing::synth::CrowdShape;
 
 use crate::job::{Job, assert_says, cells};
 use crate::network_job;
-use crate::support::{Row, data_folder, number, read_table, run_fails, run_ok, text, unsealed};
+use crate::support::{
+    Row, data_folder, labelmill, number, read_table, run_fails, run_ok, stderr, text, unsealed,
+};
 
 /// A pseudo-random number from 0 to 1 that depends only on `i` and `purpose`.
 fn drawn(i: u32, purpose: u32) -> f64 {
@@ -354,14 +356,20 @@ fn labelme_is_calibrated() {
     let calibrated = |seed: u32| {
         let sink = folder.path().join(seed.to_string());
         let set = [format!("seed={seed}"), format!("sink.url={}", sink.display())];
-        let mut args = vec!["run", &file, "--var", &data];
+        let mut args = vec!["run", &file, "--var", &data, "--set", "engine.threads=1"];
         set.iter().for_each(|set| args.extend(["--set", set]));
-        run_ok(&args);
+        let output = labelmill().args(&args).env("RAYON_NUM_THREADS", "1").output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
         let scores = metrics(&sink.join("latest"), "valid");
         assert!(!scores.contains_key("prediction_ece"), "gold that calibrates does not score");
         metrics(&sink.join("latest"), "holdout")
     };
-    let found = [0, 1, 2, 3, 4].map(calibrated);
+    // Five trainings at once, with one thread each, take less time than one after the other with all threads.
+    let calibrated = &calibrated;
+    let found = std::thread::scope(|scope| {
+        let runs = [0, 1, 2, 3, 4].map(|seed| scope.spawn(move || calibrated(seed)));
+        runs.map(|run| run.join().unwrap())
+    });
     let mean = |name: &str| found.iter().map(|metrics| metrics[name]).sum::<f64>() / 5.0;
     assert!(mean("prediction_uncalibrated_ece") > 0.08, "{found:?}");
     assert!(mean("prediction_ece") <= 0.03, "{found:?}");

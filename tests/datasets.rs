@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::support::{data_folder, label_only, number, read_table, run_ok, stdout, text};
+use arrow::array::{Array, AsArray};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Float64Type};
+
+use crate::support::{data_folder, label_only, number, read_batches, read_table, run_ok, stdout};
 
 /// Accuracies are printed in percent with two digits.
 const PERCENT: f64 = 0.01;
@@ -149,18 +153,24 @@ fn every_dataset_runs_with_every_model_and_accounts_for_every_row() {
             let run = read_table(&latest, "run").remove(0);
             let (read, used) = (number(&run, "rows_read"), number(&run, "rows_used"));
             assert_eq!(read, used + number(&run, "rows_rejected"), "{name} {}", model.kind);
-            for row in read_table(&latest, "posteriors") {
-                let p = number(&row, "probability");
-                assert!((0.0..=1.0).contains(&p), "{name} {} {row:?}", model.kind);
+            for batch in read_batches(&latest, "posteriors") {
+                let p = batch.column_by_name("probability").unwrap().as_primitive::<Float64Type>();
+                let is_bad = |p: &&f64| !(0.0..=1.0).contains(*p);
+                assert_eq!(p.null_count(), 0, "{name} {}", model.kind);
+                assert_eq!(p.values().iter().find(is_bad), None, "{name} {}", model.kind);
             }
-            let labels = read_table(&latest, "labels");
-            let n: f64 = labels.iter().map(|row| number(row, "n_annotations")).sum();
+            let mut n = 0.0;
+            for batch in read_batches(&latest, "labels") {
+                let column = |name: &str| batch.column_by_name(name).unwrap();
+                let counts = cast(column("n_annotations"), &DataType::Float64).unwrap();
+                n += counts.as_primitive::<Float64Type>().values().iter().sum::<f64>();
+                let texts = column("label").as_string_opt::<i32>();
+                let has_empty =
+                    texts.is_some_and(|texts| texts.iter().flatten().any(str::is_empty));
+                let is_missing = column("label").null_count() > 0 || has_empty;
+                assert!(!is_missing, "{name} {}", model.kind);
+            }
             assert_eq!(n, used, "{name} {}", model.kind);
-            assert!(
-                labels.iter().all(|row| !text(row, "label").is_empty()),
-                "{name} {}",
-                model.kind
-            );
         }
     }
     assert!(crowds >= 20, "only {crowds} crowds under {}", data.display());

@@ -90,6 +90,10 @@ fn sql_of_a_hundred_thousand_terms_is_an_error() {
         let file = job.write("query.sql", &query);
         let message = assert_error(&["sql", &file], &[2]);
         assert!(message.len() < 10_000, "{what}: {} bytes", message.len());
+        // A long text is refused by its tokens, before its parser can recurse, wherever it comes from.
+        if query.len() > 150_000 && what != "a sum" {
+            continue;
+        }
         let pipeline = format!(
             "source.annotations = [['i', 'a', 'x']]\nsource.sql.annotations = '{file}'\nmodel.kind = 'majority_vote'"
         );

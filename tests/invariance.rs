@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use arrow::array::{ArrayRef, Float64Array, StringArray};
 use labelmill::pipeline::load;
@@ -66,8 +66,24 @@ fn crowd() -> Vec<AnnotationRow> {
     rows
 }
 
+/// The files of a run by their path.
+type PublishedFiles = BTreeMap<String, Vec<u8>>;
+
+/// The files of the crowd in the plainest layout, by kind of model and by whether it is weighted.
+static PLAIN: LazyLock<BTreeMap<(&str, bool), PublishedFiles>> = LazyLock::new(|| {
+    let plain = Layout { order: 0, files: 1, batch_size: 8192, threads: 1 };
+    let published = |(kind, is_weighted)| ((kind, is_weighted), publish(&plain, kind, is_weighted));
+    crowds().map(published).collect()
+});
+
+/// Every kind of model for labels alone, with and without weights.
+fn crowds() -> impl Iterator<Item = (&'static str, bool)> {
+    let kinds = labelmill::model::MODELS.iter().filter(|f| !f.needs_features);
+    kinds.flat_map(|model| [(model.kind, false), (model.kind, true)])
+}
+
 /// Publishes the crowd in this layout and returns every file but those of the table `run`.
-fn publish(layout: &Layout, model: &str, is_weighted: bool) -> BTreeMap<String, Vec<u8>> {
+fn publish(layout: &Layout, model: &str, is_weighted: bool) -> PublishedFiles {
     let folder = tempfile::tempdir().unwrap();
     let mut rows = crowd();
     rows.shuffle(&mut rand::rngs::StdRng::seed_from_u64(layout.order));
@@ -99,7 +115,7 @@ fn publish(layout: &Layout, model: &str, is_weighted: bool) -> BTreeMap<String, 
 
 fn spec(folder: &Path, output: &Path, layout: &Layout, model: &str, more: &str) -> PipelineSpec {
     let text = format!(
-        "source.annotations = '{}/in/'\nsink.url = '{}'\nmodel.kind = '{model}'\n\
+        "source.annotations = '{}/in/'\nsink = {{ url = '{}', sync = false }}\nmodel.kind = '{model}'\n\
          engine = {{ batch_size = {}, threads = {} }}\n{more}",
         folder.display(),
         output.display(),
@@ -121,16 +137,12 @@ proptest! {
 
     #[test]
     fn no_layout_changes_a_byte(layout in layouts()) {
-        let plain = Layout { order: 0, files: 1, batch_size: 8192, threads: 1 };
-        for model in label_only() {
-            for is_weighted in [false, true] {
-                let published = |layout: &Layout| publish(layout, model.kind, is_weighted);
-                let (want, got) = (published(&plain), published(&layout));
-                prop_assert_eq!(want.keys().collect::<Vec<_>>(), got.keys().collect::<Vec<_>>());
-                for (name, bytes) in &want {
-                    let what = if is_weighted { "with weights, questions and gold" } else { "" };
-                    prop_assert!(got[name] == *bytes, "{} of {} differs {}", name, model.kind, what);
-                }
+        for (kind, is_weighted) in crowds() {
+            let (want, got) = (&PLAIN[&(kind, is_weighted)], publish(&layout, kind, is_weighted));
+            prop_assert_eq!(want.keys().collect::<Vec<_>>(), got.keys().collect::<Vec<_>>());
+            for (name, bytes) in want {
+                let what = if is_weighted { "with weights, questions and gold" } else { "" };
+                prop_assert!(got[name] == *bytes, "{} of {} differs {}", name, kind, what);
             }
         }
     }

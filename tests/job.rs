@@ -2,11 +2,17 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::array::RecordBatch;
 use datafusion::prelude::SessionContext;
+use tokio::runtime::Runtime;
 
 use crate::support::{Row, labelmill, read_table, stderr, text};
+
+/// No test cuts the power, so nothing has to be on the disk before a commit: syncing takes longer than a small job.
+const UNSYNCED: [&str; 2] = ["--set", "sink.sync=false"];
 
 /// A temporary folder for one test.
 pub struct Job {
@@ -50,7 +56,9 @@ impl Job {
     fn output(&self, pipeline: &str, arguments: &[&str]) -> Output {
         let file = self.write("pipeline.toml", pipeline);
         let sink = format!("sink.url={}", self.url("out"));
-        labelmill().args(["run", &file, "--set", &sink]).args(arguments).output().unwrap()
+        let mut command = labelmill();
+        command.args(["run", &file, "--set", &sink]).args(UNSYNCED).args(arguments);
+        command.output().unwrap()
     }
 
     /// Runs a pipeline of this text and returns the folder of the published run.
@@ -113,10 +121,16 @@ pub fn write_as(path: &Path, batch: &RecordBatch) {
         "arrow" => ("ARROW", ""),
         other => panic!("no such format: {other}"),
     };
-    let copy = format!("COPY batch TO '{}' STORED AS {format} {options}", path.display());
-    tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let ctx = SessionContext::new();
-        ctx.register_batch("batch", batch.clone()).unwrap();
+    // A session takes longer to make than most files take to write.
+    static SESSION: LazyLock<(Runtime, SessionContext)> =
+        LazyLock::new(|| (Runtime::new().unwrap(), SessionContext::new()));
+    static WRITTEN: AtomicUsize = AtomicUsize::new(0);
+    let (runtime, ctx) = &*SESSION;
+    let table = format!("batch_{}", WRITTEN.fetch_add(1, Ordering::Relaxed));
+    let copy = format!("COPY {table} TO '{}' STORED AS {format} {options}", path.display());
+    runtime.block_on(async {
+        ctx.register_batch(&table, batch.clone()).unwrap();
         ctx.sql(&copy).await.unwrap().collect().await.unwrap();
+        ctx.deregister_table(&table).unwrap();
     });
 }

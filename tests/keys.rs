@@ -27,7 +27,7 @@ const UNSEEN: [(&str, &str); 3] = [
 fn keys() -> BTreeSet<String> {
     let root = schema();
     let mut found = Vec::new();
-    leaves(&root, &root, "", &mut found);
+    leaves(root, root, "", &mut found);
     let mut keys: BTreeSet<String> =
         found.into_iter().map(|(key, _)| key).filter(|key| key != "model").collect();
     for model in MODELS.iter() {

@@ -42,7 +42,7 @@ fn a_kill_at_any_moment_leaves_the_last_run_or_the_new_one_on_disk() {
 
 #[test]
 fn a_kill_at_any_moment_leaves_the_last_run_or_the_new_one_on_s3() {
-    survives_kills(&WritersPlace::new(Some(Server::start()), INSTANCES.map(|n| n / 4), 55), 15);
+    survives_kills(&WritersPlace::new(Some(Server::start()), INSTANCES.map(|n| n / 2), 55), 15);
 }
 
 #[test]

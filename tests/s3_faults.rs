@@ -107,10 +107,12 @@ fn a_store_that_stays_busy_ends_the_job_with_code_5_and_leaves_the_last_run() {
 fn an_upload_that_fails_leaves_no_pieces() {
     let server = Server::start();
     let crowd =
-        CrowdShape { instances: 10_000, classes: 90, redundancy: 2, ..CrowdShape::default() };
+        CrowdShape { instances: 5_000, classes: 90, redundancy: 2, ..CrowdShape::default() };
     write_numbers(&server.bucket().join("in/crowd.parquet"), &crowd.draw(1).rows);
     server.fault(Fault::Busy, "UploadPart partNumber=1", 0, 1_000);
-    let more = ["sink.compression=none", "model.stop.max_iter=2", "store.max_retries=1"];
+    // Two pieces of 7 MiB.
+    let small = ["sink.compression=none", "store.piece_size=5MiB"];
+    let more = [&small[..], &["model.stop.max_iter=2", "store.max_retries=1"]].concat();
     let sets: Vec<&str> = more.iter().flat_map(|set| ["--set", set]).collect();
     let output = server.run(&job(&sets));
     assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));

@@ -1,7 +1,7 @@
 //! Which requests a job sends to S3, what it makes of their answers, and the places that its errors name.
 
 use crate::job::assert_says;
-use crate::s3::{job, latest, run_id, server, summary};
+use crate::s3_job::{job, latest, run_id, server, summary};
 use crate::s3_server::{Fault, Server};
 use crate::support::{committed, stderr, write_crowd};
 

@@ -56,7 +56,8 @@ pub enum Fault {
     Stall(usize),
 }
 
-/// A fault for requests whose line contains every word of `pattern`: for `times` of them, after the first `skip`.
+/// A fault for requests whose line contains every word of `pattern`: for `times` of them, after the first `skip`. A word
+/// may list alternatives, such as `Put|Delete`.
 struct FaultPlan {
     fault: Fault,
     pattern: String,
@@ -187,7 +188,13 @@ impl Server {
 
     /// The line of the n-th request.
     pub fn line(&self, n: usize) -> String {
-        self.state.requests.lock().unwrap().get(n).cloned().unwrap_or_default()
+        self.line_of("", n)
+    }
+
+    /// The line of the n-th request that matches the pattern.
+    pub fn line_of(&self, pattern: &str, n: usize) -> String {
+        let requests = self.state.requests.lock().unwrap();
+        requests.iter().filter(|line| matches(line, pattern)).nth(n).cloned().unwrap_or_default()
     }
 
     pub fn forget_requests(&self) {
@@ -213,7 +220,8 @@ impl Drop for Server {
 }
 
 fn matches(line: &str, pattern: &str) -> bool {
-    pattern.split(' ').all(|word| line.contains(word))
+    let has = |word: &str| word.split('|').any(|alternative| line.contains(alternative));
+    pattern.split(' ').all(has)
 }
 
 impl ServerState {

@@ -62,7 +62,11 @@ fn a_location_with_a_secret_is_refused_by_every_command() {
                 );
             }
         }
-        for command in ["run", "check", "explain"] {
+        // All three commands load the pipeline in the same way, so two of them run with two locations only.
+        let is_first_or_last = url == LOCATIONS[0] || url == LOCATIONS[7];
+        let commands: &[&str] =
+            if is_first_or_last { &["check", "run", "explain"] } else { &["check"] };
+        for command in commands {
             for keys in [
                 format!("source.annotations = \"{url}\""),
                 format!("source.annotations = '{crowd}'\nsource.tables.extra = \"{url}\""),
@@ -71,7 +75,7 @@ fn a_location_with_a_secret_is_refused_by_every_command() {
                     "source.annotations = '{crowd}'\nsink.url = '{out}'\nstore.endpoint = \"{url}\""
                 ),
             ] {
-                let (code, message) = says(&[command, &pipeline(&keys)], &[]);
+                let (code, message) = says(&[*command, &pipeline(&keys)], &[]);
                 assert_eq!(code, Some(2), "{command} {keys}\n{message}");
                 assert!(message.contains("is refused"), "{command} {keys}\n{message}");
             }

@@ -13,7 +13,10 @@ use crate::s3_server::{Fault, Server};
 use crate::support::{committed, files_of, labelmill, manifest, read_batches, write_numbers};
 
 /// The sizes of the two inputs, which differ so that a mixture of two runs would show.
-pub const INSTANCES: [u32; 2] = [20_000, 19_500];
+pub const INSTANCES: [u32; 2] = [4_000, 3_900];
+
+/// The requests that change what a server stores. The others are named `Get...`, `Head...` and `List...`.
+const CHANGES: &str = "Put|Delete|Upload";
 
 /// Annotations per instance.
 pub const REDUNDANCY: u32 = 10;
@@ -152,20 +155,25 @@ impl WritersPlace {
         lived
     }
 
-    /// Kills a run at its first request, another at its second, and so on, until a run survives because it sends fewer
-    /// requests. Calls `prepare` with the round before each. Returns the requests after whose kill readers saw the new
-    /// run.
+    /// Kills a run at its first request, another at the first request that changes what the server stores, the next at
+    /// the second such request, and so on, until a run survives because it sends fewer. A kill at any other request
+    /// leaves what a kill at the change before it leaves. Calls `prepare` with the round before each. Returns the
+    /// requests after whose kill readers saw the new run.
     pub fn survives_a_kill_at_each_request(&self, prepare: impl Fn(usize)) -> Vec<String> {
         let mut new = Vec::new();
-        for n in 0.. {
+        let changes = (0..).map(|n| (CHANGES, n));
+        for (n, (requests, skip)) in std::iter::once(("", 0)).chain(changes).enumerate() {
             let round = 3 * (n + 1);
             prepare(round);
             let before = self.seen();
-            let lived = self.killed_at("", n, round);
+            let lived = self.killed_at(requests, skip, round);
             if self.assert_old_or_new(round, &before) {
-                new.push(self.server.as_ref().unwrap().line(n));
+                new.push(self.server.as_ref().unwrap().line_of(requests, skip));
             }
             if lived {
+                let [all, changes, others] = ["", CHANGES, "Get|Head|List"]
+                    .map(|requests| self.server.as_ref().unwrap().count(requests));
+                assert_eq!(all, changes + others, "each request changes something or only reads");
                 break;
             }
             self.run(round + 1, &[]);
@@ -218,6 +226,15 @@ pub fn move_to_another_machine(out: &Path) {
         let elsewhere = [&text[..first], "~", &text[first + 1..]].concat();
         std::fs::write(&path, elsewhere).unwrap();
         std::fs::File::open(&path).unwrap().set_modified(modified).unwrap();
+    }
+}
+
+/// Sets the leases in a sink's folder back in time, as if their writers had not touched them for this much longer. The
+/// writers must be dead or suspended: a living one soon touches its lease again.
+pub fn age_leases(out: &Path, silent: Duration) {
+    for lease in std::fs::read_dir(out.join("_leases")).into_iter().flatten().flatten() {
+        let modified = lease.metadata().unwrap().modified().unwrap();
+        std::fs::File::open(lease.path()).unwrap().set_modified(modified - silent).unwrap();
     }
 }
 

@@ -60,7 +60,7 @@ async fn run_unpublished(command: Command, quiet: bool) -> Result<ExitCode> {
             print_result(redacted(&text).trim_end())?;
         }
         Command::Models(args) => print_models(&args)?,
-        Command::Schema => print_json(&pipeline::schema())?,
+        Command::Schema => print_json(pipeline::schema())?,
         Command::Sql(args) => sql::command(&args, &mut run).await?,
         Command::Evaluate(args) => print_scores(&args, &mut run).await?,
         Command::Test(args) => return run_test_blocks(&args).await,

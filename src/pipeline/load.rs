@@ -18,7 +18,7 @@ pub fn load(text: &str, place: &str, overrides: &Overrides) -> Result<PipelineSp
 /// # Errors
 /// As [`load`].
 pub fn from_table(table: toml::Table, place: &str, overrides: &Overrides) -> Result<PipelineSpec> {
-    let spec: PipelineSpec = spec::from_table(table, place, overrides, &schema())?;
+    let spec: PipelineSpec = spec::from_table(table, place, overrides, schema())?;
     let mut problems = Problems::default();
     spec.check(place, &mut problems);
     problems.into_result()?;

@@ -1,14 +1,22 @@
 //! The JSON Schema of a pipeline file, as `labelmill schema` prints it.
 
+use std::sync::LazyLock;
+
 use schemars::schema_for;
 use serde_json::{Value, json};
 
 use super::PipelineSpec;
 use crate::model::MODELS;
 
-/// The JSON Schema of a pipeline file: the schema of the structs, with `[model]` spelled out for every kind.
+/// The JSON Schema of a pipeline file: the schema of the structs, with `[model]` spelled out for every kind. It is built
+/// once in a process.
 #[must_use]
-pub fn schema() -> Value {
+pub fn schema() -> &'static Value {
+    static SCHEMA: LazyLock<Value> = LazyLock::new(build);
+    &SCHEMA
+}
+
+fn build() -> Value {
     let mut root = schema_for!(PipelineSpec).to_value();
     let mut definitions = serde_json::Map::new();
     let models: Vec<Value> = MODELS

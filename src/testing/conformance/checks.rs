@@ -20,6 +20,11 @@ fn crowd(seed: u64) -> Annotations {
     annotations(dims(&crowd), &rows)
 }
 
+/// The crowd of [`Subject::fitted`].
+pub(super) fn usual_crowd() -> Annotations {
+    crowd(1)
+}
+
 fn dims(crowd: &CrowdShape) -> Dims {
     Dims {
         instances: crowd.instances as usize,
@@ -42,8 +47,7 @@ fn gap(a: &[f64], b: &[f64]) -> f64 {
 }
 
 pub(super) fn sums_to_one(model: &Subject<'_>) -> std::result::Result<(), String> {
-    let a = crowd(1);
-    let fitted = model.fit(&a)?;
+    let (a, fitted) = (usual_crowd(), model.fitted()?);
     for i in 0..fitted.posterior.len() {
         let sum: f64 = fitted.posterior.row(i).iter().sum();
         expect((sum - 1.0).abs() < TOLERANCE, || format!("posterior of {i} sums to {sum}"))?;
@@ -63,9 +67,9 @@ pub(super) fn sums_to_one(model: &Subject<'_>) -> std::result::Result<(), String
 
 pub(super) fn prior(model: &Subject<'_>) -> std::result::Result<(), String> {
     let loaded = model.kind.load(model.parameters.clone()).map_err(|e| e.to_string())?;
-    let prior = model.fit(&crowd(1))?.report.prior;
+    let prior = &model.fitted()?.report.prior;
     let is_uniform = |p: &Vec<f64>| gap(p, &vec![1.0 / p.len() as f64; p.len()]) < TOLERANCE;
-    let is_as_declared = match &prior {
+    let is_as_declared = match prior {
         None => !loaded.estimates_prior,
         // The prior of the test's crowd, as an estimate, is not uniform.
         Some(p) => is_uniform(p) != loaded.estimates_prior,
@@ -84,13 +88,12 @@ pub(super) fn objective_never_falls(model: &Subject<'_>) -> std::result::Result<
 }
 
 pub(super) fn repeatable(model: &Subject<'_>) -> std::result::Result<(), String> {
-    let a = crowd(2);
-    let (one, two) = (model.fit(&a)?, model.fit(&a)?);
+    let (one, two) = (model.fitted()?, model.briefly().fit(&usual_crowd())?);
     expect(one.posterior == two.posterior && one.report == two.report, || "it does not".to_owned())
 }
 
 pub(super) fn threads(model: &Subject<'_>) -> std::result::Result<(), String> {
-    let a = crowd(3);
+    let (model, a) = (model.briefly(), crowd(3));
     let on = |n: usize| {
         let run = Run::new(1).with_threads(n).map_err(|e| e.to_string())?;
         model.fit_in(&a, run).map_err(|e| e.to_string())
@@ -164,7 +167,7 @@ pub(super) fn double_weight(model: &Subject<'_>) -> std::result::Result<(), Stri
         // The tolerance is for each annotation, of which there are more or fewer.
         (stop["tol"], stop["max_iter"]) = (0.0.into(), 20.into());
     }
-    let model = Subject { kind: model.kind, parameters };
+    let model = Subject::new(model.kind, parameters);
     let one = model.fit(&weighted(dims, &rows, weights))?;
     let two = model.fit(&weighted(dims, &twice, vec![1.0; twice.len()]))?;
     let objectives =
@@ -251,8 +254,7 @@ pub(super) fn better_than_chance(model: &Subject<'_>) -> std::result::Result<(),
 }
 
 pub(super) fn saved(model: &Subject<'_>) -> std::result::Result<(), String> {
-    let a = crowd(8);
-    let fitted = model.fit(&a)?;
+    let (a, fitted) = (usual_crowd(), model.fitted()?);
     let (Some(trained), Some(predict)) = (&fitted.model, model.kind.predict) else {
         return Err("it leaves no model".to_owned());
     };
@@ -281,7 +283,7 @@ pub(super) fn resumed(model: &Subject<'_>) -> std::result::Result<(), String> {
     if NETWORKS(model.kind) {
         parameters["train"]["average"] = 0.7.into();
     }
-    let averaged = Subject { kind: model.kind, parameters };
+    let averaged = Subject::new(model.kind, parameters);
     let fit = |run| averaged.fit_in(&a, run);
     let whole = fit(Run::new(1)).map_err(|e| e.to_string())?;
     let folder = tempfile::tempdir().map_err(|e| e.to_string())?;

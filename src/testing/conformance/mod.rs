@@ -4,6 +4,8 @@
 mod checks;
 mod variant;
 
+use std::cell::OnceCell;
+
 use rayon::prelude::*;
 use serde_json::Value;
 
@@ -69,10 +71,15 @@ const CHECKS: &[(&str, AppliesTo, Settings, Check)] = &[
     ("an interrupted training goes on to the same bits", CLASSIFIERS, Defaults, resumed),
 ];
 
+/// The epochs of a network whose accuracy does not matter. They reach every phase of every kind.
+const FEW_EPOCHS: u32 = 10;
+
 /// A kind of model with the parameters of its fits.
 struct Subject<'a> {
     kind: &'a ModelKind,
     parameters: Value,
+    /// [`Subject::fitted`], once a check has asked for it.
+    fitted: OnceCell<std::result::Result<Fitted, String>>,
 }
 
 /// Runs every check on the kinds that `chosen` selects, several kinds at a time; returns the failures, each as
@@ -86,8 +93,8 @@ pub fn failures(chosen: fn(&ModelKind) -> bool) -> Vec<String> {
 /// Runs the checks that apply to one kind.
 fn failures_of(kind: &ModelKind) -> Vec<String> {
     let mut failures = Vec::new();
-    let defaults = Subject { kind, parameters: (kind.defaults)() };
-    let variant = Subject { kind, parameters: variant::parameters(kind) };
+    let defaults = Subject::new(kind, (kind.defaults)());
+    let variant = Subject::new(kind, variant::parameters(kind));
     for (name, _, settings, check) in CHECKS.iter().filter(|(_, applies, ..)| applies(kind)) {
         if let Err(what) = check(&defaults) {
             failures.push(format!("{}: {name}: {what}", kind.kind));
@@ -101,7 +108,26 @@ fn failures_of(kind: &ModelKind) -> Vec<String> {
     failures
 }
 
-impl Subject<'_> {
+impl<'a> Subject<'a> {
+    fn new(kind: &'a ModelKind, parameters: Value) -> Self {
+        Self { kind, parameters, fitted: OnceCell::new() }
+    }
+
+    /// The same with few epochs, if it is a network: for what is the same however well a network is trained.
+    fn briefly(&self) -> Self {
+        let mut parameters = self.parameters.clone();
+        if NETWORKS(self.kind) {
+            parameters["train"]["epochs"] = FEW_EPOCHS.into();
+        }
+        Self::new(self.kind, parameters)
+    }
+
+    /// A brief fit to [`checks::usual_crowd`], which several checks look at.
+    fn fitted(&self) -> std::result::Result<&Fitted, String> {
+        let fit = || self.briefly().fit(&checks::usual_crowd());
+        self.fitted.get_or_init(fit).as_ref().map_err(Clone::clone)
+    }
+
     fn fit(&self, a: &Annotations) -> std::result::Result<Fitted, String> {
         self.fit_in(a, Run::new(1)).map_err(|e| e.to_string())
     }
