@@ -78,8 +78,7 @@ static PLAIN: LazyLock<BTreeMap<(&str, bool), PublishedFiles>> = LazyLock::new(|
 
 /// Every kind of model for labels alone, with and without weights.
 fn crowds() -> impl Iterator<Item = (&'static str, bool)> {
-    let kinds = labelmill::model::MODELS.iter().filter(|f| !f.needs_features);
-    kinds.flat_map(|model| [(model.kind, false), (model.kind, true)])
+    label_only().flat_map(|model| [(model.kind, false), (model.kind, true)])
 }
 
 /// Publishes the crowd in this layout and returns every file but those of the table `run`.

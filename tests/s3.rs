@@ -6,13 +6,10 @@ use labelmill::testing::synth::CrowdShape;
 use serde_json::Value;
 
 use crate::s3_job::{
-    assert_equals_local_run, assert_same_files, job, latest, leases, run_folder, run_id, server,
-    summary,
+    assert_equals_local_run, assert_same_files, latest, leases, run_folder, run_id, server, summary,
 };
 use crate::s3_server::{BUCKET, Server};
-use crate::support::{
-    files_of, read_table, run_ok, stderr, stdout, text, write_crowd, write_numbers,
-};
+use crate::support::{files_of, read_table, stderr, stdout, text, write_crowd, write_numbers};
 
 #[test]
 fn a_job_on_s3_gives_the_bytes_of_the_local_job() {

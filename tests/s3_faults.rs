@@ -182,8 +182,8 @@ fn a_lease_outlives_an_upload_whose_answer_was_lost() {
     // The file arrives late, and the next run removes it together with the lease.
     let lease: Value =
         serde_json::from_slice(&std::fs::read(&leases(&server)[0]).unwrap()).unwrap();
-    let [run_id, attempt] = ["run_id", "attempt"].map(|key| lease[key].as_str().unwrap());
-    let folder = server.bucket().join("out/runs").join(run_id).join(attempt);
+    let [id, attempt] = ["run_id", "attempt"].map(|key| lease[key].as_str().unwrap());
+    let folder = server.bucket().join("out/runs").join(id).join(attempt);
     std::fs::create_dir_all(folder.join("labels")).unwrap();
     std::fs::write(folder.join("labels/part-00000.parquet"), "late").unwrap();
     let done = summary(&server, &[]);

@@ -138,7 +138,7 @@ fn a_network_of_images_predicts_rows_without_axes() {
     let a = tiny(2, &(0..24).map(|n| (n / 2, n % 2, n / 2 % 2)).collect::<Vec<_>>());
     let values: Vec<f32> = (0..12 * 144).map(|n| ((n * 37) % 101) as f32 / 50.0).collect();
     let mut writer = MatrixWriter::new(vec![1, 12, 12], NumberType::F32, Scratch::default());
-    writer.push_f32s(&values.into()).unwrap();
+    writer.push_f32s(&values.clone().into()).unwrap();
     let mut described = described(&a);
     described.features.matrix = Arc::new(writer.finish((0..12).collect()).unwrap());
     let backbone = BackboneSpec { kind: Architecture::Lenet, ..BackboneSpec::default() };
