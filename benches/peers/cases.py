@@ -8,6 +8,8 @@ from pathlib import Path
 ANNOTATIONS_PER_INSTANCE = 5
 FORMS = ("string", "int64")
 """The types that ids and labels are written in."""
+JOB_FORMS = (*FORMS, "uuid")
+"""With ids that are the text of random uuids, whose labels are text as in "string"."""
 
 
 @dataclass(frozen=True)

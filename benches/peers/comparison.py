@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from cases import CASES, FORMS, WIDE
+from cases import CASES, FORMS, JOB_FORMS, WIDE
 from growth import Growth, measure_growth
 from labelmill import Job, LabelmillCommand
 from measure import Child, ChildFailed, parquet, quoted, run_query, run_script
@@ -72,7 +72,7 @@ class JobLimits:
 
 JOB_LIMITS = {
     "10m": JobLimits(
-        FORMS,
+        JOB_FORMS,
         {"dawid_skene": at_most(1.6), "majority_vote": at_most(1.2)},
         at_most(1.5e9),
     ),

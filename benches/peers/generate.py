@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import uuid
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cases import ANNOTATIONS_PER_INSTANCE, CASES, FORMS, CrowdSize
+from cases import ANNOTATIONS_PER_INSTANCE, CASES, JOB_FORMS, CrowdSize
 
 SEED = 20_240_501
 ACCURACY = (0.5, 0.95)
@@ -59,6 +60,10 @@ def ids(column: str, count: int, form: str) -> pa.Array:
     """The first `count` values of a column, in the given form."""
     if form == "int64":
         return pa.array(np.arange(count))
+    if form == "uuid" and column != "label":
+        drawn = np.random.default_rng([SEED, count]).bytes(16 * count)
+        parts = (drawn[start : start + 16] for start in range(0, len(drawn), 16))
+        return pa.array([str(uuid.UUID(bytes=part, version=4)) for part in parts])
     return pa.array([STRING_IDS[column].format(code) for code in range(count)])
 
 
@@ -79,7 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("case", choices=CASES)
-    parser.add_argument("form", choices=FORMS)
+    parser.add_argument("form", choices=JOB_FORMS)
     parser.add_argument("--scale", type=float, default=1.0)
     options = parser.parse_args()
 
