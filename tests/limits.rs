@@ -208,8 +208,12 @@ fn a_large_text_that_repeats_takes_its_own_size() {
         if !tells_sizes {
             forget_sizes(&job.path("in.parquet"));
         }
-        let run = job.run(&vote("in.parquet", "engine.memory_limit = '64MiB'"));
-        assert_eq!(rows_read(&run), "2000 2000");
+        for batch_size in [50, 8192] {
+            let engine =
+                format!("engine = {{ memory_limit = '64MiB', batch_size = {batch_size} }}");
+            let run = job.run(&vote("in.parquet", &engine));
+            assert_eq!(rows_read(&run), "2000 2000");
+        }
     }
 }
 

@@ -54,15 +54,18 @@ impl LongKeys {
         }
     }
 
-    /// Bytes that it holds, with those that `more` keys may add, as long as the present keys are on average.
+    /// Bytes that it holds, with those that it takes to make room for `more` keys as long as the present ones. How many of
+    /// them are new is not known: their own bytes are counted where they come from.
     pub(super) fn held_bytes(&self, more: usize) -> usize {
-        // The smaller list is still in memory while a larger one is filled.
+        if self.is_empty() {
+            return 0;
+        }
+        let mean = self.bytes.len().div_ceil(self.ends.len());
+        // The smaller list is still in memory while one of twice its size is filled.
         let grown = |length: usize, room: usize, more: usize| {
-            let wanted = length + more;
-            if wanted > room { room + wanted.max(2 * room) } else { room }
+            if length + more > room { 3 * room } else { room }
         };
-        let (length, room) = (self.bytes.len(), self.bytes.capacity());
-        let bytes = grown(length, room, more * length.div_ceil(self.ends.len().max(1)));
+        let bytes = grown(self.bytes.len(), self.bytes.capacity(), more * mean);
         bytes + grown(self.ends.len(), self.ends.capacity(), more) * size_of::<usize>()
     }
 
@@ -172,6 +175,19 @@ mod tests {
             (&b"of the third number"[..], &b"of the sixth number"[..])
         );
         assert_eq!((long.get(0), long.get(4), long.bytes.len()), (&[][..], &[][..], 38));
+    }
+
+    /// However long the keys are, rows that may repeat them ask for no more than room for as many again.
+    #[test]
+    fn rows_that_may_repeat_long_keys_count_as_one_growth() {
+        let mut long = LongKeys::default();
+        assert_eq!(long.held_bytes(1000), 0);
+        long.push(0, &[7; 400_000]);
+        let bytes = |times: usize| {
+            times * (long.bytes.capacity() + long.ends.capacity() * size_of::<usize>())
+        };
+        assert_eq!(long.held_bytes(0), bytes(1));
+        assert_eq!(long.held_bytes(100_000), bytes(3));
     }
 
     /// Keys that differ in their first bytes, beyond 15 bytes, only in their length, and after a common prefix.
