@@ -11,7 +11,6 @@
 //! longer key is its bytes, for which a word with their hash stands in that table.
 
 use std::cmp::Ordering;
-
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray};
