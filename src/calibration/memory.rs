@@ -4,11 +4,15 @@ use super::{CalibrationSpec, Method};
 use crate::frame::{Dims, FitBytes, FitBytesOf, QuestionSizes};
 
 impl CalibrationSpec {
-    /// The memory of a fit by a model of this memory, and of its calibration on so many threads; `None` where it is too
-    /// much to be counted.
+    /// About the memory of a fit by a model of this memory, and of its calibration on so many threads; `None` where it is
+    /// too much to be counted.
     ///
     /// Where no gold calibrates, the result of a second fit is held as well, and rows of numbers for each instance that
     /// has held-out annotations: probabilities, P(annotations given class), and those that a map is fitted with.
+    ///
+    /// Gold counts as gold that calibrates if its instance was read with annotations. In rare cases it does not, and the
+    /// second fit is made without a reservation: where all rows of these instances were rejected, or where none of them has
+    /// features, by which the predictions are calibrated.
     pub(crate) fn fit_bytes(
         &self,
         of_model: FitBytesOf,

@@ -157,9 +157,13 @@ impl EngineSpec {
 /// # Why
 /// The metadata of a Parquet file is read when its table is opened, and needed again for its statistics and its rows.
 /// Metadata that was not kept is fetched each time: for ten thousand files on a store, thousands of further requests.
+/// No memory pool counts what is kept: it comes on top of the limit, so it has a limit of its own.
 fn metadata_cache_bytes(memory: usize) -> usize {
-    (memory / 16).max(DEFAULT_METADATA_CACHE_LIMIT)
+    (memory / 16).clamp(DEFAULT_METADATA_CACHE_LIMIT, MAX_METADATA_CACHE)
 }
+
+/// The most bytes of file metadata that any session keeps: those of ten thousand files, of about 50 kB each.
+const MAX_METADATA_CACHE: usize = 512 << 20;
 
 /// About the memory of the program itself and of file pages in flight, which no row count covers.
 const UNCOUNTED: usize = 256 << 20;
@@ -320,13 +324,13 @@ mod tests {
 
     // keys: engine.memory_limit
     #[test]
-    fn a_session_with_more_memory_keeps_the_metadata_of_more_files() {
+    fn a_session_with_more_memory_keeps_the_metadata_of_more_files_up_to_512_mib() {
         let of = |limit: &str| {
             let memory_limit = Some(limit.to_owned());
             let engine = EngineSpec { memory_limit, ..EngineSpec::default() };
             engine.session().unwrap().runtime_env().cache_manager.get_metadata_cache_limit() >> 20
         };
-        assert_eq!([of("64MiB"), of("4GiB")], [50, 256]);
+        assert_eq!([of("64MiB"), of("4GiB"), of("256GiB")], [50, 256, 512]);
     }
 
     /// The machine has a bound of its own, which changes while a job runs.

@@ -13,7 +13,7 @@ use datafusion::execution::memory_pool::{
     MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation,
 };
 
-use super::fit_bytes::{FitBytes, FitMemory, QuestionSizes, posteriors_in_words};
+use super::fit_bytes::{FitBytes, FitMemory, QuestionSizes, posteriors_in_words, working_in_words};
 use crate::engine::{bytes_in_words, too_little_memory};
 use crate::error::{Error, Result};
 
@@ -91,7 +91,7 @@ pub(super) struct HeldBytes<'a> {
     finished: usize,
     /// The most working memory of the fit of a finished question: the questions are fitted one after the other.
     working: usize,
-    /// The memory of the fit that was expected last.
+    /// The memory of the fit that was expected last, with the most working memory of all fits up to it.
     expected: FitBytes,
     /// The memory of the fit of a question.
     fit_memory: FitMemory,
@@ -114,7 +114,10 @@ impl<'a> HeldBytes<'a> {
     /// # Errors
     /// When they do not fit.
     pub(super) fn hold(&self, building: usize) -> Result<()> {
-        let what = || self.with_finished(format!("{} annotations and their ids", self.rows));
+        let what = || {
+            let working = working_in_words(self.working);
+            self.with_finished(format!("{} annotations and their ids{working}", self.rows))
+        };
         let held = self.beside.saturating_add(self.working);
         self.budget.hold(held.saturating_add(building), what)
     }
@@ -125,9 +128,10 @@ impl<'a> HeldBytes<'a> {
     /// When they do not fit.
     pub(super) fn expect_fit(&mut self, building: usize, sizes: &QuestionSizes) -> Result<()> {
         let own = (self.fit_memory)(sizes);
+        let own = own.map(|own| FitBytes { working: own.working.max(self.working), ..own });
         let all = own.and_then(|own| {
-            let working = own.working.max(self.working);
-            [building, own.kept()?, working].into_iter().try_fold(self.beside, usize::checked_add)
+            let parts = [building, own.kept()?, own.working];
+            parts.into_iter().try_fold(self.beside, usize::checked_add)
         });
         let (Some(own), Some(all)) = (own, all) else {
             let what = self.with_finished(posteriors_in_words(sizes.dims));
@@ -143,7 +147,7 @@ impl<'a> HeldBytes<'a> {
     /// all questions are in memory until the tables are written.
     pub(super) fn keep_result(&mut self) {
         self.add_beside(self.expected.kept().unwrap_or(usize::MAX));
-        self.working = self.working.max(self.expected.working);
+        self.working = self.expected.working;
         self.finished += 1;
     }
 
@@ -248,9 +252,9 @@ mod tests {
         assert!(error.contains(what), "{error}");
     }
 
-    /// The working memory of a fit is free again when the next question is fitted.
+    /// The working memory of a fit is free again when the next question is fitted. The parts that an error names add up.
     #[test]
-    fn working_memory_is_reserved_once_for_all_questions() {
+    fn working_memory_is_reserved_and_named_once_for_all_questions() {
         let budget = budget("64MiB");
         let of_fit = |sizes: &QuestionSizes| {
             let working = sizes.dims.instances << 20;
@@ -265,8 +269,12 @@ mod tests {
         held.hold(4 << 20).unwrap();
         assert_eq!(budget.reservation.size() >> 20, 30 + 30 + 4 - 1);
         let error = held.expect_fit(0, &sizes(6, 2)).unwrap_err().to_string();
-        let what = "posteriors of 6 instances and 2 classes (10 MiB) and working memory (6144 KiB), and the posteriors \
+        let what = "posteriors of 6 instances and 2 classes (10 MiB) and working memory (30 MiB), and the posteriors \
                     of 3 other questions, take 70 MiB";
+        assert!(error.contains(what), "{error}");
+        let error = held.hold(40 << 20).unwrap_err().to_string();
+        let what = "1 annotations and their ids and working memory (30 MiB), and the posteriors of 3 other questions, \
+                    take 100 MiB";
         assert!(error.contains(what), "{error}");
     }
 }

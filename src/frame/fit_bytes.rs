@@ -50,17 +50,26 @@ impl FitBytes {
     /// What takes the memory, in words. Parts of less than a MiB are left out.
     pub(super) fn text(self, dims: Dims) -> String {
         let posteriors = posteriors_in_words(dims);
-        let others = [(self.matrices, "confusion matrices"), (self.working, "working memory")];
-        let others = others.into_iter().filter(|(bytes, _)| *bytes >= 1 << 20);
-        let others: Vec<String> = others
-            .map(|(bytes, what)| format!(" and {what} ({})", bytes_in_words(bytes as u64)))
-            .collect();
+        let matrices = further_part(self.matrices, "confusion matrices");
+        let others = matrices + &working_in_words(self.working);
         if others.is_empty() {
             return posteriors;
         }
         let own = bytes_in_words(self.posteriors as u64);
-        format!("{posteriors} ({own}){}", others.concat())
+        format!("{posteriors} ({own}){others}")
     }
+}
+
+/// Working memory in words, to follow other parts; nothing for less than a MiB.
+pub(super) fn working_in_words(bytes: usize) -> String {
+    further_part(bytes, "working memory")
+}
+
+fn further_part(bytes: usize, what: &str) -> String {
+    if bytes < 1 << 20 {
+        return String::new();
+    }
+    format!(" and {what} ({})", bytes_in_words(bytes as u64))
 }
 
 /// The posteriors of a question in words, with their number.

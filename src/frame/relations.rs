@@ -218,7 +218,7 @@ async fn read_within(
         let of_batches = in_flight.with(std::slice::from_ref(&batch));
         let own = reader.bytes(&batch);
         let what = || {
-            let ids = reader.len() + batch.num_rows();
+            let ids = reader.ids_after(&batch);
             let [own, of_batches] = [own, of_batches].map(|bytes| bytes_in_words(bytes as u64));
             format!(
                 "the features of {ids} ids ({own}) and the batches of rows in flight ({of_batches})"

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::em::kernels::stride;
+use super::em::kernels::{CountStrategy, stride};
 use super::numerics::MIN_PROBABILITY;
 use crate::frame::{Annotations, Dims, FitBytes, ITEMS_PER_BLOCK, QuestionSizes, dense_fit_bytes};
 
@@ -143,12 +143,19 @@ pub struct AnnotatorMatrix<'a> {
 
 impl Confusion {
     /// The memory of the fit of a model with expected counts, the rows of which may be padded as those of the kernels.
+    /// Where the E-step counts, each range of instances has a table of counts of its own.
     #[must_use]
     pub(super) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
         let dense = dense_fit_bytes(sizes)?;
         let counts = sizes.columns.checked_mul(stride(sizes.dims.classes))?;
         let counts = counts.checked_mul(size_of::<f64>())?;
-        Some(FitBytes { matrices: dense.matrices.checked_add(counts)?, ..dense })
+        let matrices = dense.matrices.checked_add(counts)?;
+        let working = match CountStrategy::for_size(sizes.dims, sizes.annotations, sizes.columns) {
+            CountStrategy::Scatter(tables) => counts.checked_mul(tables)?,
+            // Sparse rows take the place of dense columns.
+            CountStrategy::Gather | CountStrategy::SparseGather => 0,
+        };
+        Some(FitBytes { matrices, working, ..dense })
     }
 
     /// The matrix of annotator `r`; `sums` is a buffer for the sums of its rows.
@@ -241,7 +248,8 @@ mod tests {
     use super::*;
 
     /// Of 200 000 instances and 1000 classes, the counts take more than the posteriors where annotators rarely repeat a
-    /// label; of 6 classes, next to nothing where they often do.
+    /// label. Of 6 classes they take next to nothing where annotators often do, but each of eight ranges of instances has
+    /// as many.
     #[test]
     fn the_memory_of_expected_counts_follows_the_pairs_of_annotator_and_label() {
         let bytes = |instances, annotations, columns, classes| {
@@ -253,7 +261,7 @@ mod tests {
         assert_eq!((many.posteriors, many.matrices), (1_600_000_000, 8_008_000_000));
         let few = bytes(20_000_000, 100_000_000, 600_000, 6).unwrap();
         assert_eq!((few.posteriors, few.matrices), (960_000_000, 600_000 * 8 * 8 + 36 * 8));
-        assert_eq!(many.working + few.working, 0);
+        assert_eq!((many.working, few.working), (0, 8 * 600_000 * 8 * 8));
         assert_eq!(bytes(1, 1, usize::MAX / 8, 3), None);
     }
 }

@@ -19,6 +19,13 @@ pub fn softmax(logs: &[f64], out: &mut [f64]) -> f64 {
     max + sum.ln()
 }
 
+/// `ln sum e^x`, without overflow or underflow, of numbers of which one is finite.
+#[must_use]
+pub fn logsumexp(logs: impl Iterator<Item = f64> + Clone) -> f64 {
+    let max = logs.clone().fold(f64::NEG_INFINITY, f64::max);
+    max + logs.map(|l| (l - max).exp()).sum::<f64>().ln()
+}
+
 /// `1 / (1 + e^-x)`, without overflow.
 #[must_use]
 pub fn sigmoid(x: f64) -> f64 {
@@ -49,6 +56,16 @@ pub fn normalise(values: &mut [f64], change: impl Fn(f64) -> f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// ln 4 = ln(1 + 3); a number without a part in the sum changes nothing.
+    #[test]
+    fn the_logarithm_of_a_sum_of_powers_stays_finite() {
+        for shift in [-1e4, 0.0, 1e4] {
+            let logs = [0.0, 3.0_f64.ln(), f64::NEG_INFINITY];
+            let got = logsumexp(logs.iter().map(|l| l + shift)) - shift;
+            assert!((got - 4.0_f64.ln()).abs() < 1e-11, "{got}");
+        }
+    }
 
     /// ln 4 = ln(1 + e^(ln 3)); sigmoid(ln 3) = 3/4.
     #[test]

@@ -27,7 +27,7 @@ pub enum NumberType {
 }
 
 impl NumberType {
-    fn size(self) -> usize {
+    pub(super) fn size(self) -> usize {
         match self {
             Self::Byte => 1,
             Self::F32 => 4,
@@ -44,6 +44,32 @@ pub struct Scratch {
     pub folder: Option<PathBuf>,
     /// How many rows will arrive.
     pub rows: Precision<usize>,
+}
+
+impl Scratch {
+    /// Whether rows of so many bytes go to the file from the first one, because all of them will not fit in memory.
+    fn begins_in_file(&self, row: usize) -> bool {
+        let (budget, rows) = (self.budget, self.rows.get_value());
+        budget.zip(rows).is_some_and(|(budget, rows)| rows.saturating_mul(row) > budget)
+    }
+
+    /// The number of rows of so many bytes for which memory is allocated before the first of them arrives. It is 0 where
+    /// their number is an estimate, or they go to the file.
+    pub(super) fn rows_at_once(&self, row: usize) -> usize {
+        match self.rows {
+            Precision::Exact(rows) if self.budget.is_some() && !self.begins_in_file(row) => rows,
+            _ => 0,
+        }
+    }
+
+    /// Bytes in memory after the first batch, of `rows` rows of so many bytes.
+    pub(super) fn bytes_after_first(&self, rows: usize, row: usize) -> usize {
+        let own = rows.saturating_mul(row);
+        if self.begins_in_file(row) || self.budget.is_some_and(|budget| own > budget) {
+            return 0;
+        }
+        own.max(self.rows_at_once(row).saturating_mul(row))
+    }
 }
 
 enum Storage {
@@ -132,17 +158,12 @@ impl MatrixWriter {
     #[must_use]
     pub fn new(shape: Vec<usize>, cell: NumberType, mut scratch: Scratch) -> Self {
         let width: usize = shape.iter().product();
-        let mut memory = Vec::new();
-        if let (Some(budget), Some(rows)) = (&mut scratch.budget, scratch.rows.get_value()) {
-            let all = rows.saturating_mul(width * cell.size());
-            if all > *budget {
-                // A matrix that will not fit in memory goes to the file from its first row.
-                *budget = 0;
-            } else if matches!(scratch.rows, Precision::Exact(_)) {
-                // A vector that grows is copied each time, and held twice meanwhile.
-                memory.reserve_exact(all);
-            }
+        let row = width * cell.size();
+        if scratch.begins_in_file(row) {
+            scratch.budget = Some(0);
         }
+        // A vector that grows is copied each time, and held twice meanwhile.
+        let memory = Vec::with_capacity(scratch.rows_at_once(row) * row);
         Self { width, shape, cell, scratch, memory, file: None }
     }
 
@@ -150,6 +171,12 @@ impl MatrixWriter {
     #[must_use]
     pub fn width(&self) -> usize {
         self.width
+    }
+
+    /// The number of rows for which memory was allocated before the first of them arrived; 0 once they are in the file.
+    pub(super) fn rows_at_once(&self) -> usize {
+        let row = self.width * self.cell.size();
+        if self.file.is_some() { 0 } else { self.scratch.rows_at_once(row) }
     }
 
     /// Bytes in memory after the numbers of a further batch.

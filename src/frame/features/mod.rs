@@ -2,6 +2,7 @@
 
 mod matrix;
 mod reader;
+mod row_bytes;
 
 use std::path::PathBuf;
 use std::sync::Arc;

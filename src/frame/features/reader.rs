@@ -9,6 +9,7 @@ use arrow::datatypes::{DataType, Field, Float32Type, Schema, UInt8Type};
 use arrow::util::display::array_value_to_string;
 
 use super::matrix::{MatrixWriter, NumberType, Scratch};
+use super::row_bytes::row_bytes;
 use super::{Features, number_columns};
 use crate::error::{Error, Result, offenders};
 use crate::frame::ids::{Interner, NULL};
@@ -37,9 +38,26 @@ impl FeatureReader {
         self.ids.len()
     }
 
+    /// The number of ids whose features have memory after this batch: those so far, or all, where memory is allocated for
+    /// all at once.
+    pub(in crate::frame) fn ids_after(&self, batch: &RecordBatch) -> usize {
+        let at_once = match (&self.writer, &self.scratch) {
+            (Some(writer), _) => writer.rows_at_once(),
+            (None, Some(scratch)) => scratch.rows_at_once(row_bytes(&batch.columns()[1..])),
+            (None, None) => 0,
+        };
+        at_once.max(self.ids.len() + batch.num_rows())
+    }
+
     /// Bytes that are held in memory after this batch.
     pub(in crate::frame) fn bytes(&self, batch: &RecordBatch) -> usize {
-        let written = self.writer.as_ref().map_or(0, |writer| writer.bytes_after(batch));
+        let written = match (&self.writer, &self.scratch) {
+            (Some(writer), _) => writer.bytes_after(batch),
+            (None, Some(scratch)) => {
+                scratch.bytes_after_first(batch.num_rows(), row_bytes(&batch.columns()[1..]))
+            }
+            (None, None) => 0,
+        };
         self.ids.bytes(batch.num_rows()) + written
     }
 
@@ -265,6 +283,7 @@ fn interleave(
 mod tests {
     use arrow::array::{Float64Array, ListArray, StringArray};
     use arrow::datatypes::Float64Type;
+    use datafusion::common::stats::Precision;
 
     use super::*;
 
@@ -318,6 +337,34 @@ mod tests {
         let (matrix, mut row) = (reader.finish().unwrap().matrix, [0.0; 2]);
         matrix.read(1, &mut row);
         assert_eq!((matrix.len(), row), (2, [5.0, 6.0]));
+    }
+
+    /// Rows of 8 bytes, of which 100 may be in memory.
+    #[test]
+    fn memory_for_all_rows_is_reserved_before_the_first_batch_is_read() {
+        let ids: ArrayRef = Arc::new(StringArray::from(vec!["a", "b"]));
+        let number: ArrayRef = Arc::new(Float64Array::from(vec![0.0, 1.0]));
+        let columns = [("instance_id", ids), ("x", Arc::clone(&number)), ("y", number)];
+        let batch = RecordBatch::try_from_iter(columns).unwrap();
+        let reader = |rows| {
+            let scratch = Scratch { budget: Some(800), rows, ..Scratch::default() };
+            FeatureReader::new(&batch.schema(), scratch)
+        };
+        // All rows go to the file.
+        let of_ids = reader(Precision::Exact(101)).bytes(&batch);
+        for (rows, bytes, n_ids) in [
+            (Precision::Exact(101), 0, 2),
+            (Precision::Exact(100), 800, 100),
+            (Precision::Inexact(100), 16, 2),
+            (Precision::Absent, 16, 2),
+        ] {
+            let mut reader = reader(rows);
+            assert_eq!(reader.bytes(&batch), of_ids + bytes, "{rows:?}");
+            assert_eq!(reader.ids_after(&batch), n_ids, "{rows:?}");
+            reader.push(&batch).unwrap();
+            let more = if n_ids == 100 { 100 } else { 4 };
+            assert_eq!(reader.ids_after(&batch), more, "{rows:?}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::points::{Points, TargetKind, rounded};
 use super::temperature::{self, MAX_TEMPERATURE, MIN_TEMPERATURE, log};
 use crate::frame::ITEMS_PER_BLOCK;
 use crate::model::lbfgs::try_maximise;
+use crate::model::numerics::logsumexp;
 
 /// At the maximum, no component of the mean gradient exceeds this.
 const TOLERANCE: f64 = 1e-9;
@@ -137,14 +138,16 @@ impl ScoredRows<'_> {
         let (known, uniform) = (1.0 - self.uniform, self.uniform / n as f64);
         let is_latent = self.points.target_kind == TargetKind::Likelihood;
         let joint: f64 = row.iter().zip(targets).map(|(p, l)| p * l).sum();
-        let mut value =
-            if is_latent { known * (joint.max(f64::MIN_POSITIVE).ln() - log_sum) } else { 0.0 };
+        // The evidence may be against all classes but those whose probability underflows.
+        let underflows = is_latent && joint < f64::MIN_POSITIVE;
+        let log_of_product = |k: usize| score(k) - most + targets[k].ln();
+        let log_joint = if underflows { logsumexp((0..n).map(log_of_product)) } else { joint.ln() };
+        let mut value = if is_latent { known * (log_joint - log_sum) } else { 0.0 };
         for k in 0..n {
-            let own = match (is_latent, joint > 0.0) {
+            let own = match (is_latent, underflows) {
                 (false, _) => targets[k],
-                (true, true) => row[k] * targets[k] / joint,
-                // Underflow: the evidence says nothing.
-                (true, false) => row[k] / sum,
+                (true, false) => row[k] * targets[k] / joint,
+                (true, true) => (log_of_product(k) - log_joint).exp(),
             };
             let target = known * own + uniform;
             let missing = weight * (target - row[k] / sum);
@@ -216,6 +219,21 @@ mod tests {
             };
             let want = (at(step) - at(-step)) / (2.0 * step);
             assert!((got - want).abs() < 1e-6, "{n}: {got} is not {want}");
+        }
+    }
+
+    /// At a temperature of 1 / 13 the second class has the probability e^(-13 * 69), which underflows.
+    #[test]
+    fn evidence_for_a_class_whose_probability_underflows_has_its_likelihood_and_gradient() {
+        let mut points = Points::of_likelihoods(2, 1);
+        points.push(&[1.0, 0.0], &[0.0, 1.0], 1.0);
+        let logs = points.probabilities.iter().map(|p| log(*p)).collect();
+        let (rows, mut gradient) = (ScoredRows { points: &points, logs, uniform: 0.0 }, [0.0; 3]);
+        let value = rows.log_likelihood(&[13.0, 0.5, -0.5], &mut gradient);
+        let ln = log(0.0);
+        assert!((value - (13.0 * ln - 1.0)).abs() < 1e-9, "{value}");
+        for (got, want) in gradient.into_iter().zip([ln, -1.0, 1.0]) {
+            assert!((got - want).abs() < 1e-9, "{got} is not {want}");
         }
     }
 

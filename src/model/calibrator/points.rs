@@ -61,10 +61,11 @@ impl Points {
         self.push(probabilities, &target, weight);
     }
 
-    /// Adds a row with its target: the distribution of its class, unless the targets are likelihoods. A row of zeros or without weight carries no information
-    /// and is left out.
+    /// Adds a row with its target: the distribution of its class, unless the targets are likelihoods. A row of zeros, or
+    /// without weight, or with evidence against all classes, carries no information and is left out.
     pub fn push(&mut self, probabilities: &[f64], target: &[f64], weight: f64) {
-        if probabilities.iter().any(|p| *p > 0.0) && weight > 0.0 {
+        let informs = |row: &[f64]| row.iter().any(|p| *p > 0.0);
+        if informs(probabilities) && informs(target) && weight > 0.0 {
             self.probabilities.extend_from_slice(probabilities);
             self.targets.extend_from_slice(target);
             self.weights.push(weight);
@@ -139,6 +140,17 @@ mod tests {
         assert_eq!(points.orders(), [[1, 0], [0, 1]]);
         points.push_class(&[0.5, 0.5], 1, 1.0);
         assert_eq!(points.orders(), [[1, 2, 0], [0, 2, 1]]);
+    }
+
+    #[test]
+    fn points_that_carry_no_information_are_left_out() {
+        let mut points = Points::of_likelihoods(2, 1);
+        points.push(&[0.0, 0.0], &[1.0, 0.5], 1.0);
+        points.push(&[0.9, 0.1], &[0.0, 0.0], 1.0);
+        points.push(&[0.9, 0.1], &[1.0, 0.5], 0.0);
+        assert!(points.is_empty());
+        points.push(&[1.0, 0.0], &[0.0, 1.0], 1.0);
+        assert_eq!(points.len(), 1);
     }
 
     #[test]

@@ -51,7 +51,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::error::{Problem, Result};
-use crate::frame::{Annotations, Dims, Evidence, Matrix, QuestionFeatures};
+use crate::frame::{
+    Annotations, Dims, Evidence, FitBytes, Matrix, QuestionFeatures, QuestionSizes,
+};
 use crate::model::classifier::{Classifier, ClassifierSpec, ExampleFeatures, Examples};
 use crate::model::confusion::{Cells, Confusion, Smoothing};
 use crate::model::em::kernels::{ColumnModel, Prior};
@@ -68,7 +70,7 @@ use crate::spec::Problems;
 
 /// The model of this folder.
 pub static KINDS: &[ModelKind] =
-    &[ModelKind { fit_bytes: Confusion::fit_bytes, ..ModelKind::with_features::<Gem>(predict) }];
+    &[ModelKind { fit_bytes: Gem::fit_bytes, ..ModelKind::with_features::<Gem>(predict) }];
 
 /// Generalised EM.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -107,6 +109,16 @@ impl Spec for Gem {
                     .help("raise it, or raise classifier.network.epochs_per_fit"),
             );
         }
+    }
+}
+
+impl Gem {
+    /// The memory of its fit: beside that of matrices with expected counts, the prior of each instance, and the target
+    /// that the classifier learns.
+    fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
+        let own = Confusion::fit_bytes(sizes)?;
+        let rows = own.posteriors.checked_mul(2)?;
+        Some(FitBytes { working: own.working.checked_add(rows)?, ..own })
     }
 }
 

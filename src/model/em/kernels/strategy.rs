@@ -57,7 +57,8 @@ impl CountStrategy {
         Self::for_size(a.dims(), a.len(), a.n_columns())
     }
 
-    fn for_size(dims: Dims, annotations: usize, columns: usize) -> Self {
+    /// As [`CountStrategy::choose`], for annotations of these sizes.
+    pub(in crate::model) fn for_size(dims: Dims, annotations: usize, columns: usize) -> Self {
         let Dims { instances, classes, .. } = dims;
         let dense = size_of::<f64>() * columns * stride(classes);
         let affordable = DENSE_BYTES.max(size_of::<f64>() * instances * classes);

@@ -1,10 +1,14 @@
 //! One temperature for all rows: the calibrated probabilities are proportional to `p[k] ^ (1 / temperature)`.
 
+#[cfg(test)]
+mod tests;
+
 use rayon::prelude::*;
 
 use super::points::{Points, remembering, rounded};
 use crate::error::Result;
 use crate::frame::ITEMS_PER_BLOCK;
+use crate::model::numerics::logsumexp;
 use crate::model::posterior::{TIE, least_tied};
 use crate::run::Cancel;
 
@@ -101,16 +105,21 @@ pub(super) fn fit_latent(points: &Points, smoothing: f64, cancel: &Cancel) -> Re
             best = n;
         }
     }
-    let slope = found[best].1;
+    let (mut value, slope) = found[best];
     let beyond = if slope > 0.0 { best.checked_add(1) } else { best.checked_sub(1) };
     let mut ln_b = grid[best];
     if let Some(mut far) = beyond.and_then(|n| grid.get(n)).copied().filter(|_| slope.abs() > FLAT)
     {
-        // The likelihood rises towards its neighbour in the grid, and is no greater there: a maximum lies between.
+        // The likelihood rises from `ln_b` towards `far`, and is no greater there, or no longer rises: a maximum lies
+        // between. It rises again at a `middle` beyond a valley, but from less.
         while (far - ln_b).abs() > LAST_STEP {
             let middle = f64::midpoint(ln_b, far);
-            let rises_on = at(middle)?.1 * slope > 0.0;
-            *(if rises_on { &mut ln_b } else { &mut far }) = middle;
+            let (of_middle, its_slope) = at(middle)?;
+            if its_slope * slope > 0.0 && of_middle >= value - FLAT {
+                (ln_b, value) = (middle, value.max(of_middle));
+            } else {
+                far = middle;
+            }
         }
     }
     Ok(rounded((-ln_b).exp()))
@@ -202,15 +211,26 @@ impl<'a> LogLoss<'a> {
             all += below;
         }
         let mean = first / sum;
-        // Where the powers underflow, the evidence says nothing about the temperature.
-        let mean_of_evidence = if joint > 0.0 { joint_first / joint } else { mean };
-        let log_joint = joint.max(f64::MIN_POSITIVE).ln();
+        let (log_joint, mean_of_evidence) = if joint >= f64::MIN_POSITIVE {
+            (joint.ln(), joint_first / joint)
+        } else {
+            log_domain_joint(logs, likelihoods, most, inverse)
+        };
         let (of_all, known) = (self.uniform * all / n as f64, 1.0 - self.uniform);
         let value = known * log_joint + inverse * of_all - sum.ln();
         let slope = known * mean_of_evidence + of_all - mean;
         let weight = self.points.weights[i];
         (weight * value, weight * slope)
     }
+}
+
+/// ln sum_k power[k] * likelihood[k], and the mean of the log-probability, less `most`, with these products as weights:
+/// where they underflow, because the evidence is against all classes but those of tiny powers.
+fn log_domain_joint(logs: &[f64], likelihoods: &[f64], most: f64, inverse: f64) -> (f64, f64) {
+    let terms = logs.iter().zip(likelihoods).map(|(log, l)| inverse * (log - most) + l.ln());
+    let log_joint = logsumexp(terms.clone());
+    let weighted = terms.zip(logs).map(|(term, log)| (term - log_joint).exp() * (log - most));
+    (log_joint, weighted.sum())
 }
 
 /// Calibrates a row. Classes tied with the best stay tied, and rounding makes no new ties.
@@ -225,149 +245,4 @@ pub(super) fn apply(temperature: f64, row: &mut [f64]) {
     row.iter_mut().for_each(|p| *p = power(*p));
     let sum: f64 = row.iter().sum();
     row.iter_mut().for_each(|p| *p /= sum);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Four uneven points of three classes, overconfident.
-    fn points() -> Points {
-        let mut points = Points::new(3);
-        points.push_class(&[0.97, 0.02, 0.01], 0, 2.0);
-        points.push_class(&[0.05, 0.9, 0.05], 2, 1.0);
-        points.push(&[0.2, 0.1, 0.7], &[0.25, 0.0, 0.75], 1.5);
-        points.push_class(&[0.01, 0.98, 0.01], 1, 0.5);
-        points
-    }
-
-    /// The log-loss at a temperature, by the definition.
-    fn log_loss(points: &Points, smoothing: f64, temperature: f64) -> f64 {
-        let total: f64 = points.weights.iter().sum();
-        let invented = smoothing / (total + smoothing);
-        let rows = points.probabilities.chunks(3).zip(points.targets.chunks(3));
-        let of_row = |((row, target), weight): ((&[f64], &[f64]), &f64)| {
-            let powers: Vec<f64> = row.iter().map(|p| p.powf(1.0 / temperature)).collect();
-            let sum: f64 = powers.iter().sum();
-            let terms = powers
-                .iter()
-                .zip(target)
-                .map(|(p, t)| -(t * (1.0 - invented) + invented / 3.0) * (p / sum).ln());
-            weight * terms.sum::<f64>()
-        };
-        rows.zip(&points.weights).map(of_row).sum()
-    }
-
-    #[test]
-    fn the_temperature_is_the_best_of_a_grid() {
-        for smoothing in [0.0, 0.5, 3.0] {
-            let points = points();
-            // The grid starts at the lowest temperature: below it the powers underflow to zero.
-            let grid = (50..20_000_u32).map(|n| f64::from(n) * 1e-3);
-            let loss = |t: &f64| log_loss(&points, smoothing, *t);
-            let best = grid.min_by(|a, b| loss(a).total_cmp(&loss(b))).unwrap();
-            let got = fit(&points, smoothing);
-            assert!((got - best).abs() <= 1e-3, "{got} is not {best}");
-            assert!(loss(&got) <= loss(&best) + 1e-12);
-        }
-    }
-
-    /// Of four rows [.8, .2], three are right: (.8 / .2)^b = 3.
-    #[test]
-    fn the_temperature_is_that_worked_out_by_hand() {
-        let mut points = Points::new(2);
-        for class in [0, 0, 0, 1] {
-            points.push_class(&[0.8, 0.2], class, 1.0);
-        }
-        let want = 4.0_f64.ln() / 3.0_f64.ln();
-        assert!((fit(&points, 0.0) - want).abs() < 1e-11);
-        // One of five points is a pseudo-observation with a uniform target: 3.5 of 5 are right.
-        let want = 4.0_f64.ln() / (3.5_f64 / 1.5).ln();
-        assert!((fit(&points, 1.0) - want).abs() < 1e-11);
-    }
-
-    /// With a wrong derivative Newton's method still converges, but as slowly as bisection.
-    #[test]
-    fn the_derivatives_of_the_log_loss_are_those_of_differences() {
-        let points = points();
-        let total = points.weight();
-        let (smoothing, step) = (0.5, 1e-4);
-        let logs = points.probabilities.iter().map(|p| log(*p)).collect();
-        let uniform = smoothing / (total + smoothing);
-        let mean = LogLoss { points: &points, logs, total, uniform };
-        let value = |b: f64| log_loss(&points, smoothing, 1.0 / b) / total;
-        for ln_b in [-2.0_f64, 0.0, 1.0] {
-            let b = ln_b.exp();
-            let (slope, curvature) = mean.derivatives(ln_b);
-            let first = (value(b + step) - value(b - step)) / (2.0 * step);
-            assert!((slope - first).abs() < 1e-6, "{slope} is not {first}");
-            let [low, high] = [ln_b - step, ln_b + step].map(|ln_b| mean.derivatives(ln_b).0);
-            let second = (high - low) / (2.0 * step);
-            assert!((curvature - second).abs() < 1e-6, "{curvature} is not {second}");
-        }
-    }
-
-    /// Four uneven points of three classes, whose classes are not known.
-    fn latent_points() -> Points {
-        let mut points = Points::of_likelihoods(3, 4);
-        points.push(&[0.97, 0.02, 0.01], &[1.0, 0.3, 0.5], 2.0);
-        points.push(&[0.05, 0.9, 0.05], &[0.2, 0.1, 1.0], 1.0);
-        points.push(&[0.2, 0.1, 0.7], &[0.25, 0.0, 0.75], 1.5);
-        points.push(&[0.01, 0.98, 0.01], &[0.1, 1.0, 0.2], 0.5);
-        points
-    }
-
-    /// The mean log-likelihood at a temperature, by the definition.
-    fn log_likelihood(points: &Points, smoothing: f64, temperature: f64) -> f64 {
-        let total: f64 = points.weights.iter().sum();
-        let invented = smoothing / (total + smoothing);
-        let rows = points.probabilities.chunks(3).zip(points.targets.chunks(3));
-        let of_row = |((row, likelihood), weight): ((&[f64], &[f64]), &f64)| {
-            let powers: Vec<f64> = row.iter().map(|p| p.powf(1.0 / temperature)).collect();
-            let sum: f64 = powers.iter().sum();
-            let joint: f64 = powers.iter().zip(likelihood).map(|(p, l)| p / sum * l).sum();
-            let logs: f64 = powers.iter().map(|p| (p / sum).ln()).sum();
-            weight * ((1.0 - invented) * joint.ln() + invented * logs / 3.0)
-        };
-        rows.zip(&points.weights).map(of_row).sum::<f64>() / total
-    }
-
-    #[test]
-    fn the_temperature_of_a_latent_class_is_the_best_of_a_grid() {
-        let (points, cancel) = (latent_points(), Cancel::default());
-        for smoothing in [0.0, 0.5, 3.0] {
-            let grid = (50..20_000_u32).map(|n| f64::from(n) * 1e-3);
-            let value = |t: &f64| log_likelihood(&points, smoothing, *t);
-            let best = grid.max_by(|a, b| value(a).total_cmp(&value(b))).unwrap();
-            let got = fit_latent(&points, smoothing, &cancel).unwrap();
-            assert!(value(&got) >= value(&best) - 1e-12, "{got} is not {best}");
-        }
-    }
-
-    #[test]
-    fn the_slope_of_the_likelihood_is_that_of_differences() {
-        let points = latent_points();
-        let mean = LogLoss::new(&points, 0.5);
-        for ln_b in [-2.0_f64, 0.0, 1.0] {
-            let at = |d: f64| mean.log_likelihood(ln_b + d);
-            let want = log_likelihood(&points, 0.5, (-ln_b).exp());
-            assert!((at(0.0).0 - want).abs() < 1e-12, "{ln_b}");
-            let slope = (at(1e-4).0 - at(-1e-4).0) / 2e-4;
-            assert!((at(0.0).1 - slope).abs() < 1e-6, "{slope}");
-        }
-    }
-
-    #[test]
-    fn the_temperature_stays_within_its_bounds_and_is_1_where_there_is_no_choice() {
-        let one = |row: &[f64], class| {
-            let mut points = Points::new(2);
-            points.push_class(row, class, 1.0);
-            points
-        };
-        assert_eq!(fit(&one(&[0.8, 0.2], 0), 0.0), MIN_TEMPERATURE);
-        assert_eq!(fit(&one(&[0.8, 0.2], 1), 0.0), MAX_TEMPERATURE);
-        assert_eq!(fit(&one(&[0.5, 0.5], 1), 0.0), 1.0);
-        let smoothed = fit(&one(&[0.8, 0.2], 0), 0.5);
-        assert!(smoothed > 0.5, "one right answer makes nothing certain: {smoothed}");
-    }
 }
