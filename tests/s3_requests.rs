@@ -71,6 +71,18 @@ fn a_mistyped_source_is_a_missing_file_to_a_client_that_may_read_other_folders_o
 }
 
 #[test]
+fn a_run_that_may_not_be_read_is_named_beside_the_missing_file() {
+    let server = server();
+    summary(&server, &[]);
+    server.fault(Fault::Denied, "GetObject /out/latest.json", 0, 1_000);
+    let fixed = ["aggregate", "--model", "majority_vote", "--output", "s3://crowd/elsewhere"];
+    let args = [&fixed[..], &["--annotations", "s3://crowd/out/labels/"]].concat();
+    let message = fails(&server, &args, 3);
+    let denial = "found: nothing; the store denies the search for a run at `s3://crowd/out`: ";
+    assert_says(&message, &["there is no such file", denial, "latest.json"]);
+}
+
+#[test]
 fn the_errors_of_a_command_name_its_own_options() {
     let server = server();
     let nowhere = "s3://nowhere/x";
