@@ -188,7 +188,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--rates", type=float, nargs="+", default=[0.01, 0.03], help="of the confusion matrices")
-    parser.add_argument("--append", action="store_true", help="print the second part of a page: do not repeat the method")
+    parser.add_argument("--append", action="store_true", help="print the second part of a page, without the method")
     args = parser.parse_args()
     commit = call("git", "-C", ROOT, "rev-parse", "--short", "HEAD").strip()
     outcomes = []

@@ -244,8 +244,9 @@ fn what_does_not_fit_names_the_annotations_of_all_questions() {
     }
     job.write("in.csv", &text);
     // The rows fit while they are read, however many batches are in flight and whichever column has just doubled its
-    // capacity (35 MiB at most); the views of the annotations do not fit (42 MiB).
-    let limit = "engine = { memory_limit = '38MiB', batch_size = 8192 }";
+    // capacity (35 MiB at most); the views of the annotations do not fit (42 MiB). More threads have more batches in
+    // flight.
+    let limit = "engine = { memory_limit = '38MiB', batch_size = 8192, threads = 2 }";
     let error = job.fails(&vote("in.csv", limit), 2);
     assert_says(&error, &["1000000 annotations and their ids take"]);
 }

@@ -289,9 +289,9 @@ fn assert_same_tables(found: &Path, expected: &Path, what: &str) {
     }
 }
 
-/// The training resumes at epoch 20: `agg_net` and `tcl` then have posteriors that they have computed themselves, `tcl`
-/// a calibrator, too. With `initialise = "trusted"` (TCL+I) it is still in the first round, whose targets a checkpoint
-/// does not hold; `conal` trains the parameters of annotators from the next epoch, the 21st of 105, on.
+/// The training resumes after epoch 28: `agg_net` and `tcl` then have posteriors that they have computed themselves,
+/// `tcl` a calibrator, too. With `initialise = "trusted"` (TCL+I) it is still in the first round, whose targets a
+/// checkpoint does not hold; `conal` trains the parameters of annotators from the next epoch, the 29th of 140, on.
 // keys: engine.checkpoints
 #[test]
 fn a_killed_training_goes_on_to_the_same_bytes() {
@@ -301,7 +301,7 @@ fn a_killed_training_goes_on_to_the_same_bytes() {
         "kind = 'conal'\ntrain.select = 'annotation_likelihood'",
         "kind = 'agg_net'",
         "kind = 'tcl'",
-        "kind = 'tcl'\ninitialise = 'trusted'\nfirst_epochs = 25",
+        "kind = 'tcl'\ninitialise = 'trusted'\nfirst_epochs = 35",
     ] {
         let [whole, killed] = [job(), job()];
         for job in [&whole, &killed] {
@@ -309,7 +309,7 @@ fn a_killed_training_goes_on_to_the_same_bytes() {
         }
         let long = pipeline(model)
             .replace("[model]", "gold = '{dir}gold.csv'\n[model]")
-            .replace("epochs = 20", "epochs = 105\ntrain.checkpoint_epochs = 20");
+            .replace("epochs = 20", "epochs = 140\ntrain.checkpoint_epochs = 28");
         let text = format!("{long}[engine]\ncheckpoints = '{{dir}}checkpoints'\n");
         kill_in_training(&killed, &text);
         let resumed = killed.run(&text);

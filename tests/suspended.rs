@@ -94,6 +94,8 @@ fn suspend(place: &WritersPlace, slow: &Child, n: usize, whole: Duration, moment
     }
     send_signal(slow.id(), "STOP");
     if let Some(server) = &place.server {
+        // Requests that were sent before the suspension arrive first.
+        std::thread::sleep(Duration::from_millis(100));
         // If the writer has not sent that request yet, the fault must not hit the other writer.
         server.forget_plans();
     }

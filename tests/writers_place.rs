@@ -1,9 +1,11 @@
 //! A place that many writers publish to, and what must hold there whatever happens to the writers.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use labelmill::testing::synth::CrowdShape;
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -218,24 +220,33 @@ impl WritersPlace {
 /// Changes the leases in a sink's folder as if their writers ran on another machine: then nobody can check whether the
 /// processes exist, and only a long silence shows that a writer is dead. Each lease keeps its length and its time.
 pub fn move_to_another_machine(out: &Path) {
-    for lease in std::fs::read_dir(out.join("_leases")).into_iter().flatten().flatten() {
-        let (path, modified) = (lease.path(), lease.metadata().unwrap().modified().unwrap());
-        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+    for (file, modified) in leases(out) {
+        let text = std::io::read_to_string(&file).unwrap();
         let Some(at) = text.find("\"pid_namespace\": \"") else { continue };
         let first = at + "\"pid_namespace\": \"".len();
-        let elsewhere = [&text[..first], "~", &text[first + 1..]].concat();
-        std::fs::write(&path, elsewhere).unwrap();
-        std::fs::File::open(&path).unwrap().set_modified(modified).unwrap();
+        file.write_all_at(b"~", first as u64).unwrap();
+        file.set_modified(modified).unwrap();
     }
 }
 
 /// Sets the leases in a sink's folder back in time, as if their writers had not touched them for this much longer. The
 /// writers must be dead or suspended: a living one soon touches its lease again.
 pub fn age_leases(out: &Path, silent: Duration) {
-    for lease in std::fs::read_dir(out.join("_leases")).into_iter().flatten().flatten() {
-        let modified = lease.metadata().unwrap().modified().unwrap();
-        std::fs::File::open(lease.path()).unwrap().set_modified(modified - silent).unwrap();
+    for (lease, modified) in leases(out) {
+        lease.set_modified(modified - silent).unwrap();
     }
+}
+
+/// The leases in a sink's folder and their times, without those that vanish meanwhile: a server still carries out what
+/// a writer asked for before it was suspended.
+fn leases(out: &Path) -> Vec<(File, SystemTime)> {
+    let entries = std::fs::read_dir(out.join("_leases")).into_iter().flatten().flatten();
+    let files = entries.filter_map(|e| File::options().read(true).write(true).open(e.path()).ok());
+    let with_time = |file: File| {
+        let modified = file.metadata().unwrap().modified().unwrap();
+        (file, modified)
+    };
+    files.map(with_time).collect()
 }
 
 /// Every file below a folder; links are not followed, and the link `latest` is left out.
@@ -251,7 +262,7 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 pub fn rows(path: &Path) -> usize {
-    let reader = SerializedFileReader::new(std::fs::File::open(path).unwrap()).unwrap();
+    let reader = SerializedFileReader::new(File::open(path).unwrap()).unwrap();
     usize::try_from(reader.metadata().file_metadata().num_rows()).unwrap()
 }
 

@@ -1,9 +1,9 @@
 """Networks on a GPU: agreement with the CPU, and the time of an epoch compared with PyTorch, as Markdown.
 
 Needs the binary, a GPU with its driver, and the CUDA libraries that the binary is linked to; PyTorch, where it is
-installed, is measured on the same GPU. Without `--device cpu` a labelmill that was built without CUDA fails. A case that takes longer than `--case-seconds` is stopped, cases that are not over after
-`--seconds` are left out, and the report names both. Exits with 1 where a model's tables differ, or labelmill fails or does
-not finish.
+installed, is measured on the same GPU. Without `--device cpu` a labelmill that was built without CUDA fails. A case
+that takes longer than `--case-seconds` is stopped, cases that are not over after `--seconds` are left out, and the
+report names both. Exits with 1 where a model's tables differ, or labelmill fails or does not finish.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from statistics import median
 HERE = Path(__file__).resolve().parent
 TOLERANCE = 1e-4
 EPOCHS = 4
+"""Fewer than five: by default, parameters of annotators are frozen in a fifth of the epochs, rounded down."""
 SECONDS, CASE_SECONDS = 570.0, 90.0
 
 AGREEMENT = """
@@ -42,15 +43,12 @@ ADAPTIVE = 'rule = "{rule}", learning_rate = 0.001, epsilon = 0.01'
 """Adam or AMSGrad, with an epsilon so large that a gradient of rounding errors remains a small step."""
 CLIPPED = 'rule = "sgd", learning_rate = 0.1, clip_norm = 0.05'
 """Most gradients are longer and are scaled to 0.05, whatever their length, so that a wrong norm shows."""
-NO_DELAY = ", annotator_delay = 0"
-TRAINED_ON_TARGETS = ("dl", "soft_bootstrap", "agg_net", "tcl")
-"""The kinds that have no parameters of annotators to delay."""
 BF16_TOLERANCE = 0.03
 """bfloat16 has eight bits of precision, so that a logit of 4 is rounded by up to 0.008: a bound by estimate."""
 TIMING = """
 model.train.epochs = {epochs}
 model.train.batch_size = {batch}
-model.train.optimiser = {{ rule = "adam", learning_rate = 0.001, weight_decay = 0.0{no_delay} }}
+model.train.optimiser = {{ rule = "adam", learning_rate = 0.001, weight_decay = 0.0 }}
 """
 GEM = """
 model.kind = "gem"
@@ -221,16 +219,15 @@ def comparisons(labelmill: Labelmill, scale: float) -> list[AgreementCase]:
     kinds = labelmill.kinds()
     cases = []
     for kind in kinds:
-        optimiser = SGD if kind in TRAINED_ON_TARGETS else SGD + NO_DELAY
-        cases.append(AgreementCase(kind, crowd, f'model.kind = "{kind}"\n{plain}', optimiser))
+        cases.append(AgreementCase(kind, crowd, f'model.kind = "{kind}"\n{plain}'))
     cases.append(AgreementCase("gem, network", crowd, GEM, network="model.classifier.network"))
     layers = f'model.kind = "crowd_layer"\n{plain}'
     for rule in ("adam", "amsgrad"):
-        optimiser = ADAPTIVE.format(rule=rule) + NO_DELAY
+        optimiser = ADAPTIVE.format(rule=rule)
         cases.append(AgreementCase(f"crowd_layer, {rule}", crowd, layers, optimiser))
-    cases.append(AgreementCase("crowd_layer, gradients clipped", crowd, layers, CLIPPED + NO_DELAY))
+    cases.append(AgreementCase("crowd_layer, gradients clipped", crowd, layers, CLIPPED))
     bf16 = f"crowd_layer, bf16 (at most {BF16_TOLERANCE:g})"
-    cases.append(AgreementCase(bf16, crowd, layers, SGD + NO_DELAY, precision="bf16"))
+    cases.append(AgreementCase(bf16, crowd, layers, precision="bf16"))
     # The device computes masks and moves images itself, with the random numbers that the processor uses.
     dropout = 'model.kind = "dl"\nmodel.backbone = { hidden = [32, 16], dropout = 0.5 }'
     cases.append(AgreementCase("dl, dropout masks computed on the device", crowd, dropout))
@@ -295,8 +292,6 @@ class TimingCase:
     batch: int
     settings: str
     peer: Callable[[], float]
-    no_delay: str = ""
-    """The setting that trains parameters of annotators from the start, for a model that has some."""
 
 
 def networks(device: str, scale: float) -> list[TimingCase]:
@@ -314,7 +309,7 @@ def networks(device: str, scale: float) -> list[TimingCase]:
         crowd = AgreementCrowd(max(512, round(20_000 * scale)), (128,), max(8, round(annotators * scale)), 10)
         what = f"conal, {crowd.instances} instances, {crowd.annotators} annotators"
         peer = partial(conal_peer, crowd, 256, device)
-        cases.append(TimingCase(what, crowd, 256, CONAL, peer, NO_DELAY))
+        cases.append(TimingCase(what, crowd, 256, CONAL, peer))
     return cases
 
 
@@ -326,7 +321,7 @@ def timings(
     for case in networks(device, scale):
         try:
             with clock.limit(case.what):
-                settings = case.settings + TIMING.format(epochs=EPOCHS, batch=case.batch, no_delay=case.no_delay)
+                settings = case.settings + TIMING.format(epochs=EPOCHS, batch=case.batch)
                 seconds = labelmill.seconds(case.crowd, device, settings)
             own = f"{seconds * 1e3:.1f} ms"
         except (Failed, LeftOut) as failure:

@@ -84,6 +84,12 @@ pub trait Spec:
     fn check(&self, _place: &str, _problems: &mut Problems) {}
     /// Adds to `problems` the settings that no pipeline without gold can follow.
     fn check_without_gold(&self, _place: &str, _problems: &mut Problems) {}
+    /// The keys of sections that several kinds share, for which this kind accepts no other value than the default,
+    /// because nothing in it depends on them.
+    #[must_use]
+    fn fixed_keys() -> Vec<&'static str> {
+        Vec::new()
+    }
 }
 
 /// Properties that a kind of model declares; the conformance suite reads them.
@@ -184,6 +190,8 @@ pub struct ModelKind {
     pub defaults: fn() -> Value,
     /// The properties that it declares.
     pub properties: Properties,
+    /// The keys for which it accepts no other value than the default.
+    pub fixed_keys: fn() -> Vec<&'static str>,
     /// Whether it learns from features.
     pub needs_features: bool,
     /// Predicts with a saved model of this kind; `None` for a kind that learns no classifier.
@@ -236,6 +244,7 @@ impl ModelKind {
             schema: || schema_for!(S),
             defaults: || crate::spec::defaults::<S>(),
             properties: S::PROPERTIES,
+            fixed_keys: S::fixed_keys,
             needs_features: false,
             predict: None,
             fit_bytes: dense_fit_bytes,

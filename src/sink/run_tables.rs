@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use super::{Manifest, PublishedRun};
 use crate::error::{Error, Result, Stage};
 use crate::source::files::{Files, Format, register_files};
-use crate::source::{PublishedTables, TableFiles};
+use crate::source::{PublishedTables, TableSearch};
 use crate::store::{StoreSpec, is_denied};
 
 /// Finds the tables of the runs that a [`Sink`](super::Sink) published.
@@ -18,31 +18,38 @@ impl PublishedTables for RunTables {
         &'a self,
         text: &'a str,
         stores: &'a StoreSpec,
-    ) -> BoxFuture<'a, Result<Option<TableFiles>>> {
+    ) -> BoxFuture<'a, Result<TableSearch>> {
         table(text, stores).boxed()
     }
 }
 
 /// On local disk a symlink may lead to the table; an object store has none.
-async fn table(text: &str, stores: &StoreSpec) -> Result<Option<TableFiles>> {
-    let Some((url, table)) = text.trim_end_matches('/').rsplit_once('/') else { return Ok(None) };
+async fn table(text: &str, stores: &StoreSpec) -> Result<TableSearch> {
+    let Some((url, table)) = text.trim_end_matches('/').rsplit_once('/') else {
+        return Ok(TableSearch::Missing);
+    };
     // A web server cannot list files, and is never a sink.
     let is_web = url.starts_with("http://") || url.starts_with("https://");
     if is_web {
-        return Ok(None);
+        return Ok(TableSearch::Missing);
     }
     let run = match PublishedRun::find_optional(url, stores).await {
         Ok(Some(run)) => run,
-        Ok(None) => return Ok(None),
+        Ok(None) => return Ok(TableSearch::Missing),
         // A foreign file has the name of one of labelmill's own files: no run is published there.
-        Err(e) if e.stage == Stage::Spec => return Ok(None),
-        // A client that may read some folders only is denied what is not there, such as the runs of a mistyped URL.
-        Err(e) if e.cause_in_store().is_some_and(is_denied) => return Ok(None),
+        Err(e) if e.stage == Stage::Spec => return Ok(TableSearch::Missing),
+        // A client that may read some folders only is also denied what is not there, such as a run at a mistyped URL.
+        Err(e) if e.cause_in_store().is_some_and(is_denied) => {
+            let what: Vec<_> = e.problems.into_iter().map(|problem| problem.what).collect();
+            let what = what.join("; ");
+            let denial = format!("the store denies the search for a run at `{url}`: {what}");
+            return Ok(TableSearch::Denied(denial));
+        }
         Err(e) => return Err(e),
     };
     let tables = run.tables().await?;
     let found = tables.into_iter().find(|(name, _)| *name == table).map(|(_, objects)| objects);
-    Ok(found.map(|objects| (run.place, objects)))
+    Ok(found.map_or(TableSearch::Missing, |objects| TableSearch::Found(run.place, objects)))
 }
 
 /// Registers every table of a run under its name: the files that its manifest lists, and no others.

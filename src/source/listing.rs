@@ -20,7 +20,7 @@ use url::Url;
 
 use super::format::{Encoding, Format};
 use super::pattern::{ReachableFolders, files_in, is_folder, located, split_glob};
-use super::published::PublishedTables;
+use super::published::{PublishedTables, TableSearch};
 use super::unread::{
     of_other_formats, refuse_circles, refuse_part_of_a_table, refuse_special, refuse_table_formats,
     refuse_unlisted, refuse_unrecognised, warn_of_empty,
@@ -90,11 +90,18 @@ impl Files {
             }
             // No table has a pattern for its name.
             let is_name = pattern.is_none_or(|pattern| split_glob(pattern).is_none());
-            if is_name && let Some((place, objects)) = runs.find(text, stores).await? {
-                return Ok(Self { place, format: Format::Parquet, objects });
+            let mut found = nothing_there(&place);
+            if is_name {
+                match runs.find(text, stores).await? {
+                    TableSearch::Found(place, objects) => {
+                        return Ok(Self { place, format: Format::Parquet, objects });
+                    }
+                    TableSearch::Missing => {}
+                    TableSearch::Denied(denial) => found = format!("{found}; {denial}"),
+                }
             }
             return Err(Error::data("there is no such file, or nothing in that folder")
-                .found(nothing_there(&place))
+                .found(found)
                 .help("check the path; a folder is read whole, a pattern may hold * and ?"));
         }
         if meant.iter().all(|o| o.size == 0) {

@@ -38,7 +38,7 @@ pub use contract::{Relation, contract_columns};
 pub(crate) use features::value_type;
 use files::Files;
 pub use plain_integer::is_plain_integer;
-pub use published::{PublishedTables, TableFiles};
+pub use published::{PublishedTables, TableSearch};
 use relation::Query;
 pub use relation::select;
 pub use spec::{

@@ -110,6 +110,14 @@ impl Spec for Gem {
             );
         }
     }
+
+    /// Its network has no parameters of annotators.
+    fn fixed_keys() -> Vec<&'static str> {
+        vec![
+            "classifier.network.optimiser.annotator_learning_rate",
+            "classifier.network.optimiser.annotator_delay",
+        ]
+    }
 }
 
 impl Gem {

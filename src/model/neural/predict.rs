@@ -46,6 +46,11 @@ pub fn predict<N: CrowdNet>(
         if let Some(on) = on {
             on.clone_into(&mut spec.network.device);
         }
+        // Earlier versions accepted these settings, which change nothing here; a new job may not name them.
+        if N::TRAINS_ON_TARGETS {
+            let optimiser = &mut spec.network.train.optimiser;
+            (optimiser.annotator_learning_rate, optimiser.annotator_delay) = (None, None);
+        }
     })?;
     let saved: Sizes = from_features::sizes_of(sizes)?;
     let width = checked_product(&saved.features)
@@ -114,27 +119,34 @@ fn checked_product(sizes: &[usize]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::Evidence;
+    use crate::frame::{Evidence, QuestionFeatures};
     use crate::model::Model as _;
-    use crate::model::neural::{TraceRegularised, TrainSpec};
+    use crate::model::fitted::Fitted;
+    use crate::model::neural::{Dl, TraceRegularised, TrainSpec};
     use crate::testing::{described, tiny};
+
+    /// A model after one epoch on the CPU, and the features that it learned from.
+    fn fitted<N: CrowdNet>() -> (QuestionFeatures, Fitted) {
+        let a = tiny(2, &(0..20).map(|n| (n / 2, n % 2, n / 2 % 2)).collect::<Vec<_>>());
+        let features = described(&a);
+        let evidence = Evidence { annotations: &a, described: Some(&features) };
+        let mut model = Neural::<N>::default();
+        model.network.device = "cpu".to_owned();
+        model.network.train = TrainSpec { epochs: 1, ..TrainSpec::default() };
+        let fitted = model.fit(evidence, &mut Run::new(1)).unwrap();
+        (features, fitted)
+    }
 
     /// The classifier was trained on a GPU of another machine.
     // keys: model.device
     #[test]
     fn the_device_of_the_training_need_not_exist() {
-        let a = tiny(2, &(0..20).map(|n| (n / 2, n % 2, n / 2 % 2)).collect::<Vec<_>>());
-        let described = described(&a);
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
-        let mut model = Neural::<TraceRegularised>::default();
-        model.network.device = "cpu".to_owned();
-        model.network.train = TrainSpec { epochs: 1, ..TrainSpec::default() };
-        let fitted = model.fit(evidence, &mut Run::new(1)).unwrap();
+        let (features, fitted) = fitted::<TraceRegularised>();
         let trained = fitted.model.unwrap();
         let predicted = |device| {
             let mut model = SavedModel::new(&trained.description, &trained.parameters, device);
             model.parameters["device"] = "cuda:7".into();
-            predict::<TraceRegularised>(model, described.matrix(), &Run::new(1))
+            predict::<TraceRegularised>(model, features.matrix(), &Run::new(1))
         };
         assert_eq!(fitted.predictions, Some(predicted(Some("cpu")).unwrap().classes));
         let error = predicted(Some("tpu")).unwrap_err().to_string();
@@ -143,5 +155,18 @@ mod tests {
             let error = predicted(None).unwrap_err().to_string();
             assert!(error.contains("model.json: parameters.device"), "{error}");
         }
+    }
+
+    /// Earlier versions wrote both for `preset = "paper"`.
+    #[test]
+    fn a_saved_model_predicts_though_it_names_settings_that_a_job_may_not_name() {
+        let (features, fitted) = fitted::<Dl>();
+        let trained = fitted.model.unwrap();
+        let mut model = SavedModel::new(&trained.description, &trained.parameters, None);
+        let optimiser = &mut model.parameters["train"]["optimiser"];
+        optimiser["annotator_learning_rate"] = 1e-4.into();
+        optimiser["annotator_delay"] = 0.into();
+        let predicted = predict::<Dl>(model, features.matrix(), &Run::new(1)).unwrap();
+        assert_eq!(fitted.predictions, Some(predicted.classes));
     }
 }

@@ -162,4 +162,14 @@ impl<N: CrowdNet> Spec for Neural<N> {
         }
         self.model.check_without_gold(place, problems);
     }
+
+    fn fixed_keys() -> Vec<&'static str> {
+        let keys = [
+            ("train.reduction", N::REDUCTION.is_none()),
+            ("train.batch_by", N::NEEDS_WHOLE_INSTANCES || N::TRAINS_ON_TARGETS),
+            ("train.optimiser.annotator_learning_rate", N::TRAINS_ON_TARGETS),
+            ("train.optimiser.annotator_delay", N::TRAINS_ON_TARGETS),
+        ];
+        keys.into_iter().filter(|(_, is_fixed)| *is_fixed).map(|(key, _)| key).collect()
+    }
 }

@@ -116,8 +116,15 @@ impl ParquetSink {
 
     /// Warns of a store that does not let a lease be renewed: it takes no puts on condition of a version (If-Match).
     async fn warn_if_not_renewed(&self, lease: &Lease, version: UpdateVersion) {
-        if let Err(e) = self.touch(lease, version).await
-            && is_denied(&e)
+        let mut touched = self.touch(lease, version).await;
+        if let Err(object_store::Error::Precondition { .. }) = touched {
+            // The answer to an earlier put may have been lost: then the lease has a newer version.
+            let read = self.read_control::<Lease>(&self.lease_path(&lease.attempt)).await;
+            let Ok(ControlFile::Whole(_, meta)) = read else { return };
+            touched = self.touch(lease, version_of(&meta)).await;
+        }
+        if let Err(e) = touched
+            && (is_denied(&e) || matches!(e, object_store::Error::Precondition { .. }))
         {
             tracing::warn!(
                 error = %e,

@@ -10,8 +10,7 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
-use futures::TryStreamExt;
-use futures::future::join_all;
+use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use serde::Deserialize;
@@ -104,11 +103,11 @@ impl ParquetSink {
         Err(Error::bug("a run has used up every name"))
     }
 
-    /// The states of the runs, in their order. They are read at the same time: the caller names [`READS_AT_ONCE`] at
-    /// most.
+    /// The states of the runs, in their order. [`READS_AT_ONCE`] of them at most are read at the same time.
     pub(super) async fn run_states(&self, run_ids: &[String]) -> Vec<Result<RunState>> {
         let runs: Vec<Path> = run_ids.iter().map(|run_id| self.run_path(run_id)).collect();
-        join_all(runs.iter().map(|run| self.run_state(run))).await
+        let reads: Vec<_> = runs.iter().map(|run| self.run_state(run)).collect();
+        stream::iter(reads).buffered(READS_AT_ONCE).collect().await
     }
 
     /// Creates a tombstone under the name that an attempt wants. Returns `Exists` if the name is taken, perhaps by the

@@ -8,6 +8,7 @@ use serde_json::json;
 use super::fits::{agreeing, fit, parameters};
 use super::*;
 use crate::frame::{Gold, QuestionFeatures, Role};
+use crate::model::ModelKind;
 use crate::model::neural::fit::split_annotations;
 use crate::model::snapshot::Snapshot;
 use crate::run::Progress;
@@ -280,8 +281,7 @@ fn the_paper_s_preset_gives_way_to_what_is_written() {
         let paper = with(json!({}));
         let optimiser = &paper["train"]["optimiser"];
         let of_annotators = (&optimiser["annotator_learning_rate"], &optimiser["annotator_delay"]);
-        let is_trained = !TRAINED_ON_TARGETS.contains(&kind.kind);
-        let (rate, delay) = if is_trained {
+        let (rate, delay) = if trains_annotators(kind) {
             (optimiser["learning_rate"].clone(), json!(0))
         } else {
             (json!(null), json!(null))
@@ -304,8 +304,10 @@ fn the_paper_s_preset_gives_way_to_what_is_written() {
     }
 }
 
-/// The kinds without annotators' parameters that gradient descent trains.
-const TRAINED_ON_TARGETS: [&str; 4] = ["dl", "soft_bootstrap", "agg_net", "tcl"];
+/// Whether gradient descent trains parameters of annotators in models of this kind.
+fn trains_annotators(kind: &ModelKind) -> bool {
+    !(kind.fixed_keys)().contains(&"train.optimiser.annotator_delay")
+}
 
 // keys: model.train.optimiser.annotator_learning_rate, model.train.optimiser.annotator_delay
 #[test]
@@ -323,7 +325,7 @@ fn settings_of_annotators_are_refused_where_descent_trains_no_annotator() {
                 let error = refused(json!({"preset": preset, "train": {"optimiser": optimiser}}));
                 let place = format!("where: model.train.optimiser.{key}\n");
                 let names_key = error.as_ref().map(|error| error.contains(&place));
-                let is_wanted = TRAINED_ON_TARGETS.contains(&kind.kind);
+                let is_wanted = !trains_annotators(kind);
                 assert_eq!(names_key, is_wanted.then_some(true), "{}: {error:?}", kind.kind);
             }
         }

@@ -43,8 +43,8 @@ pub struct OptimiserSpec {
     /// The learning rate of the classifier.
     #[schemars(range(min = 0.0))]
     pub learning_rate: f64,
-    /// The learning rate of annotators' parameters; left out, the model's default. `dl`, `soft_bootstrap`, `agg_net`
-    /// and `tcl`, which train none by gradient descent, refuse this key and `annotator_delay`.
+    /// The learning rate of annotators' parameters; left out, the model's default. A model that trains no such
+    /// parameters by gradient descent, such as `dl`, refuses this key and `annotator_delay`.
     #[schemars(range(min = 0.0))]
     pub annotator_learning_rate: Option<f64>,
     /// Epochs at the start in which annotators' parameters are frozen, so that the classifier learns the classes before
