@@ -182,7 +182,7 @@ mod tests {
     fn rows_that_may_repeat_long_keys_count_as_one_growth() {
         let mut long = LongKeys::default();
         assert_eq!(long.held_bytes(1000), 0);
-        long.push(0, &[7; 400_000]);
+        long.push(0, &vec![7; 400_000]);
         let bytes = |times: usize| {
             times * (long.bytes.capacity() + long.ends.capacity() * size_of::<usize>())
         };
