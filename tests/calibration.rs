@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use labelmill::testing::synth::CrowdShape;
+use labelmill::testing::synth::{CrowdShape, Synthetic};
 
-use crate::job::{Job, assert_says, cells};
+use crate::job::{Job, assert_says, cells, vote};
 use crate::network_job;
 use crate::support::{
-    Row, data_folder, labelmill, number, read_table, run_fails, run_ok, stderr, text, unsealed,
+    Row, assert_close, data_folder, labelmill, number, read_table, run_fails, run_ok, stderr, text,
+    unsealed,
 };
 
 /// A pseudo-random number from 0 to 1 that depends only on `i` and `purpose`.
@@ -132,6 +133,46 @@ fn without_calibration_no_table_changes() {
     assert_says(&stderr, &["nothing to do"]);
 }
 
+/// Writes the annotations of a crowd to `in.csv`.
+fn write_annotations(job: &Job, crowd: &Synthetic) {
+    let mut annotations = "instance_id,annotator_id,label\n".to_owned();
+    for (i, r, label) in &crowd.rows {
+        let _ = writeln!(annotations, "{i},{r},{label}");
+    }
+    job.write("in.csv", &annotations);
+}
+
+/// Of three votes for two classes, two that are left often agree: their shares are 1, and those of all three are 2/3.
+#[test]
+fn shares_of_votes_are_not_calibrated_by_held_out_annotations() {
+    let shape = CrowdShape {
+        instances: 900,
+        annotators: 30,
+        classes: 2,
+        redundancy: 3,
+        accuracy: (0.55, 0.95),
+    };
+    let crowd = shape.draw(3);
+    let job = Job::new();
+    write_annotations(&job, &crowd);
+    for method in ["temperature", "bias_corrected_temperature", "isotonic"] {
+        let more = |method: &str| format!("calibration.method = '{method}'");
+        let [run, plain] = [method, "none"].map(|method| job.run(&vote("in.csv", &more(method))));
+        let [run_p, plain_p] = [&run, &plain].map(|run| {
+            let rows = read_table(run, "posteriors");
+            rows.iter().map(|row| number(row, "probability")).collect::<Vec<_>>()
+        });
+        assert_close(&run_p, &plain_p, 1e-12, method);
+        assert_eq!(metrics(&run, "annotations")["calibration_temperature"], 1.0);
+        let warnings = text(&read_table(&run, "run")[0], "warnings");
+        assert!(warnings.contains("the posteriors are not calibrated: "), "{warnings}");
+    }
+    // The rows of a hard vote are as certain with two votes as with three.
+    let hard = "model.vote = 'hard'\ncalibration.method = 'temperature'";
+    let run = job.run(&vote("in.csv", hard));
+    assert!(metrics(&run, "annotations")["calibration_temperature"] > 2.0);
+}
+
 // keys: calibration.fit_on, calibration.held_out
 #[test]
 fn held_out_annotations_calibrate_where_there_is_no_gold() {
@@ -145,16 +186,12 @@ fn held_out_annotations_calibrate_where_there_is_no_gold() {
     };
     let crowd = shape.draw(3);
     let job = Job::new();
-    let mut annotations = "instance_id,annotator_id,label\n".to_owned();
-    for (i, r, label) in &crowd.rows {
-        let _ = writeln!(annotations, "{i},{r},{label}");
-    }
     let mut gold = "instance_id,class,role\n".to_owned();
     for (i, class) in crowd.truth.iter().enumerate() {
         let role = if i < 100 { "calibrate" } else { "holdout" };
         let _ = writeln!(gold, "{i},{class},{role}");
     }
-    job.write("in.csv", &annotations);
+    write_annotations(&job, &crowd);
     job.write("gold.csv", &gold);
     let told = |more: &str| {
         let run =

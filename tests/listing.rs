@@ -106,10 +106,14 @@ fn a_column_that_only_the_names_of_folders_tell_is_refused() {
     job.write("gold/role=holdout/g.csv", "instance_id,class\nj,y\n");
     let gold = format!("{}source.gold = '{{dir}}gold'\n", vote("in.csv", ""));
     let gold = gold.replace(VOTE, "") + VOTE;
-    assert_says(
-        &job.fails(&gold, 3),
-        &["`role=", "source.gold", "write the column into the files"],
-    );
+    for (place, name) in [
+        ("gold", "`role="),
+        ("gold/role=holdout", "`role=holdout`"),
+        ("gold/role=holdout/g.csv", "`role=holdout`"),
+    ] {
+        let error = job.fails(&gold.replace("{dir}gold", &format!("{{dir}}{place}")), 3);
+        assert_says(&error, &[name, "source.gold", "write the column into the files"]);
+    }
     job.write("days/question=q1/day=1/a.csv", &format!("{HEADER}i,a,x\n"));
     assert_says(&job.fails(&vote("days", ""), 3), &["`question=q1`", "source.annotations"]);
     job.write("weeks/week=1/a.csv", &format!("{HEADER}i,a,x\n"));

@@ -14,6 +14,9 @@ use crate::tables::metrics::Metric;
 /// Fewer points than this are worth a warning.
 const FEW_POINTS: usize = 50;
 
+/// The largest mean confidence that posteriors may lose by the annotations that were held out.
+const LOST_CONFIDENCE: f64 = 0.02;
+
 /// The result of calibrating one question's fit.
 pub(crate) struct Calibrated {
     /// The roles of the gold that was used, which must not score.
@@ -153,14 +156,29 @@ impl MapData<'_> {
         let described = self.frame.described.as_ref();
         let row_of_instance = described.map_or(&[][..], |d| d.row_of_instance.as_slice());
         let found = held_out.calibrator(spec, rows, row_of_instance, &run.cancel)?;
-        if found.as_ref().is_some_and(|(found, _)| !found.has_converged) {
+        let Some((found, n_points)) = found else { return Ok(None) };
+        if !found.has_converged {
             run.warn(format!(
                 "the calibration of the {} by held-out annotations had not converged when its rounds ran out: give gold of \
                  the role `calibrate`, or choose a temperature",
                 rows.word()
             ));
         }
-        Ok(found.map(|(found, n_points)| FoundMap { map: found.map, n_points, role: None }))
+        let mut map = found.map;
+        if rows == RowKind::Posteriors {
+            let [fewer, all] = held_out.mean_confidences(&map, &fitted.posterior);
+            // More annotations make posteriors surer, if these are probabilities. Shares of votes are none: 1 of one vote is
+            // 2/3 of three, and a map that is fitted to the former misjudges the latter.
+            if all < fewer - LOST_CONFIDENCE {
+                run.warn(format!(
+                    "the posteriors are not calibrated: by the held-out annotations they would be less certain with all \
+                     annotations ({all:.2} on average) than without the held-out ones ({fewer:.2}): give gold of the role \
+                     `calibrate`, or choose a model whose posteriors are probabilities"
+                ));
+                map = Calibrator::Temperature { temperature: 1.0 };
+            }
+        }
+        Ok(Some(FoundMap { map, n_points, role: None }))
     }
 
     /// The error that there is no map at all.

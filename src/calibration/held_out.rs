@@ -4,14 +4,16 @@ use std::borrow::Cow;
 use std::mem::replace;
 
 use rand::Rng as _;
+use rayon::prelude::*;
 
 use super::likelihoods::log_likelihoods;
 use super::{CalibrationSpec, Calibrator, Points};
 use crate::error::{Error, Result};
-use crate::frame::{Annotations, Dims, Evidence};
+use crate::frame::{Annotations, Dims, Evidence, ITEMS_PER_BLOCK};
 use crate::model::Model;
 use crate::model::calibrator::LatentFit;
 use crate::model::fitted::Fitted;
+use crate::model::fitted_posterior::FittedPosterior;
 use crate::run::{Cancel, Run};
 
 /// The second fit, in warnings and errors.
@@ -114,6 +116,30 @@ impl HeldOut {
         let n_points = points.len();
         let found = Calibrator::fit_latent(spec.method, spec.smoothing, points, cancel)?;
         Ok(found.map(|found| (found, n_points)))
+    }
+
+    /// The mean confidence of the compared instances after calibration, by the fit without the held-out annotations and by
+    /// `all`, the posteriors of the fit to all annotations.
+    pub(super) fn mean_confidences(&self, map: &Calibrator, all: &FittedPosterior) -> [f64; 2] {
+        let n = self.annotations.dims().instances;
+        let confidence = |posterior: &FittedPosterior, i: usize| {
+            let mut row = posterior.row(i).into_owned();
+            map.apply(&mut row);
+            row.into_iter().fold(0.0, f64::max)
+        };
+        let of_block = |block: usize| {
+            let instances = block * ITEMS_PER_BLOCK..((block + 1) * ITEMS_PER_BLOCK).min(n);
+            let compared = instances.filter(|i| self.is_compared(*i, RowKind::Posteriors));
+            compared.fold([0.0; 3], |[before, after, count], i| {
+                let [fewer, all] = [&self.fitted.posterior, all].map(|p| confidence(p, i));
+                [before + fewer, after + all, count + 1.0]
+            })
+        };
+        let blocks: Vec<[f64; 3]> =
+            (0..n.div_ceil(ITEMS_PER_BLOCK)).into_par_iter().map(of_block).collect();
+        let [fewer, all, count] =
+            [0, 1, 2].map(|k: usize| blocks.iter().map(|block| block[k]).sum::<f64>());
+        [fewer / count, all / count]
     }
 
     /// Whether the held-out annotations of instance `i` tell something about these rows.

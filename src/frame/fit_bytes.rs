@@ -1,7 +1,7 @@
 //! The memory of a fit, which is known from the sizes of a question before the model is fitted.
 
 use super::annotations::Dims;
-use super::gold::Role;
+use super::role::Role;
 use crate::engine::bytes_in_words;
 
 /// The sizes of a question that the memory of its fit follows from.

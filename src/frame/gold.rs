@@ -1,7 +1,5 @@
 //! Trusted classes: rows of the gold relation by role, matched to the instances that were read.
 
-use std::str::FromStr;
-
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
 use arrow::buffer::NullBuffer;
 use arrow::compute::{cast, take, take_record_batch};
@@ -13,65 +11,9 @@ use super::budget::Budget;
 use super::classes::LabelAxis;
 use super::ids::{IdIndex, Ids, Interner, NULL, finite, without_run_ends};
 use super::read_all::read_all_within;
-use crate::error::{Error, Result, did_you_mean, offenders};
+use super::role::Role;
+use crate::error::{Error, Result, offenders};
 use crate::run::Run;
-
-/// The permitted use of a trusted class.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Role {
-    /// The model sees the class: the posterior is clamped.
-    Train,
-    /// Chooses between models or epochs.
-    Valid,
-    /// Fits the calibration.
-    Calibrate,
-    /// Only for scores.
-    Holdout,
-}
-
-impl Role {
-    /// All roles.
-    pub const ALL: [Self; 4] = [Self::Train, Self::Valid, Self::Calibrate, Self::Holdout];
-
-    /// The word in the gold table and in `metrics`.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Train => "train",
-            Self::Valid => "valid",
-            Self::Calibrate => "calibrate",
-            Self::Holdout => "holdout",
-        }
-    }
-
-    /// Whether the model sees the class.
-    #[must_use]
-    pub fn trains(self) -> bool {
-        self == Self::Train
-    }
-
-    /// Whether the class is used for nothing but scores, so that it is not one of the run's classes.
-    #[must_use]
-    pub fn only_scores(self) -> bool {
-        self == Self::Holdout
-    }
-}
-
-impl FromStr for Role {
-    type Err = Error;
-
-    fn from_str(word: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|r| r.word() == word).ok_or_else(|| {
-            let words = Self::ALL.map(Self::word);
-            Error::data("gold has an unknown role")
-                .at("source.gold")
-                .found(format!("`{word}`"))
-                .help(did_you_mean(word, words, || {
-                    format!("a role is one of {}", words.join(", "))
-                }))
-        })
-    }
-}
 
 /// One trusted class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

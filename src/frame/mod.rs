@@ -22,6 +22,7 @@ mod questions;
 mod read_all;
 mod rejects;
 mod relations;
+mod role;
 mod shown_column;
 mod truth;
 
@@ -38,7 +39,7 @@ pub use evidence::{Evidence, QuestionFeatures};
 pub(crate) use exact_text::cast_exact_text;
 pub use features::{Features, Matrix, MatrixWriter, NumberType, Scratch, number_columns};
 pub use fit_bytes::{FitBytes, FitBytesOf, FitMemory, QuestionSizes, dense_fit_bytes};
-pub use gold::{Gold, Role, UnknownGold};
+pub use gold::{Gold, UnknownGold};
 pub use id_columns::{check_type_of_features, check_types_of_gold};
 pub use ids::Ids;
 pub use offsets::split_by;
@@ -48,6 +49,7 @@ pub use questions::{check_columns, check_listed_labels};
 pub use read_all::read_all;
 pub use rejects::{KEPT_CHARACTERS, Reason, Rejects};
 pub use relations::{Relations, collect, read_features, rows_in};
+pub use role::Role;
 pub use truth::{TrueCrowd, Truth};
 
 use crate::source::Scalar;

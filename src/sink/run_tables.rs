@@ -6,6 +6,7 @@ use futures::future::BoxFuture;
 
 use super::{Manifest, PublishedRun};
 use crate::error::{Error, Result, Stage};
+use crate::redact::redacted_location;
 use crate::source::files::{Files, Format, register_files};
 use crate::source::{PublishedTables, TableSearch};
 use crate::store::{StoreSpec, is_denied};
@@ -57,7 +58,7 @@ async fn table(text: &str, stores: &StoreSpec) -> Result<TableSearch> {
 /// # Errors
 /// When there is no committed run, or files of it are missing.
 pub async fn register_run(ctx: &SessionContext, url: &str, stores: &StoreSpec) -> Result<Manifest> {
-    let named = |e: Error| e.or_at(&format!("--run {url}"));
+    let named = |e: Error| e.or_at(&format!("--run {}", redacted_location(url)));
     let run = PublishedRun::find(url, stores).await.map_err(named)?;
     for (table, objects) in run.tables().await.map_err(named)? {
         let files = Files { place: run.place.clone(), format: Format::Parquet, objects };

@@ -96,7 +96,8 @@ fn is_a_table(place: &StoreLocation, table: &Path, log: &str, format: &str) -> E
         )
 }
 
-/// Refuses folders with names such as `role=holdout`, whose column the files lack: the column would not be read.
+/// Refuses folders with names such as `role=holdout`, whose column the files lack: the column would not be read. They lie
+/// below the folder, or are the folder itself and those directly above it with such names.
 pub(super) fn refuse_columns_of_folders<'a>(
     folder: &StoreLocation,
     objects: &[ObjectMeta],
@@ -104,12 +105,17 @@ pub(super) fn refuse_columns_of_folders<'a>(
 ) -> Result<()> {
     let lacking: Vec<&str> = lacking.collect();
     for object in objects {
-        let below = object.location.prefix_match(&folder.path).into_iter().flatten();
-        let found = below.filter_map(|part| {
+        let parts: Vec<_> = object.location.parts().collect();
+        let below = object.location.prefix_match(&folder.path).map_or(0, Iterator::count);
+        // The last part of the place of a single file is the file.
+        let above = parts[..parts.len().saturating_sub(below.max(1))].iter().rev();
+        let above = above.take_while(|part| part.as_ref().contains('='));
+        let mut names = parts[parts.len() - below..].iter().chain(above);
+        let found = names.find_map(|part| {
             let (name, value) = part.as_ref().split_once('=')?;
             lacking.contains(&name).then(|| format!("{name}={value}"))
         });
-        if let Some(name) = found.into_iter().next() {
+        if let Some(name) = found {
             return Err(Error::data("a folder's name holds a column that its files lack")
                 .found(format!("`{name}` in `{}`", shown(&folder.url, &object.location)))
                 .help(
