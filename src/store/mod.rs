@@ -116,7 +116,9 @@ impl StoreSpec {
         RetryConfig {
             max_retries: usize::try_from(self.max_retries).unwrap_or(usize::MAX),
             retry_timeout: Duration::from_secs(self.retry_seconds),
-            backoff: BackoffConfig::default(),
+            // A pause is drawn from the first one up to `base` times the one before. With the default of 2 the pauses do
+            // not grow on average, and ten retries took 3 seconds; with 4 they take about a minute.
+            backoff: BackoffConfig { base: 4.0, ..BackoffConfig::default() },
         }
     }
 
@@ -315,6 +317,17 @@ mod tests {
         let spec = StoreSpec { region: Some("us-east-1\n".to_owned()), ..StoreSpec::default() };
         let error = open(&parse_url("s3://b/x").unwrap(), &spec).unwrap_err();
         assert!(error.to_string().contains("store.region"), "{error}");
+    }
+
+    /// The mean of the next pause is about `base / 2` times this one.
+    #[test]
+    fn pauses_between_retries_grow() {
+        let BackoffConfig { base, init_backoff, max_backoff } =
+            StoreSpec::default().retries().backoff;
+        let longer = |pause: &f64| Some((pause * base / 2.0).min(max_backoff.as_secs_f64()));
+        let pauses = std::iter::successors(Some(init_backoff.as_secs_f64()), longer);
+        let all: f64 = pauses.take(StoreSpec::default().max_retries as usize).sum();
+        assert!((30.0..StoreSpec::default().retry_seconds as f64).contains(&all), "{all} s");
     }
 
     #[test]
