@@ -20,7 +20,7 @@ pub enum Duplicates {
     /// annotation add up.
     #[default]
     Share,
-    /// The newest by `annotated_at` stays; equally new ones share.
+    /// The newest by `annotated_at` stays; equally new ones share. A row without a time is older than all others.
     Last,
     /// Each counts in full.
     Keep,
