@@ -2,20 +2,18 @@
 
 use serde_json::json;
 
-use super::held_out::{HeldOut, RowKind, nothing_to_hold_out};
+use super::held_out::{Confidences, HeldOut, RowKind, nothing_to_hold_out};
 use super::{CalibrationSpec, Calibrator, FitOn, Points, SAVED_AS, roles};
 use crate::error::{Error, Result};
 use crate::frame::{Frame, Gold, Role};
 use crate::model::Model;
+use crate::model::calibrator::LatentFit;
 use crate::model::fitted::Fitted;
 use crate::run::Run;
 use crate::tables::metrics::Metric;
 
 /// Fewer points than this are worth a warning.
 const FEW_POINTS: usize = 50;
-
-/// The largest mean confidence that posteriors may lose by the annotations that were held out.
-const LOST_CONFIDENCE: f64 = 0.02;
 
 /// The result of calibrating one question's fit.
 pub(crate) struct Calibrated {
@@ -71,14 +69,21 @@ pub(crate) fn calibrate(
 ) -> Result<Calibrated> {
     let mut done = Calibrated { gold_roles: &[], metrics: Vec::new() };
     let mut data = MapData { spec, model, frame, second_fit: SecondFit::NotNeeded };
-    let mut without_map = Vec::new();
+    let (mut without_map, mut any_refused) = (Vec::new(), false);
     for rows in [RowKind::Posteriors, RowKind::Predictions] {
         if rows == RowKind::Predictions && fitted.predictions.is_none() {
             continue;
         }
-        let Some(found) = data.map_for(rows, fitted, run)? else {
-            without_map.push(rows.word());
-            continue;
+        let found = match data.map_for(rows, fitted, run)? {
+            SearchForMap::Found(found) => found,
+            SearchForMap::Refused => {
+                any_refused = true;
+                continue;
+            }
+            SearchForMap::NoData => {
+                without_map.push(rows.word());
+                continue;
+            }
         };
         if found.role.is_some() {
             done.gold_roles = spec.fit_on.roles();
@@ -94,7 +99,7 @@ pub(crate) fn calibrate(
         done.metrics.extend(found.metrics(rows));
         apply(&found.map, frame, fitted, rows);
     }
-    if done.metrics.is_empty() {
+    if done.metrics.is_empty() && !any_refused {
         return Err(data.nothing_to_fit_to());
     }
     for name in without_map {
@@ -121,6 +126,16 @@ enum SecondFit {
     Fitted(Box<HeldOut>),
 }
 
+/// The result of the search for a map.
+enum SearchForMap {
+    /// A map to use.
+    Found(FoundMap),
+    /// A map that must not be used.
+    Refused,
+    /// There is nothing to fit a map to.
+    NoData,
+}
+
 /// A map, and the data that it was fitted to.
 struct FoundMap {
     map: Calibrator,
@@ -131,20 +146,15 @@ struct FoundMap {
 
 impl MapData<'_> {
     /// The map of these rows: by gold, else by held-out annotations, unless only gold will do.
-    fn map_for(
-        &mut self,
-        rows: RowKind,
-        fitted: &Fitted,
-        run: &mut Run,
-    ) -> Result<Option<FoundMap>> {
+    fn map_for(&mut self, rows: RowKind, fitted: &Fitted, run: &mut Run) -> Result<SearchForMap> {
         let spec = self.spec;
         let GoldPoints { points, role, .. } =
             of_gold(spec.fit_on.roles(), self.frame, fitted, rows);
         if let Some(map) = Calibrator::fit(spec.method, spec.smoothing, &points) {
-            return Ok(Some(FoundMap { map, n_points: points.len(), role }));
+            return Ok(SearchForMap::Found(FoundMap { map, n_points: points.len(), role }));
         }
         if spec.fit_on.needs_gold() {
-            return Ok(None);
+            return Ok(SearchForMap::NoData);
         }
         if matches!(self.second_fit, SecondFit::NotNeeded) {
             let held_out = HeldOut::fit(spec, self.model, self.frame.evidence(), run)?;
@@ -152,33 +162,35 @@ impl MapData<'_> {
                 SecondFit::Fitted(Box::new(held_out))
             });
         }
-        let SecondFit::Fitted(held_out) = &self.second_fit else { return Ok(None) };
+        let SecondFit::Fitted(held_out) = &self.second_fit else {
+            return Ok(SearchForMap::NoData);
+        };
         let described = self.frame.described.as_ref();
         let row_of_instance = described.map_or(&[][..], |d| d.row_of_instance.as_slice());
         let found = held_out.calibrator(spec, rows, row_of_instance, &run.cancel)?;
-        let Some((found, n_points)) = found else { return Ok(None) };
-        if !found.has_converged {
+        let Some((LatentFit { map, has_converged }, n_points)) = found else {
+            return Ok(SearchForMap::NoData);
+        };
+        if rows == RowKind::Posteriors {
+            let confidences = held_out.confidences(&map, &fitted.posterior);
+            if confidences.fall() {
+                let Confidences { fewer, all, .. } = confidences;
+                run.warn(format!(
+                    "the posteriors are not calibrated: by the held-out annotations they would be less certain with all \
+                     annotations ({all:.2} on average) than without the held-out ones ({fewer:.2}): give gold of the role \
+                     `calibrate`, or choose a model whose posteriors are probabilities"
+                ));
+                return Ok(SearchForMap::Refused);
+            }
+        }
+        if !has_converged {
             run.warn(format!(
                 "the calibration of the {} by held-out annotations had not converged when its rounds ran out: give gold of \
                  the role `calibrate`, or choose a temperature",
                 rows.word()
             ));
         }
-        let mut map = found.map;
-        if rows == RowKind::Posteriors {
-            let [fewer, all] = held_out.mean_confidences(&map, &fitted.posterior);
-            // More annotations make posteriors surer, if these are probabilities. Shares of votes are none: 1 of one vote is
-            // 2/3 of three, and a map that is fitted to the former misjudges the latter.
-            if all < fewer - LOST_CONFIDENCE {
-                run.warn(format!(
-                    "the posteriors are not calibrated: by the held-out annotations they would be less certain with all \
-                     annotations ({all:.2} on average) than without the held-out ones ({fewer:.2}): give gold of the role \
-                     `calibrate`, or choose a model whose posteriors are probabilities"
-                ));
-                map = Calibrator::Temperature { temperature: 1.0 };
-            }
-        }
-        Ok(Some(FoundMap { map, n_points, role: None }))
+        Ok(SearchForMap::Found(FoundMap { map, n_points, role: None }))
     }
 
     /// The error that there is no map at all.

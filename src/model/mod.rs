@@ -85,7 +85,7 @@ pub trait Spec:
     /// Adds to `problems` the settings that no pipeline without gold can follow.
     fn check_without_gold(&self, _place: &str, _problems: &mut Problems) {}
     /// The keys of sections that several kinds share, for which this kind accepts no other value than the default,
-    /// because nothing in it depends on them.
+    /// because nothing in it depends on them. [`Spec::check`] refuses other values; tests compare the two.
     #[must_use]
     fn fixed_keys() -> Vec<&'static str> {
         Vec::new()

@@ -161,7 +161,8 @@ impl Source {
         let schema = ctx.table_provider(name).await?.schema();
         let lacks = contract.iter().filter(|name| schema.index_of(name).is_err());
         let lacks = lacks.map(String::as_str);
-        unread::refuse_columns_of_folders(&files.place, &files.objects, lacks)
+        let has_query = self.sql(name).is_some();
+        unread::refuse_columns_of_folders(&files.place, &files.objects, lacks, has_query)
             .map_err(|e| e.or_at(&self.spec.key(name)))
     }
 

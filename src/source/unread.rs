@@ -97,11 +97,13 @@ fn is_a_table(place: &StoreLocation, table: &Path, log: &str, format: &str) -> E
 }
 
 /// Refuses folders with names such as `role=holdout`, whose column the files lack: the column would not be read. They lie
-/// below the folder, or are the folder itself and those directly above it with such names.
+/// below the folder, or are the folder itself and those directly above it with such names: these have one value, which a
+/// query on the relation can add.
 pub(super) fn refuse_columns_of_folders<'a>(
     folder: &StoreLocation,
     objects: &[ObjectMeta],
     lacking: impl Iterator<Item = &'a str>,
+    has_query: bool,
 ) -> Result<()> {
     let lacking: Vec<&str> = lacking.collect();
     for object in objects {
@@ -109,7 +111,7 @@ pub(super) fn refuse_columns_of_folders<'a>(
         let below = object.location.prefix_match(&folder.path).map_or(0, Iterator::count);
         // The last part of the place of a single file is the file.
         let above = parts[..parts.len().saturating_sub(below.max(1))].iter().rev();
-        let above = above.take_while(|part| part.as_ref().contains('='));
+        let above = above.take_while(|part| !has_query && part.as_ref().contains('='));
         let mut names = parts[parts.len() - below..].iter().chain(above);
         let found = names.find_map(|part| {
             let (name, value) = part.as_ref().split_once('=')?;
@@ -119,8 +121,8 @@ pub(super) fn refuse_columns_of_folders<'a>(
             return Err(Error::data("a folder's name holds a column that its files lack")
                 .found(format!("`{name}` in `{}`", shown(&folder.url, &object.location)))
                 .help(
-                    "write the column into the files; or name each folder under source.tables, and put the column to its \
-                     rows in source.sql",
+                    "write the column into the files; or add it in source.sql, where each of several folders needs a name of \
+                     its own under source.tables",
                 ));
         }
     }

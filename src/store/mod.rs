@@ -113,12 +113,18 @@ impl StoreSpec {
     }
 
     fn retries(&self) -> RetryConfig {
+        let limit = Duration::from_secs(self.retry_seconds);
         RetryConfig {
             max_retries: usize::try_from(self.max_retries).unwrap_or(usize::MAX),
-            retry_timeout: Duration::from_secs(self.retry_seconds),
-            // A pause is drawn from the first one up to `base` times the one before. With the default of 2 the pauses do
-            // not grow on average, and ten retries took 3 seconds; with 4 they take about a minute.
-            backoff: BackoffConfig { base: 4.0, ..BackoffConfig::default() },
+            retry_timeout: limit,
+            backoff: BackoffConfig {
+                // A pause is drawn from the first one up to `base` times the one before. With the default of 2 the pauses
+                // do not grow on average, and ten retries took 3 seconds; with 6 they take about a minute.
+                base: 6.0,
+                // The time is checked before a pause, not after it.
+                max_backoff: Duration::from_secs(15).min(limit / 4),
+                ..BackoffConfig::default()
+            },
         }
     }
 
@@ -319,15 +325,27 @@ mod tests {
         assert!(error.to_string().contains("store.region"), "{error}");
     }
 
-    /// The mean of the next pause is about `base / 2` times this one.
+    /// The pauses are drawn as `object_store` draws them.
     #[test]
-    fn pauses_between_retries_grow() {
-        let BackoffConfig { base, init_backoff, max_backoff } =
-            StoreSpec::default().retries().backoff;
-        let longer = |pause: &f64| Some((pause * base / 2.0).min(max_backoff.as_secs_f64()));
-        let pauses = std::iter::successors(Some(init_backoff.as_secs_f64()), longer);
-        let all: f64 = pauses.take(StoreSpec::default().max_retries as usize).sum();
-        assert!((30.0..StoreSpec::default().retry_seconds as f64).contains(&all), "{all} s");
+    fn ten_retries_outlast_a_restart_of_the_store() {
+        use rand::{Rng as _, SeedableRng as _};
+
+        let spec = StoreSpec::default();
+        let BackoffConfig { base, init_backoff, max_backoff } = spec.retries().backoff;
+        let (first, most) = (init_backoff.as_secs_f64(), max_backoff.as_secs_f64());
+        let mut rng = rand::rngs::StdRng::seed_from_u64(1);
+        let mut total = || {
+            let mut next = first;
+            let pauses = (0..spec.max_retries).map(|_| {
+                let drawn = rng.random_range(first..next * base).min(most);
+                std::mem::replace(&mut next, drawn)
+            });
+            pauses.sum::<f64>()
+        };
+        let mut totals: Vec<f64> = (0..1000).map(|_| total()).collect();
+        totals.sort_unstable_by(f64::total_cmp);
+        assert!(totals[100] > 20.0 && totals[500] > 50.0, "{} and {} s", totals[100], totals[500]);
+        assert!(totals[999] < spec.retry_seconds as f64, "{} s", totals[999]);
     }
 
     #[test]

@@ -48,8 +48,7 @@ pub fn predict<N: CrowdNet>(
         }
         // Earlier versions accepted these settings, which change nothing here; a new job may not name them.
         if N::TRAINS_ON_TARGETS {
-            let optimiser = &mut spec.network.train.optimiser;
-            (optimiser.annotator_learning_rate, optimiser.annotator_delay) = (None, None);
+            spec.network.train.optimiser.clear_settings_of_annotators();
         }
     })?;
     let saved: Sizes = from_features::sizes_of(sizes)?;

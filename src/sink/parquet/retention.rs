@@ -4,7 +4,7 @@ use object_store::ObjectStoreExt;
 
 use super::attempt::Attempt;
 use super::control::ControlFile;
-use super::manifest_names::{Committed, RunState};
+use super::manifest_names::{Committed, READS_AT_ONCE, RunState};
 use super::parquet_sink::ParquetSink;
 use crate::error::Result;
 
@@ -29,22 +29,24 @@ impl ParquetSink {
         let run_ids: Vec<String> =
             folders.filter(|(_, folder)| folder.has_files).map(|(run_id, _)| run_id).collect();
         // Only a manifest names its pipeline, so the manifests of other pipelines are read too: several at once.
-        let states = self.run_states(&run_ids).await;
-        for (run_id, state) in run_ids.iter().zip(states) {
-            let has_tombstones = match state {
-                Ok(RunState::Committed(committed)) => {
-                    let number = committed.number;
-                    if is_own(&committed, run_id) {
-                        runs.push(committed);
+        for run_ids in run_ids.chunks(READS_AT_ONCE) {
+            let states = self.run_states(run_ids).await;
+            for (run_id, state) in run_ids.iter().zip(states) {
+                let has_tombstones = match state {
+                    Ok(RunState::Committed(committed)) => {
+                        let number = committed.number;
+                        if is_own(&committed, run_id) {
+                            runs.push(committed);
+                        }
+                        number > 1
                     }
-                    number > 1
+                    Ok(RunState::Open(number)) => number > 1,
+                    // A folder of someone else.
+                    Err(_) => false,
+                };
+                if has_tombstones && let Err(e) = self.remove_leftovers(run_id).await {
+                    tracing::warn!(run_id, error = %e, "files of an attempt that was stopped could not be removed");
                 }
-                Ok(RunState::Open(number)) => number > 1,
-                // A folder of someone else.
-                Err(_) => false,
-            };
-            if has_tombstones && let Err(e) = self.remove_leftovers(run_id).await {
-                tracing::warn!(run_id, error = %e, "files of an attempt that was stopped could not be removed");
             }
         }
         runs.sort_by(|a, b| (b.at(), &b.manifest.run_id).cmp(&(a.at(), &a.manifest.run_id)));

@@ -95,7 +95,8 @@ impl Interner {
         self.table.len()
     }
 
-    /// Bytes that it holds, with those that a batch of `more` new values may add.
+    /// Bytes that it holds, with those that a batch of `more` new values may add; but for the bytes of new long values,
+    /// which are known once they are here.
     #[must_use]
     pub fn bytes(&self, more: usize) -> usize {
         self.table.bytes(more) + self.long.held_bytes(more)

@@ -28,13 +28,15 @@ pub use trace_regularised::TraceRegularised;
 pub use weighted_doctor_net::WeightedDoctorNet;
 
 use crate::model::ModelKind;
+use crate::model::confusion::Confusion;
 
 /// The models of this folder.
 pub static KINDS: &[ModelKind] = &[
     ModelKind::neural::<Dl>(),
     ModelKind::neural::<SoftBootstrap>(),
     ModelKind::neural::<AggNet>(),
-    ModelKind::neural::<Tcl>(),
+    // Its first targets are those of an EM model.
+    ModelKind { fit_bytes: Confusion::fit_bytes, ..ModelKind::neural::<Tcl>() },
     ModelKind::neural::<SingleConfusion>(),
     ModelKind::neural::<DoctorNet>(),
     ModelKind::neural::<WeightedDoctorNet>(),

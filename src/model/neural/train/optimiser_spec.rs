@@ -106,6 +106,11 @@ impl Default for OptimiserSpec {
 }
 
 impl OptimiserSpec {
+    /// Removes the settings of annotators' parameters.
+    pub(in crate::model) fn clear_settings_of_annotators(&mut self) {
+        (self.annotator_learning_rate, self.annotator_delay) = (None, None);
+    }
+
     /// Adds a problem for each setting of annotators' parameters, where `why` says that there is nothing to set.
     pub(crate) fn refuse_settings_of_annotators(
         &self,
