@@ -309,12 +309,6 @@ impl ClassifierSpec {
         }
     }
 
-    /// Removes settings that earlier versions accepted, though they change nothing here: a new job may not name them.
-    pub(in crate::model) fn clear_settings_of_annotators(&mut self) {
-        #[cfg(feature = "neural")]
-        self.network.optimiser.clear_settings_of_annotators();
-    }
-
     /// The number of fits until the classifier is trained.
     #[must_use]
     pub fn n_fits(&self) -> u32 {

@@ -364,7 +364,6 @@ fn predictions_of(
 fn predict(model: SavedModel<'_>, matrix: &Matrix, run: &Run) -> Result<Predicted> {
     let mut refused = Ok(());
     let spec = from_features::spec_of(model.parameters, |spec: &mut Gem| {
-        spec.classifier.clear_settings_of_annotators();
         match (spec.classifier.device_mut(), model.device) {
             // The device of the training may not exist here.
             (Some(own), Some(on)) => on.clone_into(own),

@@ -46,10 +46,6 @@ pub fn predict<N: CrowdNet>(
         if let Some(on) = on {
             on.clone_into(&mut spec.network.device);
         }
-        // Earlier versions accepted these settings, which change nothing here; a new job may not name them.
-        if N::TRAINS_ON_TARGETS {
-            spec.network.train.optimiser.clear_settings_of_annotators();
-        }
     })?;
     let saved: Sizes = from_features::sizes_of(sizes)?;
     let width = checked_product(&saved.features)

@@ -128,12 +128,6 @@ impl<N: CrowdNet> Spec for Neural<N> {
                     .help("choose \"instance\", or leave it out"),
             );
         }
-        if N::TRAINS_ON_TARGETS {
-            let why =
-                format!("gradient descent trains no parameters of annotators in `{}`", N::KIND);
-            let at = format!("{place}.train.optimiser");
-            train.optimiser.refuse_settings_of_annotators(&why, &at, problems);
-        }
         if let (Some(patience), Select::Last) = (train.patience, train.select) {
             problems.push(
                 Problem::new("`patience` compares the scores of epochs, and no epoch is scored")
@@ -167,8 +161,6 @@ impl<N: CrowdNet> Spec for Neural<N> {
         let keys = [
             ("train.reduction", N::REDUCTION.is_none()),
             ("train.batch_by", N::NEEDS_WHOLE_INSTANCES || N::TRAINS_ON_TARGETS),
-            ("train.optimiser.annotator_learning_rate", N::TRAINS_ON_TARGETS),
-            ("train.optimiser.annotator_delay", N::TRAINS_ON_TARGETS),
         ];
         keys.into_iter().filter(|(_, is_fixed)| *is_fixed).map(|(key, _)| key).collect()
     }

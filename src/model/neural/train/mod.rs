@@ -75,6 +75,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
             self.resume(&fingerprint, run)?;
             self.position.fingerprint = Some(fingerprint);
         }
+        self.warn_of_unused_settings(run);
         self.position.checkpoint_at = run.clock.seconds();
         run.progress.begin("training", Some(self.model.epochs(self.spec).into()));
         while let Some(act) = self.model.next_act(self.spec, &self.state) {
@@ -96,6 +97,18 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         }
         run.progress.end();
         Ok(())
+    }
+
+    /// Warns of settings of annotators' parameters where descent trains none of them.
+    fn warn_of_unused_settings(&self, run: &mut Run) {
+        if self.spec.optimiser.sets_annotators()
+            && self.annotator_params.tables.iter().all(|table| table.is_fixed)
+        {
+            run.warn(
+                "annotator_learning_rate and annotator_delay change nothing: gradient descent trains no parameters of \
+                 annotators in this model",
+            );
+        }
     }
 
     /// Warns where annotators' parameters are frozen in all epochs of a phase that trains them.

@@ -43,8 +43,8 @@ pub struct OptimiserSpec {
     /// The learning rate of the classifier.
     #[schemars(range(min = 0.0))]
     pub learning_rate: f64,
-    /// The learning rate of annotators' parameters; left out, the model's default. A model that trains no such
-    /// parameters by gradient descent, such as `dl`, refuses this key and `annotator_delay`.
+    /// The learning rate of annotators' parameters; left out, the model's default. In a model that trains no
+    /// such parameters by gradient descent, such as `dl`, this key and `annotator_delay` change nothing, and a run warns.
     #[schemars(range(min = 0.0))]
     pub annotator_learning_rate: Option<f64>,
     /// Epochs at the start in which annotators' parameters are frozen, so that the classifier learns the classes before
@@ -106,9 +106,9 @@ impl Default for OptimiserSpec {
 }
 
 impl OptimiserSpec {
-    /// Removes the settings of annotators' parameters.
-    pub(in crate::model) fn clear_settings_of_annotators(&mut self) {
-        (self.annotator_learning_rate, self.annotator_delay) = (None, None);
+    /// Whether annotators' parameters have settings of their own.
+    pub(crate) fn sets_annotators(&self) -> bool {
+        self.annotator_learning_rate.is_some() || self.annotator_delay.is_some()
     }
 
     /// Adds a problem for each setting of annotators' parameters, where `why` says that there is nothing to set.
