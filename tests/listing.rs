@@ -114,14 +114,15 @@ fn a_column_that_only_the_names_of_folders_tell_is_refused() {
         let error = job.fails(&gold.replace("{dir}gold", &format!("{{dir}}{place}")), 3);
         assert_says(&error, &[name, "source.gold", "write the column into the files"]);
     }
-    let one = gold.replace("{dir}gold", "{dir}gold/role=holdout");
-    let query = "source.sql.gold = \"SELECT *, 'holdout' AS role FROM gold\"\n";
-    let run = job.run(&one.replace(VOTE, &format!("{query}{VOTE}")));
-    assert_eq!(cells(&read_table(&run, "labels"), &["decision"]), ["decided", "decided"]);
     job.write("days/question=q1/day=1/a.csv", &format!("{HEADER}i,a,x\n"));
     assert_says(&job.fails(&vote("days", ""), 3), &["`question=q1`", "source.annotations"]);
     job.write("weeks/week=1/a.csv", &format!("{HEADER}i,a,x\n"));
     job.run(&vote("weeks", ""));
+    // A query adds the column of one folder.
+    let one = gold.replace("{dir}gold", "{dir}gold/role=holdout");
+    let query = "source.sql.gold = \"SELECT *, 'holdout' AS role FROM gold\"\n";
+    let run = job.run(&one.replace(VOTE, &format!("{query}{VOTE}")));
+    assert_eq!(cells(&read_table(&run, "labels"), &["decision"]), ["decided", "decided"]);
 }
 
 #[test]

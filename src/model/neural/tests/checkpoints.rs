@@ -101,7 +101,7 @@ fn a_checkpoint_of_other_annotations_is_not_resumed() {
         run.keep_checkpoint(files.then(|| folder.path().join("state")));
         let evidence = Evidence { annotations: a, described: Some(&described) };
         let fitted = with(train, Dl::default()).fit(evidence, &mut run).unwrap();
-        (fitted.model, run.warnings().len())
+        (fitted.model, run.warnings().iter().filter(|w| w.contains("checkpoint")).count())
     };
     let (one, other) = (agreeing(), {
         let rows: Vec<(u32, u32, u32)> = (0..80).map(|n| (n / 2, n % 2, (n / 2 + 1) % 3)).collect();
@@ -123,7 +123,7 @@ fn a_damaged_checkpoint_starts_the_training_anew_with_a_warning() {
     std::fs::write(folder.path().join("state"), "cut sh").unwrap();
     let (epochs, run) = epochs_trained(folder.path());
     assert_eq!(epochs, 5);
-    let [warning] = run.warnings() else { panic!("{:?}", run.warnings()) };
+    let warning = &run.warnings()[0];
     assert!(warning.contains("damaged") && warning.contains("state"), "{warning}");
 }
 
