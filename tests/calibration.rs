@@ -132,28 +132,22 @@ fn without_calibration_no_table_changes() {
     assert_says(&stderr, &["nothing to do"]);
 }
 
-/// Writes the annotations of a crowd to `in.csv`.
-fn write_annotations(job: &Job, crowd: &Synthetic) {
+/// A job with a crowd that annotates each of 900 instances three times, in `in.csv`.
+fn job_of_crowd(annotators: u32, classes: u32, accuracy: (f64, f64)) -> (Job, Synthetic) {
+    let shape = CrowdShape { instances: 900, annotators, classes, redundancy: 3, accuracy };
+    let (job, crowd) = (Job::new(), shape.draw(3));
     let mut annotations = "instance_id,annotator_id,label\n".to_owned();
     for (i, r, label) in &crowd.rows {
         let _ = writeln!(annotations, "{i},{r},{label}");
     }
     job.write("in.csv", &annotations);
+    (job, crowd)
 }
 
 /// Of three votes for two classes, two that are left often agree: their shares are 1, and those of all three are 2/3.
 #[test]
 fn shares_of_votes_are_not_calibrated_by_held_out_annotations() {
-    let shape = CrowdShape {
-        instances: 900,
-        annotators: 30,
-        classes: 2,
-        redundancy: 3,
-        accuracy: (0.55, 0.95),
-    };
-    let crowd = shape.draw(3);
-    let job = Job::new();
-    write_annotations(&job, &crowd);
+    let (job, _) = job_of_crowd(30, 2, (0.55, 0.95));
     for method in ["temperature", "bias_corrected_temperature", "isotonic"] {
         let more = |method: &str| format!("calibration.method = '{method}'");
         let [run, plain] = [method, "none"].map(|method| job.run(&vote("in.csv", &more(method))));
@@ -173,21 +167,12 @@ fn shares_of_votes_are_not_calibrated_by_held_out_annotations() {
 #[test]
 fn held_out_annotations_calibrate_where_there_is_no_gold() {
     // Many annotators with few annotations each: their confusion matrices overfit.
-    let shape = CrowdShape {
-        instances: 900,
-        annotators: 300,
-        classes: 3,
-        redundancy: 3,
-        accuracy: (0.45, 0.8),
-    };
-    let crowd = shape.draw(3);
-    let job = Job::new();
+    let (job, crowd) = job_of_crowd(300, 3, (0.45, 0.8));
     let mut gold = "instance_id,class,role\n".to_owned();
     for (i, class) in crowd.truth.iter().enumerate() {
         let role = if i < 100 { "calibrate" } else { "holdout" };
         let _ = writeln!(gold, "{i},{class},{role}");
     }
-    write_annotations(&job, &crowd);
     job.write("gold.csv", &gold);
     let told = |more: &str| {
         let run =
