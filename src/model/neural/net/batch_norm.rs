@@ -153,9 +153,10 @@ mod tests {
 
     use super::*;
     use crate::model::neural::net::host::format::{by_image, by_pixel};
-    use crate::model::neural::net::host::zip_in_place;
     use crate::model::neural::net::parameters::Initialisation;
-    use crate::model::neural::net::testing::{assert_near, counted, gradients, numbers};
+    use crate::model::neural::net::testing::{
+        assert_near, counted, device_of, gradients, numbers, on_device_of, on_host_again,
+    };
     use crate::run::Run;
 
     fn forward(
@@ -167,7 +168,7 @@ mod tests {
     ) -> Tensor {
         let mut rng = Run::new(1).rng("none");
         let mode = if training { Mode::Training(&mut rng) } else { Mode::Fixed };
-        norm.forward(x, &mode, backend, relu).unwrap()
+        on_host_again(&norm.forward(&on_device_of(backend, x), &mode, backend, relu).unwrap())
     }
 
     fn on_host(norm: &BatchNorm, x: &Tensor, training: bool, relu: bool) -> Tensor {
@@ -212,14 +213,14 @@ mod tests {
     }
 
     /// A norm whose columns have scales 1.5, 1.2 and so on, and shifts 0.2, -0.1 and so on.
-    fn uneven(columns: usize) -> BatchNorm {
-        let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
+    fn uneven(columns: usize, backend: Backend) -> BatchNorm {
+        let device = device_of(backend);
+        let mut all = Parameters::new(&Run::new(1), &device, Initialisation::Uniform);
         let norm = BatchNorm::new(&mut all, "norm", columns, true).unwrap();
-        let (scale, shift) = norm.scale_and_shift.as_ref().unwrap();
-        for (tensor, first) in [(scale, 1.5), (shift, 0.2)] {
+        for (name, first) in [("norm.weight", 1.5), ("norm.bias", 0.2)] {
             let values = (0..columns).map(|n| first - 0.3 * n as f32);
-            let values = Tensor::from_iter(values, &Device::Cpu).unwrap();
-            zip_in_place(tensor, &values, |tensor, values| tensor.copy_from_slice(values)).unwrap();
+            let values = Tensor::from_iter(values, &device).unwrap();
+            all.var(name).unwrap().set(&values).unwrap();
         }
         norm
     }
@@ -253,9 +254,10 @@ mod tests {
             for (training, relu) in [(true, true), (true, false), (false, true), (false, false)] {
                 let (x, slopes) = (counted(dims, 7), counted(dims, 5));
                 let what = format!("{dims:?}, {training}, {relu}");
-                let (graph, host) = (uneven(dims[1]), uneven(dims[1]));
+                let candle = Backend::Candle(DType::F32);
+                let (graph, host) = (uneven(dims[1], candle), uneven(dims[1], Backend::Host));
                 let var = Var::from_tensor(&x).unwrap();
-                let wanted = forward(&graph, &var, training, Backend::Candle(DType::F32), relu);
+                let wanted = forward(&graph, &var, training, candle, relu);
                 let out = on_host(&host, &var, training, relu);
                 near(&what, &out, &wanted);
                 near(&what, host.mean.as_tensor(), graph.mean.as_tensor());
@@ -280,7 +282,7 @@ mod tests {
         let all = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| {
-                let norm = uneven(5);
+                let norm = uneven(5, Backend::Host);
                 let x = Var::from_tensor(&x).unwrap();
                 let out = on_host(&norm, &x, true, true);
                 let found = gradients(&out, &slopes);

@@ -149,7 +149,7 @@ mod tests {
     use crate::model::neural::net::host::format::{by_image, by_pixel};
     use crate::model::neural::net::residual::strided;
     use crate::model::neural::net::testing::{
-        assert_near, counted_var, gradients, largest, numbers,
+        assert_near, counted_var, gradients, largest, numbers, on_device_of, on_host_again,
     };
     use crate::run::Run;
 
@@ -166,17 +166,26 @@ mod tests {
         by_image(&convolution.forward(&by_pixel(x)?, &mode, Backend::Host)?)
     }
 
+    const GPU: Backend = Backend::Candle(DType::F32);
+
+    fn copied_to_gpu(of: &Convolution) -> Convolution {
+        let [weight, bias] = [&of.weight, &of.bias].map(|tensor| on_device_of(GPU, tensor));
+        Convolution { weight, bias, ..*of }
+    }
+
     /// The output by the operations of `gpu/`.
     fn on_gpu(convolution: &Convolution, x: &Tensor) -> Result<Tensor> {
         let mut rng = Run::new(1).rng("none");
-        convolution.forward(x, &Mode::Training(&mut rng), Backend::Candle(DType::F32))
+        let (convolution, mode) = (copied_to_gpu(convolution), Mode::Training(&mut rng));
+        Ok(on_host_again(&convolution.forward(&on_device_of(GPU, x), &mode, GPU)?))
     }
 
     /// The output by the operations of `gpu/`, in groups of images with at most so many elements.
     fn by_groups(of: &Convolution, x: &Tensor, max_elements: usize) -> Result<Tensor> {
         let (images, in_channels, height, width) = x.dims4()?;
+        let (of, x) = (copied_to_gpu(of), on_device_of(GPU, x));
         let shape = of.shape(images, in_channels, height, width)?;
-        in_groups(x, &of.weight, &of.bias, shape, max_elements)
+        Ok(on_host_again(&in_groups(&x, &of.weight, &of.bias, shape, max_elements)?))
     }
 
     /// The output by candle's convolution with a stride of 1, whose gradients are right for every size.

@@ -239,7 +239,9 @@ mod tests {
 
     use super::*;
     use crate::model::neural::net::parameters::Initialisation;
-    use crate::model::neural::net::testing::{gradients, numbers};
+    use crate::model::neural::net::testing::{
+        device_of, gradients, numbers, on_device_of, on_host_again,
+    };
     use crate::run::Run;
 
     /// The same stream gives the same output and the same gradient on both backends, bit for bit, in a second call too.
@@ -252,8 +254,9 @@ mod tests {
             let mut rng = Run::new(1).rng("dropout");
             [0.3, 0.7].map(|share| {
                 let mode = &mut Mode::Training(&mut rng);
-                let out = Layer::Dropout(share).forward(&x, mode, backend).unwrap();
-                let found = gradients(&out, &slopes);
+                let x_there = on_device_of(backend, &x);
+                let out = Layer::Dropout(share).forward(&x_there, mode, backend).unwrap();
+                let found = gradients(&on_host_again(&out), &slopes);
                 (numbers(&out), numbers(found.get(&x).unwrap()))
             })
         };
@@ -270,7 +273,8 @@ mod tests {
         for backend in [Backend::Host, Backend::Candle(DType::F32)] {
             let layer = Layer::Activation(Activation::Relu);
             // A view with swapped axes: [-2, NaN, -inf], [3, 0, inf].
-            let out = layer.forward(&x.t().unwrap(), &mut Mode::Fixed, backend).unwrap();
+            let swapped = on_device_of(backend, &x).t().unwrap();
+            let out = layer.forward(&swapped, &mut Mode::Fixed, backend).unwrap();
             let got = numbers(&out);
             assert!(got[1].is_nan(), "{backend:?}: {got:?}");
             assert_eq!(
@@ -279,11 +283,12 @@ mod tests {
             );
             let slopes =
                 Tensor::new(&[[1.0_f32, 2.0, 3.0], [4.0, 5.0, 6.0]], &Device::Cpu).unwrap();
-            let found = gradients(&out, &slopes);
+            let found = gradients(&on_host_again(&out), &slopes);
             assert_eq!(numbers(found.get(&x).unwrap()), [0.0, 4.0, 0.0, 0.0, 0.0, 6.0]);
-            let mut parameters =
-                Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
+            let device = device_of(backend);
+            let mut parameters = Parameters::new(&Run::new(1), &device, Initialisation::Uniform);
             let norm = Layer::BatchNorm(BatchNorm::new(&mut parameters, "norm", 2, false).unwrap());
+            let x = on_device_of(backend, &x);
             let out = forward_all(&[norm, layer], &x, &mut Mode::Fixed, backend).unwrap();
             let got = numbers(&out);
             assert!(got[2].is_nan() && got[0] == 0.0 && got[1] > 2.9, "{backend:?}: {got:?}");
@@ -303,7 +308,8 @@ mod tests {
         let bits = |x: &Tensor| numbers(x).into_iter().map(f32::to_bits).collect::<Vec<_>>();
         for backend in [Backend::Host, Backend::Candle(DType::F32)] {
             let x = Tensor::new(&values, &Device::Cpu).unwrap().reshape((4, 1, 2, 2)).unwrap();
-            let x = Var::from_tensor(&backend.images(&x).unwrap()).unwrap();
+            let x = on_device_of(backend, &backend.images(&x).unwrap());
+            let x = Var::from_tensor(&x).unwrap();
             let one_by_one = layers.iter().fold(x.as_tensor().clone(), |x, layer| {
                 layer.forward(&x, &mut Mode::Fixed, backend).unwrap()
             });

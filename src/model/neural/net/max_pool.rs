@@ -40,10 +40,15 @@ mod tests {
 
     use super::*;
     use crate::model::neural::net::host::format::{by_image, by_pixel};
-    use crate::model::neural::net::testing::numbers;
+    use crate::model::neural::net::testing::{numbers, on_device_of, on_host_again};
 
     fn on_host(x: &Tensor) -> Tensor {
         by_image(&max_pool(&by_pixel(x).unwrap(), Backend::Host).unwrap()).unwrap()
+    }
+
+    fn on_gpu(x: &Tensor) -> Tensor {
+        let gpu = Backend::Candle(DType::F32);
+        on_host_again(&max_pool(&on_device_of(gpu, x), gpu).unwrap())
     }
 
     /// The gradient of `x`, given the gradient of `out`.
@@ -63,7 +68,7 @@ mod tests {
         for (at, slope) in [(6, 1.0), (7, 2.0), (10, 3.0), (17, 4.0)] {
             wanted[at] = slope;
         }
-        for out in [on_host(&x), max_pool(&x, Backend::Candle(DType::F32)).unwrap()] {
+        for out in [on_host(&x), on_gpu(&x)] {
             assert_eq!(numbers(&out), [17.0, 24.0, 20.0, 19.0]);
             assert_eq!(gradient(&out, &slopes, &x), wanted);
         }
@@ -87,7 +92,7 @@ mod tests {
         {
             wanted[at] = slope;
         }
-        for pooled in [on_host(&x), max_pool(&x, Backend::Candle(DType::F32)).unwrap()] {
+        for pooled in [on_host(&x), on_gpu(&x)] {
             let out = numbers(&pooled);
             assert_eq!(out[..3], [2.0, 3.0, -1.0]);
             assert!(out[3].is_nan());
@@ -105,7 +110,7 @@ mod tests {
             ([1.0, 2.0, 2.0, 1.0], [0.0, 5.0, 0.0, 0.0]),
         ] {
             let x = Var::from_slice(&values, (1, 1, 2, 2), &Device::Cpu).unwrap();
-            for out in [on_host(&x), max_pool(&x, Backend::Candle(DType::F32)).unwrap()] {
+            for out in [on_host(&x), on_gpu(&x)] {
                 assert_eq!(gradient(&out, &slopes, &x), wanted);
             }
         }

@@ -47,7 +47,7 @@ mod tests {
 
     use super::*;
     use crate::model::neural::net::host::format::by_pixel;
-    use crate::model::neural::net::testing::{gradients, numbers};
+    use crate::model::neural::net::testing::{gradients, numbers, on_device_of, on_host_again};
 
     /// Two images of two channels of 1 x 3 pixels.
     #[test]
@@ -56,7 +56,9 @@ mod tests {
         let x = Var::from_vec(values, (2, 2, 1, 3), &Device::Cpu).unwrap();
         let slopes = Tensor::new(&[[3.0_f32, 6.0], [9.0, -3.0]], &Device::Cpu).unwrap();
         let host = mean_pool(&by_pixel(&x).unwrap(), Backend::Host).unwrap();
-        for out in [host, mean_pool(&x, Backend::Candle(DType::F32)).unwrap()] {
+        let candle = Backend::Candle(DType::F32);
+        let on_gpu = on_host_again(&mean_pool(&on_device_of(candle, &x), candle).unwrap());
+        for out in [host, on_gpu] {
             assert_eq!((out.dims(), numbers(&out)), (&[2, 2][..], vec![3.0, 1.0, -1.0, 3.0]));
             let gradient = numbers(gradients(&out, &slopes).get(&x).unwrap());
             let wanted = [1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0, -1.0, -1.0, -1.0];

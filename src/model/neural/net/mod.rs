@@ -239,10 +239,13 @@ mod tests {
     use super::*;
     use crate::model::neural::Outputs;
     use crate::model::neural::net::layers::Activation;
+    use crate::model::neural::net::testing::device_of;
 
     const STEP: f32 = 1e-2;
 
-    fn network() -> Network {
+    const BACKENDS: [Backend; 2] = [Backend::Host, Backend::Candle(DType::F32)];
+
+    fn network(backend: Backend) -> Network {
         let spec = BackboneSpec {
             hidden: vec![5, 4],
             activation: Activation::Tanh,
@@ -256,8 +259,9 @@ mod tests {
         ];
         let heads = Heads { classifier: true, hidden: true, named };
         let shape = NetShape { features: vec![3], classes: 2 };
-        let run = Run::new(3);
-        Network::new(&spec, Precision::F32, &heads, &shape, &run, &Device::Cpu).unwrap()
+        let (run, device) = (Run::new(3), device_of(backend));
+        let net = Network::new(&spec, Precision::F32, &heads, &shape, &run, &device).unwrap();
+        Network { backend, ..net }
     }
 
     fn outputs(net: &Network, mode: &mut Mode<'_>) -> ForwardPass {
@@ -269,9 +273,7 @@ mod tests {
     /// dropout, compared with finite differences of the sum; on a GPU all outputs are copied at once.
     #[test]
     fn gradients_are_the_slopes_of_a_sum_of_all_heads() {
-        for backend in [Backend::Host, Backend::Candle(DType::F32)] {
-            gradients_are_slopes(&Network { backend, ..network() });
-        }
+        BACKENDS.map(network).iter().for_each(gradients_are_slopes);
     }
 
     fn gradients_are_slopes(net: &Network) {
@@ -306,7 +308,7 @@ mod tests {
                 let moved = |by: f32| {
                     let mut values = values.clone();
                     values[at] += by;
-                    var.set(&Tensor::from_vec(values, var.dims(), &Device::Cpu).unwrap()).unwrap();
+                    var.set(&Tensor::from_vec(values, var.dims(), var.device()).unwrap()).unwrap();
                     loss(net)
                 };
                 let want = (moved(STEP) - moved(-STEP)) / f64::from(2.0 * STEP);
@@ -320,11 +322,8 @@ mod tests {
     /// Each output is the same on both backends, though their values follow each other on a GPU.
     #[test]
     fn outputs_that_are_copied_at_once_are_those_of_each_head() {
-        let of = |backend| {
-            let pass = outputs(&Network { backend, ..network() }, &mut Mode::Fixed);
-            pass.to_host().unwrap()
-        };
-        let (host, gpu) = (of(Backend::Host), of(Backend::Candle(DType::F32)));
+        let [host, gpu] =
+            BACKENDS.map(|backend| outputs(&network(backend), &mut Mode::Fixed).to_host().unwrap());
         let all = |out: &Outputs| [&out.logits[..], &out.hidden, &out.named.concat()].concat();
         assert_eq!((gpu.rows, gpu.logits.len(), gpu.hidden.len()), (6, 12, 24));
         assert_eq!((gpu.named[0].len(), gpu.named[1].len()), (12, 12));
@@ -338,7 +337,7 @@ mod tests {
     fn images_and_their_moves_are_copied_at_once() {
         let spec = BackboneSpec { pad_crop: 2, flip: true, ..BackboneSpec::default() };
         let scaler = Scaler::identity(&[2, 3, 5], &spec);
-        let net = Network { input: vec![2, 3, 5], scaler, ..network() };
+        let net = Network { input: vec![2, 3, 5], scaler, ..network(BACKENDS[1]) };
         let mut values: Vec<f32> = (1..=8 * 30).map(|n| n as f32).collect();
         let rng = &mut Run::new(1).rng("moves");
         let moves: Vec<_> = (0..8).map(|_| net.scaler.draw_move(rng)).collect();
@@ -353,7 +352,7 @@ mod tests {
     /// computed.
     #[test]
     fn a_pass_that_predicts_keeps_no_graph() {
-        let net = network();
+        let net = network(Backend::Host);
         let pass = outputs(&net, &mut Mode::Fixed);
         let all = pass.classifier.iter().chain(&pass.named).chain(&pass.hidden);
         assert_eq!(all.map(Tensor::track_op).collect::<Vec<_>>(), [false; 4]);

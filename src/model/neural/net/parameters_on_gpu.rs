@@ -97,11 +97,13 @@ impl Parameters {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
+    use candle_core::DType;
 
     use super::*;
     use crate::model::neural::OptimiserSpec;
+    use crate::model::neural::net::backend::Backend;
     use crate::model::neural::net::parameters::Initialisation;
+    use crate::model::neural::net::testing::device_of;
     use crate::model::neural::train::optimiser_spec::OptimiserKind;
     use crate::model::snapshot::Snapshot;
     use crate::run::Run;
@@ -110,13 +112,13 @@ mod tests {
 
     /// Two layers and a running statistic, on the host and as on a GPU.
     fn both() -> [Parameters; 2] {
-        [false, true].map(|on_gpu| {
-            let run = Run::new(1);
-            let mut all = Parameters::new(&run, &Device::Cpu, Initialisation::Uniform);
+        [Backend::Host, Backend::Candle(DType::F32)].map(|backend| {
+            let device = device_of(backend);
+            let mut all = Parameters::new(&Run::new(1), &device, Initialisation::Uniform);
             all.layer("a", &[3, 4], 4, 3, 4).unwrap();
             all.layer("b", &[2, 4, 1], 2, 4, 2).unwrap();
             all.constant("mean", ParameterKind::Buffer, &[4], 2.0).unwrap();
-            if on_gpu { all.on_gpu() } else { all }
+            if backend == Backend::Host { all } else { all.on_gpu() }
         })
     }
 

@@ -86,7 +86,7 @@ pub(super) fn strided(x: &Tensor, stride: usize) -> Result<Tensor> {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{DType, Device, TensorId, Var};
+    use candle_core::{DType, Device, Var};
 
     use super::*;
     use crate::model::neural::net::backbone::{Architecture, BackboneSpec};
@@ -95,7 +95,8 @@ mod tests {
     use crate::model::neural::net::mode::Mode;
     use crate::model::neural::net::parameters::{Initialisation, Parameters};
     use crate::model::neural::net::testing::{
-        assert_near, counted, counted_var, gradients, largest, numbers,
+        assert_near, counted, counted_var, device_of, gradients, largest, numbers, on_device_of,
+        on_host_again,
     };
     use crate::model::snapshot::Snapshot;
     use crate::run::Run;
@@ -105,13 +106,24 @@ mod tests {
         assert_near(what, got, want, |_| allowed);
     }
 
-    fn resnet() -> (Vec<Layer>, Parameters) {
-        let initialisation = Initialisation::Glorot;
-        let mut parameters = Parameters::new(&Run::new(1), &Device::Cpu, initialisation);
+    const GPU: Backend = Backend::Candle(DType::F32);
+
+    fn resnet(backend: Backend) -> (Vec<Layer>, Parameters) {
+        let device = device_of(backend);
+        let mut parameters = Parameters::new(&Run::new(1), &device, Initialisation::Glorot);
         let spec = BackboneSpec { kind: Architecture::Resnet20, ..BackboneSpec::default() };
         let trunk = spec.build(&[3, 5, 6], &mut parameters).unwrap();
         assert_eq!(trunk.width, 64);
         (trunk.layers, parameters)
+    }
+
+    /// The names of the trained parameters, and the number of values of each.
+    fn trained(parameters: &Parameters) -> Vec<(String, usize)> {
+        let mut snapshot = Snapshot::default();
+        parameters.save(&mut snapshot).unwrap();
+        let arrays = snapshot.f32s_with_prefix("net.");
+        let all = arrays.map(|(name, .., values)| (name.replacen("net.", "", 1), values.len()));
+        all.filter(|(name, _)| !name.contains(".running_")).collect()
     }
 
     /// The input has rows 0 to 2 and columns 0 to 3; the output has a third channel of zeros.
@@ -120,8 +132,8 @@ mod tests {
         let x = Tensor::arange(0.0_f32, 24.0, &Device::Cpu).unwrap().reshape((1, 2, 3, 4)).unwrap();
         let (x, shortcut) = (Var::from_tensor(&x).unwrap(), Shortcut { to: 3, stride: 2 });
         let host = shortcut.forward(&by_pixel(&x).unwrap(), Backend::Host).unwrap();
-        let candle = shortcut.forward(&x, Backend::Candle(DType::F32)).unwrap();
-        for out in [by_image(&host).unwrap(), candle] {
+        let candle = shortcut.forward(&on_device_of(GPU, &x), GPU).unwrap();
+        for out in [by_image(&host).unwrap(), on_host_again(&candle)] {
             assert_eq!(out.dims(), [1, 3, 2, 2]);
             let want = [0.0, 2.0, 8.0, 10.0, 12.0, 14.0, 20.0, 22.0, 0.0, 0.0, 0.0, 0.0];
             assert_eq!(numbers(&out), want);
@@ -139,13 +151,8 @@ mod tests {
     /// and 5 of 32, 32 to 64 and 5 of 64. He et al. count 0.27 M with the last layer.
     #[test]
     fn resnet20_has_its_number_of_parameters() {
-        let (layers, parameters) = resnet();
-        let mut snapshot = Snapshot::default();
-        parameters.save(&mut snapshot).unwrap();
-        let trained =
-            |name: &str| !["running_mean", "running_var"].iter().any(|part| name.ends_with(part));
-        let arrays = snapshot.f32s_with_prefix("net.").filter(|(name, ..)| trained(name));
-        let n: usize = arrays.map(|(.., values)| values.len()).sum();
+        let (layers, parameters) = resnet(Backend::Host);
+        let n: usize = trained(&parameters).iter().map(|(_, values)| values).sum();
         let weights = 3 * 16 + 6 * 16 * 16 + 16 * 32 + 5 * 32 * 32 + 32 * 64 + 5 * 64 * 64;
         assert_eq!(n, 9 * weights + 3 * (7 * 16 + 6 * 32 + 6 * 64));
         // A stem of three, nine blocks with a ReLU each, and the mean of each channel.
@@ -165,7 +172,7 @@ mod tests {
             };
             let rows = x.index_select(&every(height), 2).unwrap();
             let want = rows.index_select(&every(width), 3).unwrap();
-            let got = strided(&x, stride).unwrap();
+            let got = on_host_again(&strided(&on_device_of(GPU, &x), stride).unwrap());
             let what = format!("{height} x {width}, {stride}");
             assert_eq!((got.dims(), numbers(&got)), (want.dims(), numbers(&want)), "{what}");
             let slopes = counted(want.dims(), 5);
@@ -181,27 +188,25 @@ mod tests {
     /// operations.
     #[test]
     fn gradients_of_resnet20_are_those_of_candle() {
-        let (layers, _) = resnet();
-        let data = counted_var(&[4, 3, 5, 6], 7);
+        let [(host_layers, host), (gpu_layers, gpu)] = [Backend::Host, GPU].map(resnet);
+        let data = counted_var(&[4, 3, 5, 6], 7).as_detached_tensor();
         let slopes = counted(&[4, 64], 5);
         let mut rng = Run::new(1).rng("none");
-        let mut all = |x: &Tensor, backend| {
-            let out = forward_all(&layers, x, &mut Mode::Training(&mut rng), backend).unwrap();
-            let found = gradients(&out, &slopes);
+        let mut all = |layers: &[Layer], x: &Tensor, backend| {
+            let out = forward_all(layers, x, &mut Mode::Training(&mut rng), backend).unwrap();
+            let found = gradients(&on_host_again(&out), &slopes);
             (out, found)
         };
-        let (out, wanted) = all(&data, Backend::Candle(DType::F32));
-        let of_data = data.as_detached_tensor();
-        let (host, found) = all(&by_pixel(&of_data).unwrap(), Backend::Host);
-        near("output", &host, &out);
-        assert!(found.get(&of_data).is_none());
-        let mut parameters = 0;
-        let is_parameter = |id: &TensorId| *id != slopes.id() && found.get_id(*id).is_some();
-        for id in wanted.get_ids().filter(|id| is_parameter(id)) {
-            near("parameter", found.get_id(*id).unwrap(), wanted.get_id(*id).unwrap());
-            parameters += 1;
+        let (want, wanted) = all(&gpu_layers, &on_device_of(GPU, &data), GPU);
+        let (out, found) = all(&host_layers, &by_pixel(&data).unwrap(), Backend::Host);
+        near("output", &out, &want);
+        assert!(found.get(&data).is_none());
+        let trained = trained(&host);
+        assert_eq!(trained.len(), 19 * 4, "weight, bias, scale and shift of each convolution");
+        for (name, _) in trained {
+            let [host, gpu] = [&host, &gpu].map(|parameters| parameters.var(&name).unwrap());
+            near(&name, found.get(&host).unwrap(), wanted.get(&gpu).unwrap());
         }
-        assert_eq!(parameters, 19 * 4, "weight, bias, scale and shift of each convolution");
     }
 
     /// The gradient of the input, for a block that halves the image and for one that does not, compared with finite
@@ -210,7 +215,7 @@ mod tests {
     #[test]
     fn gradients_of_blocks_are_the_slopes_of_their_output() {
         const STEP: f32 = 1e-2;
-        let (layers, _) = resnet();
+        let (layers, _) = resnet(Backend::Host);
         let blocks: Vec<&Layer> =
             layers.iter().filter(|layer| matches!(layer, Layer::Residual(_))).collect();
         for (block, to) in [(blocks[0], [3, 16, 5, 6]), (blocks[3], [3, 32, 3, 3])] {

@@ -1,7 +1,34 @@
 //! Tensors for the tests of layers, and their comparison element by element.
 
+use std::sync::LazyLock;
+
 use candle_core::backprop::GradStore;
 use candle_core::{Device, Tensor, Var};
+
+use crate::model::neural::net::backend::Backend;
+
+/// The device on which tests run the operations of a backend. Those that are meant for a GPU run on one where the build
+/// is for CUDA and the machine has one, and otherwise on the CPU.
+pub(super) fn device_of(backend: Backend) -> Device {
+    static GPU: LazyLock<Device> = LazyLock::new(|| {
+        if cfg!(feature = "cuda") {
+            Device::new_cuda(0).unwrap_or(Device::Cpu)
+        } else {
+            Device::Cpu
+        }
+    });
+    if backend == Backend::Host { Device::Cpu } else { GPU.clone() }
+}
+
+/// `x` on the device of a backend; its gradient goes back to that of `x`.
+pub(super) fn on_device_of(backend: Backend, x: &Tensor) -> Tensor {
+    x.to_device(&device_of(backend)).unwrap()
+}
+
+/// `x` on the host; its gradient goes back to the device of `x`.
+pub(super) fn on_host_again(x: &Tensor) -> Tensor {
+    x.to_device(&Device::Cpu).unwrap()
+}
 
 /// The elements in row-major order.
 pub(super) fn numbers(tensor: &Tensor) -> Vec<f32> {

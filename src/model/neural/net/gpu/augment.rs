@@ -29,17 +29,18 @@ pub(crate) fn augment(
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
-
     use super::*;
     use crate::model::neural::BackboneSpec;
     use crate::model::neural::data::scaler::Scaler;
+    use crate::model::neural::net::backend::Backend;
+    use crate::model::neural::net::testing::device_of;
     use crate::run::Run;
 
     /// Every image is moved as on the host: with crops, mirrored, both, and with neither.
     #[test]
     fn images_are_moved_as_on_the_host() {
         let (count, shape) = (64, [2, 3, 5]);
+        let device = device_of(Backend::Candle(DType::F32));
         for (pad_crop, flip) in [(2, true), (4, false), (0, true), (0, false)] {
             let spec = BackboneSpec { pad_crop, flip, ..BackboneSpec::default() };
             let scaler = Scaler::identity(&shape, &spec);
@@ -48,9 +49,9 @@ mod tests {
             let moves: Vec<_> = (0..count).map(|_| scaler.draw_move(rng)).collect();
             let numbers: Vec<f32> = moves.iter().flat_map(|by| by.numbers(5)).collect();
             let on_device = augment(
-                &Tensor::from_slice(&images, (count, 2, 3, 5), &Device::Cpu).unwrap(),
-                &Tensor::from_vec(numbers, (count, 3), &Device::Cpu).unwrap(),
-                &Tensor::new(&[0.0_f32, 1.0, 2.0, 3.0, 4.0], &Device::Cpu).unwrap(),
+                &Tensor::from_slice(&images, (count, 2, 3, 5), &device).unwrap(),
+                &Tensor::from_vec(numbers, (count, 3), &device).unwrap(),
+                &Tensor::new(&[0.0_f32, 1.0, 2.0, 3.0, 4.0], &device).unwrap(),
                 pad_crop,
             )
             .unwrap();

@@ -119,3 +119,34 @@ mod cuda {
         Ok(PTX.get_or_init(|| ptx))
     }
 }
+
+#[cfg(all(test, feature = "cuda"))]
+mod tests {
+    use candle_core::DType;
+
+    use super::*;
+    use crate::model::neural::net::backend::Backend;
+    use crate::model::neural::net::testing::{counted, device_of, numbers};
+    use crate::run::Run;
+
+    /// The kernel for `bf16` rounds the products of the mask to the nearest number, as the host does. The second mask
+    /// begins inside a block of the stream.
+    #[test]
+    fn a_mask_of_bf16_is_that_of_f32() {
+        let device = device_of(Backend::Candle(DType::BF16));
+        if device.is_cpu() {
+            eprintln!("skipped: there is no GPU");
+            return;
+        }
+        let rng = &mut Run::new(1).rng("dropout");
+        for dims in [[7, 33], [129, 65]] {
+            let mask = Mask::draw(rng, dims[0] * dims[1], 0.3);
+            let x = counted(&dims, 5).to_dtype(DType::BF16).unwrap();
+            let exact = dropout(&x.to_dtype(DType::F32).unwrap(), mask.clone()).unwrap();
+            let got = dropout(&x.to_device(&device).unwrap(), mask).unwrap();
+            let [got, want] = [got, exact.to_dtype(DType::BF16).unwrap()]
+                .map(|x| numbers(&x.to_dtype(DType::F32).unwrap()));
+            assert_eq!(got, want, "{dims:?}");
+        }
+    }
+}
