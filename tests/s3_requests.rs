@@ -41,6 +41,22 @@ fn a_client_that_may_not_list_reads_a_file() {
     assert!(server.count("ListObjectsV2 prefix=in") > 0);
 }
 
+/// A list request names the folder that it lists, or stops at the first level of the bucket, which may hold millions of
+/// objects in other folders.
+#[test]
+fn a_pattern_lists_only_the_folders_that_it_reaches() {
+    let server = server();
+    write_crowd(&server.bucket().join("other/x.parquet"), &[("i1", "a1", "yes")]);
+    server.run_ok(&reading("s3://crowd/i*/part-*.parquet", &[]));
+    let n = server.count("ListObjectsV2");
+    let lines: Vec<String> = (0..n).map(|n| server.line_of("ListObjectsV2", n)).collect();
+    let stays = |line: &String| line.contains("delimiter=") || line.contains("prefix=");
+    assert!(n > 1 && lines.iter().all(stays), "{lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("prefix=other")), "{lines:?}");
+    let message = fails(&server, &reading("s3://crowd/j*/part-*.parquet", &[]), 3);
+    assert_says(&message, &["`j*/part-*.parquet` matches none of the "]);
+}
+
 #[test]
 fn a_part_of_a_table_is_refused_unless_its_log_may_not_be_seen() {
     let server = Server::start();

@@ -13,6 +13,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path as FilePath, PathBuf};
 
+use futures::{StreamExt, TryStreamExt};
 use glob::{MatchOptions, Pattern};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
@@ -83,9 +84,11 @@ impl Files {
         if meant.is_empty() {
             if let Some(pattern) = pattern {
                 // The error also suggests names that the pattern does not reach.
-                let all = objects(&place, Some(&ReachableFolders::of(None)?)).await.unwrap_or(all);
-                if !all.is_empty() {
-                    return Err(no_match(pattern, &all));
+                let near = place.store.list(Some(&place.path)).take(MAX_SUGGESTED);
+                let mut near: Vec<ObjectMeta> = near.try_collect().await.unwrap_or(all);
+                near.sort_by(|a, b| a.location.cmp(&b.location));
+                if !near.is_empty() {
+                    return Err(no_match(pattern, &near));
                 }
             }
             // No table has a pattern for its name.
@@ -123,10 +126,15 @@ impl Files {
     }
 }
 
-/// The error for a pattern that matches no file.
-fn no_match(pattern: &str, all: &[ObjectMeta]) -> Error {
-    let names = all.iter().filter_map(|o| o.location.filename());
-    Error::data(format!("the pattern `{pattern}` matches none of the {} files there", all.len()))
+/// The most files that are listed for the error of a pattern: a store's bucket may have millions.
+const MAX_SUGGESTED: usize = 1000;
+
+/// The error for a pattern that matches no file, given the first of the files there.
+fn no_match(pattern: &str, near: &[ObjectMeta]) -> Error {
+    let names = near.iter().filter_map(|o| o.location.filename());
+    let first = if near.len() < MAX_SUGGESTED { "" } else { "first " };
+    let count = near.len();
+    Error::data(format!("the pattern `{pattern}` matches none of the {first}{count} files there"))
         .found(offenders(names))
         .help(
             "a * or ? stays within one folder, ** goes over several, and a name that begins with _ or . is matched by \

@@ -3,7 +3,7 @@
 
 use std::path::Path as FilePath;
 
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt, stream};
 use glob::Pattern;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
@@ -159,31 +159,57 @@ impl ReachableFolders {
     }
 }
 
+/// The largest number of folders of a store that are listed by themselves.
+const MAX_LISTED_FOLDERS: usize = 64;
+
+/// How many folders of a store are listed at the same time.
+const LISTINGS_AT_ONCE: usize = 8;
+
 /// Lists every file in the folder and in the subfolders that the pattern reaches.
 ///
 /// # Why
-/// An object store lists a thousand names a request, whatever folders they are in. On a local disk each folder has to
-/// be opened, and a folder outside the pattern may be endless or unreadable for this user.
+/// On a local disk each folder has to be opened, and a folder outside the pattern may be endless or unreadable for this
+/// user. An object store lists a thousand names a request, whatever folders they are in: below the first level, where
+/// a pattern such as `s3://bucket/2026-*/` leaves out most of a bucket, a folder is listed whole.
 pub(super) async fn files_in(
     place: &StoreLocation,
     reach: &ReachableFolders,
 ) -> object_store::Result<Vec<ObjectMeta>> {
-    if place.local().is_none() || reach.is_everything() {
-        return place.store.list(Some(&place.path)).try_collect().await;
+    let whole = |folder: &Path| place.store.list(Some(folder)).try_collect::<Vec<_>>();
+    if place.is_web() || reach.is_everything() {
+        return whole(&place.path).await;
     }
-    let (mut files, mut folders) = (Vec::new(), vec![place.path.clone()]);
+    let (mut files, mut folders) = reached(place, reach, &place.path).await?;
+    if place.local().is_none() {
+        if folders.len() > MAX_LISTED_FOLDERS {
+            return whole(&place.path).await;
+        }
+        let listings = stream::iter(&folders).map(whole).buffered(LISTINGS_AT_ONCE);
+        files.extend(listings.try_concat().await?);
+        return Ok(files);
+    }
     while let Some(folder) = folders.pop() {
-        let found = place.store.list_with_delimiter(Some(&folder)).await?;
-        files.extend(found.objects);
-        folders.extend(found.common_prefixes.into_iter().filter(|folder| {
-            let names = folder.prefix_match(&place.path).into_iter().flatten();
-            let names: Vec<_> = names.collect();
-            // The log folder of a table format shows that the files next to it belong to such a table.
-            let is_log = |name: &str| TABLE_LOGS.iter().any(|(log, _)| *log == name);
-            reach.contains(names.iter().map(AsRef::as_ref)) || folder.filename().is_some_and(is_log)
-        }));
+        let (more_files, more_folders) = reached(place, reach, &folder).await?;
+        files.extend(more_files);
+        folders.extend(more_folders);
     }
     Ok(files)
+}
+
+/// The files directly in a folder, and its subfolders that the pattern reaches.
+async fn reached(
+    place: &StoreLocation,
+    reach: &ReachableFolders,
+    folder: &Path,
+) -> object_store::Result<(Vec<ObjectMeta>, Vec<Path>)> {
+    let found = place.store.list_with_delimiter(Some(folder)).await?;
+    let is_reached = |folder: &Path| {
+        let names: Vec<_> = folder.prefix_match(&place.path).into_iter().flatten().collect();
+        // The log folder of a table format shows that the files next to it belong to such a table.
+        let is_log = |name: &str| TABLE_LOGS.iter().any(|(log, _)| *log == name);
+        reach.contains(names.iter().map(AsRef::as_ref)) || folder.filename().is_some_and(is_log)
+    };
+    Ok((found.objects, found.common_prefixes.into_iter().filter(is_reached).collect()))
 }
 
 #[cfg(test)]
