@@ -138,3 +138,22 @@ fn parameters_that_are_frozen_to_the_end_are_a_warning() {
     };
     assert_eq!([2, 3].map(warnings), [0, 1]);
 }
+
+// keys: model.train.optimiser.warmup, model.train.optimiser.learning_rate
+#[test]
+fn rates_that_train_next_to_nothing_are_a_warning() {
+    let a = agreeing();
+    let described = described(&a);
+    let warnings = |warmup, learning_rate| {
+        let optimiser = OptimiserSpec { warmup, learning_rate, ..OptimiserSpec::default() };
+        let train = TrainSpec { epochs: 3, optimiser, ..TrainSpec::default() };
+        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let mut run = Run::new(1);
+        on_cpu(train, CrowdLayer::default()).fit(evidence, &mut run).unwrap();
+        ["learning rate of phase", "rates rise over"]
+            .map(|text| run.warnings().iter().filter(|warning| warning.contains(text)).count())
+    };
+    assert_eq!(warnings(3, 0.1), [0, 0]);
+    assert_eq!(warnings(4, 0.1), [0, 1]);
+    assert_eq!(warnings(0, 0.0), [1, 0]);
+}

@@ -26,7 +26,7 @@ use crate::model::neural::train::spec::{Reduction, TrainSpec};
 use crate::model::neural::train::state::TrainState;
 use crate::model::neural::train::step::Predictor;
 use crate::model::neural::{
-    Act, BatchContext, BatchPrediction, LearnerSubset, Phase, TrainingObjective,
+    Act, BatchContext, BatchPrediction, LearnerSubset, OptimiserSpec, Phase, TrainingObjective,
 };
 use crate::model::snapshot::Snapshot;
 use crate::run::Run;
@@ -86,6 +86,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
                 _ if self.position.is_over => {}
                 Act::Train(phase) => {
                     self.warn_of_delay(&phase, run);
+                    self.warn_of_rates(&phase, run);
                     self.train_phase(&phase, run)?;
                 }
                 Act::EStep(name) => self.e_step(name, run)?,
@@ -122,6 +123,24 @@ impl<N: TrainingObjective> Trainer<'_, N> {
                 "annotators' parameters are frozen for {delay} epochs, and phase `{}` has {}, so that they keep their \
                  initial values: train longer, or lower annotator_delay (identity_epochs of single_confusion)",
                 phase.name, phase.epochs
+            ));
+        }
+    }
+
+    /// Warns where the rates of a phase that trains learners are zero, or still rise when it ends.
+    fn warn_of_rates(&self, phase: &Phase, run: &mut Run) {
+        let OptimiserSpec { learning_rate, warmup, .. } = self.spec.optimiser;
+        let (name, epochs) = (phase.name, phase.epochs);
+        let begins = phase.round == 0 && phase.act.start == 0 && epochs > 0;
+        let begins = begins && phase.learners != LearnerSubset::NONE;
+        if begins && phase.learner_rate.unwrap_or(learning_rate) == 0.0 {
+            run.warn(format!(
+                "the learning rate of phase `{name}` is 0: its networks stay as they are"
+            ));
+        } else if begins && warmup > epochs {
+            run.warn(format!(
+                "the rates rise over {warmup} epochs, and phase `{name}` has {epochs}, so that they stay far below \
+                 their values: train longer, or lower warmup"
             ));
         }
     }
