@@ -62,11 +62,10 @@ model.kind = "conal"
 model.backbone = { kind = "mlp", hidden = [128], dropout = 0.5, batch_norm = false }
 """
 FEATURES = """
-COPY (SELECT 'i' || i.value AS instance_id, array_agg(CAST(
-        sin(12.9898 * (i.value % {classes} + 1) * (j.value + 1)) + 2 * sin(78.233 * i.value + 37.719 * j.value)
-    AS FLOAT) ORDER BY j.value) AS features
-FROM range(0, {instances}) AS i CROSS JOIN range(0, {width}) AS j GROUP BY i.value) TO '{path}'
+COPY (SELECT 'i' || n AS instance_id, arrow_cast(make_array({features}), 'List(Float32)') AS features
+FROM (SELECT value AS n, value % {classes} + 1 AS class FROM range(0, {instances}))) TO '{path}'
 """
+FEATURE = "sin({by_class:.4f} * class) + 2 * sin(78.233 * n + {by_instance:.3f})"
 ANNOTATIONS = """
 COPY (SELECT 'i' || i.value AS instance_id, 'a' || ((i.value * {each} + j.value) % {annotators}) AS annotator_id,
     'c' || CASE WHEN (i.value * 7 + j.value * 3) % 5 = 0 THEN (i.value + 1) % {classes}
@@ -157,9 +156,14 @@ class Labelmill:
         name = f"{crowd.instances}-{math.prod(crowd.shape)}-{crowd.annotators}-{crowd.classes}"
         paths = self.folder / f"annotations-{name}.parquet", self.folder / f"features-{name}.parquet"
         if not all(path.exists() for path in paths):
-            sizes = vars(crowd) | {"width": math.prod(crowd.shape)}
+            numbers = range(math.prod(crowd.shape))
+            features = (FEATURE.format(by_class=12.9898 * (j + 1), by_instance=37.719 * j) for j in numbers)
+            values = vars(crowd) | {"features": ", ".join(features)}
+            # A file, because the query for images is longer than an argument may be.
+            file = self.folder / "query.sql"
             for query, path in zip((ANNOTATIONS, FEATURES), paths, strict=True):
-                self.call("sql", "--write", "-c", query.format(**sizes, path=path))
+                file.write_text(query.format(**values, path=path))
+                self.call("sql", "--write", file)
         return paths
 
     def run(self, crowd: AgreementCrowd, device: str, settings: str, network: str = "model") -> Path:
