@@ -1,4 +1,4 @@
-"""Networks on a GPU: agreement with the CPU, and the time of an epoch compared with PyTorch, as Markdown.
+"""Networks on a GPU: agreement with the CPU, times beside those of PyTorch, and where a GPU pays, as Markdown.
 
 Needs the binary, a GPU with its driver, and the CUDA libraries that the binary is linked to; PyTorch, where it is
 installed, is measured on the same GPU. Without `--device cpu` a labelmill that was built without CUDA fails. A case
@@ -350,6 +350,30 @@ def timings(
     return lines, complete
 
 
+def around_the_bound(labelmill: Labelmill, device: str, scale: float, clock: Clock) -> list[str]:
+    """The time of a step on the processor and on the GPU, of networks around the bound of `device = "auto"`."""
+    lines = []
+    for width, hidden, batch in (
+        (128, 128, 64), (512, 512, 64), (1024, 512, 64), (1024, 512, 256), (1024, 1024, 256), (2048, 2048, 256),
+    ):  # fmt: skip
+        crowd = AgreementCrowd(max(batch, round(32 * batch * scale)), (width,), 50, 8)
+        settings = f'model.kind = "dl"\nmodel.backbone = {{ hidden = [{hidden}] }}'
+        settings += TIMING.format(epochs=EPOCHS, batch=batch)
+        what = f"mlp, {width} features, {hidden} hidden"
+        try:
+            with clock.limit(what):
+                steps = crowd.instances / batch
+                cpu, gpu = (labelmill.seconds(crowd, on, settings) * 1e3 / steps for on in ("cpu", device))
+            cells = [f"{cpu:.2f} ms", f"{gpu:.2f} ms", f"{cpu / gpu:.2g}"]
+        except (Failed, LeftOut) as failure:
+            print(failure, file=sys.stderr)
+            cells = ["", "", "FAILED" if isinstance(failure, Failed) else "left out"]
+        products = batch * hidden * (width + crowd.classes) / 1e6
+        lines.append(f"| {what} | {batch} | {products:.0f} | {' | '.join(cells)} |")
+        print(lines[-1], file=sys.stderr, flush=True)
+    return lines
+
+
 def first_line(*command: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE)
@@ -408,6 +432,10 @@ def main() -> int:
         lines, complete = timings(labelmill, options.device, options.scale, torch, clock)
         print(f"The median epoch of {EPOCHS - 1} after the first; of CoNAL, PyTorch computes the dense form:\n")
         print("| network | batch | labelmill | PyTorch | ratio |\n| --- | --- | --- | --- | --- |")
+        print("\n".join(lines), end="\n\n", flush=True)
+        lines = around_the_bound(labelmill, options.device, options.scale, clock)
+        print("The time of a step; millions of multiply-adds are those of its forward pass:\n")
+        print("| network | batch | multiply-adds | processor | GPU | ratio |\n| --- | --- | --- | --- | --- | --- |")
         print("\n".join(lines), end="\n\n")
     if clock.left_out:
         print(f"Left out: {'; '.join(clock.left_out)}.\n")

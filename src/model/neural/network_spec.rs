@@ -15,7 +15,7 @@ pub struct NetworkSpec {
     /// The settings that the other keys start from: `labelmill` or `paper`. A key that is given always wins.
     pub preset: Preset,
     /// The device that the network runs on: `auto`, `cpu` or `cuda:0`. `auto` is a GPU if there is one and the forward
-    /// pass of a step has at least 300 million multiply-adds (rows of a batch times products of a row), else the CPU:
+    /// pass of a step has at least 20 million multiply-adds (rows of a batch times products of a row), else the CPU:
     /// smaller networks gain nothing from a GPU.
     pub device: String,
     /// The classifier before its last layer.

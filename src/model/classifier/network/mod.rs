@@ -46,7 +46,7 @@ const SECTION: &str = "model.classifier.network";
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkClassifierSpec {
     /// The device that the network runs on: `auto`, `cpu` or `cuda:0`. `auto` is a GPU if there is one and the forward
-    /// pass of a step has at least 300 million multiply-adds (rows of a batch times products of a row), else the CPU:
+    /// pass of a step has at least 20 million multiply-adds (rows of a batch times products of a row), else the CPU:
     /// smaller networks gain nothing from a GPU.
     pub device: String,
     /// The network before its last layer.

@@ -5,7 +5,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use crate::model::neural::net::host::format::by_pixel;
 use crate::model::neural::net::precision::Precision;
 
-/// The implementation of layers: our operations on the host, or those of `gpu/` and candle. Both give every layer the
+/// The implementation of layers: the operations of `host/`, or those of `gpu/` and candle. Both give every layer the
 /// same outputs and gradients, up to rounding.
 ///
 /// # Why

@@ -4,8 +4,7 @@ use candle_core::{DType, Tensor, Var};
 
 use crate::error::Result;
 use crate::model::neural::net::backend::Backend;
-use crate::model::neural::net::gpu;
-use crate::model::neural::net::gpu::norm::{means, normalised, scaled_and_shifted};
+use crate::model::neural::net::gpu::norm::{channel_statistics, moved, normalised};
 use crate::model::neural::net::host::norm::{Normed, NormedColumns, statistics};
 use crate::model::neural::net::host::read;
 use crate::model::neural::net::mode::Mode;
@@ -74,31 +73,36 @@ impl BatchNorm {
     ) -> candle_core::Result<Tensor> {
         match backend {
             Backend::Host => self.on_host(x, mode, relu),
-            Backend::Candle(_) if relu => gpu::pointwise::relu(&self.on_gpu(x, mode)?),
-            Backend::Candle(_) => self.on_gpu(x, mode),
+            Backend::Candle(_) => self.on_gpu(x, mode, relu),
         }
     }
 
-    fn on_gpu(&self, x: &Tensor, mode: &Mode<'_>) -> candle_core::Result<Tensor> {
+    fn on_gpu(&self, x: &Tensor, mode: &Mode<'_>, relu: bool) -> candle_core::Result<Tensor> {
         let (precision, dims) = (x.dtype(), x.dims());
         let pixels = x.to_dtype(DType::F32)?.contiguous()?.reshape((dims[0], dims[1], ()))?;
         let count = (pixels.elem_count() / dims[1].max(1)) as f64;
         let is_of_batch = matches!(mode, Mode::Training(_)) && count > 1.0;
-        let (mean, variance) = if is_of_batch {
-            let x = pixels.detach();
-            let mean = means(&x)?;
-            let variance = means(&x.broadcast_sub(&mean)?.sqr()?)?;
-            self.update_running(&mean, &(&variance * (count / (count - 1.0)))?)?;
-            (mean, variance)
+        let statistics = if is_of_batch {
+            let seen = channel_statistics(&pixels.detach())?;
+            for (running, row, factor) in
+                [(&self.mean, 0, 1.0), (&self.variance, 1, count / (count - 1.0))]
+            {
+                let seen = seen.narrow(0, row, 1)?.reshape(self.width())?;
+                let old = running.as_detached_tensor();
+                running.set(&moved(&old, &seen, NORM_MOMENTUM, factor)?)?;
+            }
+            seen
         } else {
-            let of_channel = |running: &Var| running.as_detached_tensor().reshape((1, (), 1));
-            (of_channel(&self.mean)?, of_channel(&self.variance)?)
+            Tensor::stack(&[&self.mean, &self.variance].map(|var| var.as_detached_tensor()), 0)?
         };
-        let inverse = (variance + NORM_EPSILON)?.sqrt()?.recip()?;
-        let mut out = normalised(&pixels, mean, inverse, is_of_batch)?;
-        if let Some((scale, shift)) = &self.scale_and_shift {
-            out = scaled_and_shifted(&out, &mode.parameter(scale), &mode.parameter(shift))?;
-        }
+        let (scale, shift) = match &self.scale_and_shift {
+            Some((scale, shift)) => (mode.parameter(scale), mode.parameter(shift)),
+            None => {
+                let of = |value| Tensor::full(value, self.width(), x.device());
+                (of(1.0_f32)?, of(0.0_f32)?)
+            }
+        };
+        let out = normalised(&pixels, [&scale, &shift], statistics, is_of_batch, relu)?;
         out.reshape(dims)?.to_dtype(precision)
     }
 
@@ -247,29 +251,42 @@ mod tests {
         assert!((of(scale) + 1.224_73).abs() < 1e-4 && (of(shift) - 1.0).abs() < 1e-6);
     }
 
-    /// Images, and rows of more than one block, with and without ReLU; a single row, which has no variance.
+    /// Images, and rows of more than one block, with and without ReLU, and without a learned scale and shift, when a value
+    /// at the mean is at the kink of a ReLU; a single row, which has no variance.
     #[test]
-    fn the_host_and_candle_agree() {
+    fn the_host_and_a_gpu_agree() {
+        const CASES: [(bool, bool, bool); 6] = [
+            (true, true, true),
+            (true, false, true),
+            (true, false, false),
+            (false, true, true),
+            (false, false, true),
+            (false, false, false),
+        ];
         for dims in [&[7, 3, 5, 6][..], &[1300, 5], &[1, 4], &[40, 6, 1, 3], &[2, 1, 8, 9]] {
-            for (training, relu) in [(true, true), (true, false), (false, true), (false, false)] {
+            for (training, relu, affine) in CASES {
                 let (x, slopes) = (counted(dims, 7), counted(dims, 5));
-                let what = format!("{dims:?}, {training}, {relu}");
+                let what = format!("{dims:?}, {training}, {relu}, {affine}");
+                let norm = |backend| {
+                    let norm = uneven(dims[1], backend);
+                    BatchNorm { scale_and_shift: norm.scale_and_shift.filter(|_| affine), ..norm }
+                };
                 let candle = Backend::Candle(DType::F32);
-                let (graph, host) = (uneven(dims[1], candle), uneven(dims[1], Backend::Host));
+                let (gpu, host) = (norm(candle), norm(Backend::Host));
                 let var = Var::from_tensor(&x).unwrap();
-                let wanted = forward(&graph, &var, training, candle, relu);
+                let wanted = forward(&gpu, &var, training, candle, relu);
                 let out = on_host(&host, &var, training, relu);
                 near(&what, &out, &wanted);
-                near(&what, host.mean.as_tensor(), graph.mean.as_tensor());
-                near(&what, host.variance.as_tensor(), graph.variance.as_tensor());
+                near(&what, host.mean.as_tensor(), gpu.mean.as_tensor());
+                near(&what, host.variance.as_tensor(), gpu.variance.as_tensor());
                 let (wanted, found) = (gradients(&wanted, &slopes), gradients(&out, &slopes));
                 near(&what, found.get(&var).unwrap(), wanted.get(&var).unwrap());
-                if !training {
+                if !training || !affine {
                     continue;
                 }
-                let (of_host, of_graph) = (&host.scale_and_shift, &graph.scale_and_shift);
+                let (of_host, of_gpu) = (&host.scale_and_shift, &gpu.scale_and_shift);
                 let ((scale, shift), (wanted_scale, wanted_shift)) =
-                    (of_host.as_ref().unwrap(), of_graph.as_ref().unwrap());
+                    (of_host.as_ref().unwrap(), of_gpu.as_ref().unwrap());
                 near(&what, found.get(scale).unwrap(), wanted.get(wanted_scale).unwrap());
                 near(&what, found.get(shift).unwrap(), wanted.get(wanted_shift).unwrap());
             }

@@ -35,12 +35,9 @@ impl ConvShape {
         self.kernel * self.kernel
     }
 
-    /// The number of images, at least one, whose patches have at most `max_elements` elements, both in the forward
-    /// pass and in the backward pass, where patches have the output's channels.
+    /// The number of images, at least one, whose patches have at most `max_elements` elements.
     pub(super) fn images_at_once(&self, max_elements: usize) -> usize {
-        let channels = self.in_channels.max(self.out_channels);
-        let places = (self.out_height * self.out_width).max(self.height * self.width);
-        let patches = channels * self.cells() * places;
+        let patches = self.in_channels * self.cells() * self.out_height * self.out_width;
         (max_elements / patches.max(1)).max(1)
     }
 

@@ -288,7 +288,7 @@ mod tests {
             (out, found)
         };
         take_groups();
-        let limit = 3 * 3 * 9 * 20 + 5;
+        let limit = 3 * 2 * 9 * 20 + 5;
         let (out, found) = with_gradients(by_groups(&convolution, &x, limit));
         assert_eq!(take_groups(), vec![(limit, vec![3, 3, 1]); 3]);
         let (whole, wanted) = with_gradients(on_gpu(&convolution, &x));

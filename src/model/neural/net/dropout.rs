@@ -39,7 +39,6 @@ impl Mask {
 }
 
 /// The parameters of the kernel that computes the mask.
-#[cfg(any(test, feature = "cuda"))]
 impl Mask {
     /// The key of the stream.
     pub(crate) fn key(&self) -> [u32; 8] {

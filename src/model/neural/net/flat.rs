@@ -1,22 +1,22 @@
 //! The parameters of a network on a GPU as flat tensors, which the optimiser updates at once.
 //!
 //! # Why
-//! The optimiser's formulas are a dozen operations. For each of the 76 trained parameters of ResNet-20's layers by
-//! itself these are a thousand launches a step. Here they are launched twice: for the parameters with weight decay, and
-//! for the others. Two copies for each parameter remain: of its gradient, and of its new value.
+//! One launch of a kernel updates all parameters of a kind, those with weight decay or the others; ResNet-20 has 76. Two
+//! copies for each parameter remain: of its gradient, and of its new value.
 
 use candle_core::{Result as CandleResult, Tensor, TensorId, Var};
 
 use crate::error::Result;
+use crate::model::neural::from_candle;
 use crate::model::neural::train::moments::Moments;
 
 /// The parameters of one kind that have gradients, one after the other.
 pub(super) struct Flat {
     pub(super) vars: Vec<Var>,
-    /// The values; `None` if the variables have been set since the last step.
-    pub(super) values: Option<Tensor>,
-    /// The first moments, the second moments and the largest second moments.
-    pub(super) moments: [Tensor; 3],
+    /// The values and then the moments that the optimiser has; without the values if the variables have been set since
+    /// the last step.
+    pub(super) state: Tensor,
+    pub(super) has_values: bool,
 }
 
 impl Flat {
@@ -25,28 +25,40 @@ impl Flat {
         self.vars.iter().map(|var| var.id()).eq(vars.iter().map(|var| var.id()))
     }
 
-    /// Updates the variables; `formulas` gives the new values for the old ones and the moments.
+    /// Updates the variables; `step` gives the new state for the old one.
     pub(super) fn update(
         &mut self,
-        formulas: impl FnOnce(&Tensor, &mut [Tensor; 3]) -> CandleResult<Tensor>,
+        step: impl FnOnce(&Tensor) -> CandleResult<Tensor>,
     ) -> CandleResult<()> {
-        let values = match self.values.take() {
-            Some(values) => values,
-            None => joined(self.vars.iter().map(Var::as_detached_tensor))?,
-        };
-        let values = formulas(&values, &mut self.moments)?;
+        if !self.has_values {
+            let values = joined(self.vars.iter().map(Var::as_detached_tensor))?;
+            (self.state, self.has_values) = (Tensor::cat(&[&values, &self.state], 0)?, true);
+        }
+        self.state = step(&self.state)?;
         let mut first = 0;
         for var in &self.vars {
-            var.set(&values.narrow(0, first, var.elem_count())?.reshape(var.dims())?)?;
+            var.set(&self.state.narrow(0, first, var.elem_count())?.reshape(var.dims())?)?;
             first += var.elem_count();
         }
-        self.values = Some(values);
         Ok(())
     }
 
+    /// Takes the values again in the next step, because the variables have been set.
+    pub(super) fn forget_values(&mut self) -> CandleResult<()> {
+        (self.state, self.has_values) = (self.moments()?, false);
+        Ok(())
+    }
+
+    /// The moments alone.
+    fn moments(&self) -> CandleResult<Tensor> {
+        let of_var = |var: &Var| var.elem_count();
+        let values: usize = if self.has_values { self.vars.iter().map(of_var).sum() } else { 0 };
+        self.state.narrow(0, values, self.state.elem_count() - values)
+    }
+
     /// Copies the moments of each parameter from the GPU.
-    pub(super) fn moments(&self) -> Result<impl Iterator<Item = (TensorId, Moments)>> {
-        let moments = Moments::from_gpu(&self.moments, &self.vars)?;
+    pub(super) fn moments_on_host(&self) -> Result<impl Iterator<Item = (TensorId, Moments)>> {
+        let moments = Moments::from_gpu(&from_candle(self.moments())?, &self.vars)?;
         Ok(self.vars.iter().map(|var| var.id()).zip(moments))
     }
 }

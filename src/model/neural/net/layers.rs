@@ -177,7 +177,7 @@ impl Activation {
     fn forward(self, x: &Tensor, backend: Backend) -> candle_core::Result<Tensor> {
         match self {
             Self::Relu if backend == Backend::Host => host::pointwise::relu(x),
-            Self::Relu => gpu::pointwise::relu(x),
+            Self::Relu => gpu::relu::relu(x),
             Self::Gelu => x.gelu(),
             Self::Silu => x.silu(),
             Self::Tanh => x.tanh(),
@@ -226,8 +226,8 @@ impl Dense {
         from_candle(match backend {
             Backend::Host => affine(x, &weight, &bias),
             Backend::Candle(precision) => (|| {
-                let x = x.to_dtype(precision)?.contiguous()?;
-                x.matmul(&weight.to_dtype(precision)?)?.broadcast_add(&bias.to_dtype(precision)?)
+                let [weight, bias] = [weight, bias].map(|tensor| tensor.to_dtype(precision));
+                gpu::dense::affine(&x.to_dtype(precision)?, &weight?, &bias?)
             })(),
         })
     }

@@ -3,35 +3,14 @@
 use candle_core::{Result, Tensor};
 
 use crate::model::neural::net::backend::Backend;
-use crate::model::neural::net::host;
+use crate::model::neural::net::{gpu, host};
 
 /// The pooled images.
 pub(crate) fn max_pool(x: &Tensor, backend: Backend) -> Result<Tensor> {
     match backend {
         Backend::Host => host::max_pool::max_pool(x),
-        Backend::Candle(_) => by_candle(x),
+        Backend::Candle(_) => gpu::max_pool::max_pool(x),
     }
-}
-
-/// The output by candle's operations. candle's own pooling propagates only a quarter of the gradient.
-fn by_candle(x: &Tensor) -> Result<Tensor> {
-    let (batch, channels, height, width) = x.dims4()?;
-    let (height, width) = (height / 2, width / 2);
-    let even = x.narrow(2, 0, 2 * height)?.narrow(3, 0, 2 * width)?;
-    let pairs = even.contiguous()?.reshape((batch, channels, height, 2, width, 2))?;
-    let rows = larger(&pairs.narrow(5, 0, 1)?, &pairs.narrow(5, 1, 1)?)?;
-    let largest = larger(&rows.narrow(3, 0, 1)?, &rows.narrow(3, 1, 1)?)?;
-    largest.reshape((batch, channels, height, width))
-}
-
-/// The larger of two values, the first of equal ones; NaN is larger than every number.
-///
-/// # Why
-/// On a GPU candle's maximum is the number where the other value is NaN, and so hides that the training has diverged.
-/// It also gives each of equal values half of the gradient.
-fn larger(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    let is_nan = b.detach().ne(&b.detach())?;
-    b.detach().gt(&a.detach())?.maximum(&is_nan)?.where_cond(b, a)
 }
 
 #[cfg(test)]

@@ -339,7 +339,7 @@ impl Parameters {
             let values = from_candle(Tensor::from_vec(values, parameter.var.dims(), &self.device))?;
             from_candle(parameter.var.set(&values))?;
         }
-        self.forget_flat_values();
+        self.forget_flat_values()?;
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use candle_core::{Tensor, TensorId, Var};
 use crate::error::Result;
 use crate::model::neural::from_candle;
 use crate::model::neural::net::flat::{Flat, joined};
+use crate::model::neural::net::gpu::optimiser::stepped;
 use crate::model::neural::net::parameters::{ParameterKind, Parameters};
 use crate::model::neural::train::moments::Moments;
 use crate::model::neural::train::optimiser::Optimiser;
@@ -36,16 +37,14 @@ impl Parameters {
                 let moments =
                     self.all.values().filter(|p| vars.iter().any(|v| v.id() == p.var.id()));
                 let moments: Vec<&Moments> = moments.map(|p| &p.moments).collect();
-                let moments = Moments::to_gpu(&moments, &vars)?;
-                self.flat[at] = Some(Flat { vars, values: None, moments });
+                let state = Moments::to_gpu(&moments, optimiser.kind(), &vars)?;
+                self.flat[at] = Some(Flat { vars, state, has_values: false });
             }
             let Some(flat) = &mut self.flat[at] else { continue };
-            let step = self.step;
-            from_candle(flat.update(|values, moments| {
-                let gradient = joined(found.into_iter())?;
-                let gradient = if scale == 1.0 { gradient } else { (gradient * scale)? };
-                optimiser.formulas(values, &gradient, moments, step, rate, decay)
-            }))?;
+            let factors = optimiser.factors(self.step, rate, decay);
+            from_candle(
+                flat.update(|state| stepped(state, &joined(found.into_iter())?, factors, scale)),
+            )?;
         }
         Ok(())
     }
@@ -71,7 +70,7 @@ impl Parameters {
     /// Copies the moments of flat parameters back to each parameter.
     fn unflatten(&mut self, at: usize) -> Result<()> {
         let Some(flat) = self.flat[at].take() else { return Ok(()) };
-        let mut moments: HashMap<_, _> = flat.moments()?.collect();
+        let mut moments: HashMap<_, _> = flat.moments_on_host()?.collect();
         for parameter in self.all.values_mut() {
             if let Some(own) = moments.remove(&parameter.var.id()) {
                 parameter.moments = own;
@@ -84,14 +83,14 @@ impl Parameters {
     pub(super) fn moments_on_gpu(&self) -> Result<HashMap<TensorId, Moments>> {
         let mut all = HashMap::new();
         for flat in self.flat.iter().flatten() {
-            all.extend(flat.moments()?);
+            all.extend(flat.moments_on_host()?);
         }
         Ok(all)
     }
 
     /// Gathers all values again in the next step, because the variables have been set.
-    pub(super) fn forget_flat_values(&mut self) {
-        self.flat.iter_mut().flatten().for_each(|flat| flat.values = None);
+    pub(super) fn forget_flat_values(&mut self) -> Result<()> {
+        self.flat.iter_mut().flatten().try_for_each(|flat| from_candle(flat.forget_values()))
     }
 }
 

@@ -5,17 +5,14 @@ use std::sync::LazyLock;
 use candle_core::backprop::GradStore;
 use candle_core::{Device, Tensor, Var};
 
+use crate::model::neural::device::gpu;
 use crate::model::neural::net::backend::Backend;
 
 /// The device on which tests run the operations of a backend. Those that are meant for a GPU run on one where the build
 /// is for CUDA and the machine has one, and otherwise on the CPU.
 pub(super) fn device_of(backend: Backend) -> Device {
     static GPU: LazyLock<Device> = LazyLock::new(|| {
-        if cfg!(feature = "cuda") {
-            Device::new_cuda(0).unwrap_or(Device::Cpu)
-        } else {
-            Device::Cpu
-        }
+        if cfg!(feature = "cuda") { gpu(0).unwrap_or(Device::Cpu) } else { Device::Cpu }
     });
     if backend == Backend::Host { Device::Cpu } else { GPU.clone() }
 }

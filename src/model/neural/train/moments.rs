@@ -77,40 +77,41 @@ impl Moments {
         }
     }
 
-    /// Copies the moments of these variables from the GPU, where they follow each other.
+    /// Copies the moments of these variables from the GPU: all first moments, all second ones, and so on.
     ///
     /// # Errors
     /// When the device fails.
-    pub(crate) fn from_gpu(moments: &[Tensor; 3], vars: &[Var]) -> Result<Vec<Self>> {
-        let host = |t: &Tensor| from_candle(t.to_vec1::<f32>());
-        let [first, second, max_second] = moments;
-        let (first, second, max_second) = (host(first)?, host(second)?, host(max_second)?);
+    pub(crate) fn from_gpu(moments: &Tensor, vars: &[Var]) -> Result<Vec<Self>> {
+        let all = from_candle(moments.to_vec1::<f32>())?;
+        let count: usize = vars.iter().map(|var| var.elem_count()).sum();
+        let mut moments = all.chunks_exact(count.max(1));
+        let [first, second, max_second] = [(); 3].map(|()| moments.next().unwrap_or_default());
         let mut start = 0;
         let part = |var: &Var| {
             let own = start..start + var.elem_count();
             start = own.end;
-            let part = |values: &[f32]| values[own.clone()].to_vec();
-            Self { first: part(&first), second: part(&second), max_second: part(&max_second) }
+            let part = |all: &[f32]| all.get(own.clone()).unwrap_or_default().to_vec();
+            Self { first: part(first), second: part(second), max_second: part(max_second) }
         };
         Ok(vars.iter().map(part).collect())
     }
 
-    /// Copies the moments of these variables to their GPU, one after the other; those that do not exist are zeros.
+    /// Copies the moments of these variables that an optimiser has to their GPU, one after the other; those that do not
+    /// exist yet are zeros.
     ///
     /// # Errors
     /// When the device fails.
-    pub(crate) fn to_gpu(moments: &[&Self], vars: &[Var]) -> Result<[Tensor; 3]> {
-        let gpu = |part: fn(&Self) -> &Vec<f32>| {
-            let mut values = Vec::new();
+    pub(crate) fn to_gpu(moments: &[&Self], rule: OptimiserKind, vars: &[Var]) -> Result<Tensor> {
+        let parts: [fn(&Self) -> &Vec<f32>; 3] = [|m| &m.first, |m| &m.second, |m| &m.max_second];
+        let mut all = Vec::new();
+        for part in &parts[..rule.moments()] {
             for (own, var) in moments.iter().map(|own| part(own)).zip(vars) {
-                values.extend_from_slice(own);
-                values.resize(values.len() + var.elem_count() - own.len(), 0.0);
+                all.extend_from_slice(own);
+                all.resize(all.len() + var.elem_count() - own.len(), 0.0);
             }
-            let n = values.len();
-            let device = vars.first().map_or(&Device::Cpu, |var| var.device());
-            from_candle(Tensor::from_vec(values, n, device))
-        };
-        Ok([gpu(|m| &m.first)?, gpu(|m| &m.second)?, gpu(|m| &m.max_second)?])
+        }
+        let (n, device) = (all.len(), vars.first().map_or(&Device::Cpu, |var| var.device()));
+        from_candle(Tensor::from_vec(all, n, device))
     }
 
     pub(crate) fn save(&self, name: &str, to: &mut Snapshot) {

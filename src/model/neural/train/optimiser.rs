@@ -1,6 +1,6 @@
 //! Gradient descent: Adam, AMSGrad and SGD, with schedules of the rate, weight decay and clipping.
 //!
-//! On the host one fused loop updates parameter and moments; on a GPU the same formulas are tensor operations.
+//! On the host one loop updates parameters and moments; on a GPU a kernel has the same formulas.
 
 use candle_core::{Tensor, Var};
 use pulp::Arch;
@@ -35,6 +35,25 @@ impl Optimiser {
         (1.0 - self.spec.beta1.powi(step), 1.0 - self.spec.beta2.powi(step))
     }
 
+    /// The factors of step `step`, from 1.
+    pub(crate) fn factors(&self, step: u32, rate: f64, decay: f64) -> StepFactors {
+        let spec = &self.spec;
+        let decoupled = spec.decoupled && spec.rule != OptimiserKind::Sgd;
+        let (first_correction, second_correction) = self.corrections(step);
+        StepFactors {
+            rule: spec.rule,
+            nesterov: spec.nesterov,
+            rate: rate as f32,
+            shrink: if decoupled { (1.0 - rate * decay) as f32 } else { 1.0 },
+            added: if decoupled { 0.0 } else { decay as f32 },
+            beta1: spec.beta1 as f32,
+            beta2: spec.beta2 as f32,
+            size: (rate / first_correction) as f32,
+            root: (1.0 / second_correction.sqrt()) as f32,
+            epsilon: spec.epsilon as f32,
+        }
+    }
+
     /// Updates `values` and `moments` by `gradient`.
     pub(crate) fn update(
         &self,
@@ -45,43 +64,7 @@ impl Optimiser {
         rate: f64,
         decay: f64,
     ) {
-        Arch::new().dispatch(|| {
-            let spec = &self.spec;
-            let decoupled = spec.decoupled && spec.rule != OptimiserKind::Sgd;
-            let shrink = if decoupled { (1.0 - rate * decay) as f32 } else { 1.0 };
-            let added = if decoupled { 0.0 } else { decay as f32 };
-            let (beta1, beta2) = (spec.beta1 as f32, spec.beta2 as f32);
-            let (first_correction, second_correction) = self.corrections(step);
-            let each = values.iter_mut().zip(gradient).zip(moments.first);
-            if spec.rule == OptimiserKind::Sgd {
-                for ((w, g), m) in each {
-                    let g = g + added * *w;
-                    *m = beta1 * *m + g;
-                    *w -= rate as f32 * if spec.nesterov { g + beta1 * *m } else { *m };
-                }
-                return;
-            }
-            let size = (rate / first_correction) as f32;
-            let root = (1.0 / second_correction.sqrt()) as f32;
-            let epsilon = spec.epsilon as f32;
-            let each = each.zip(moments.second);
-            let moved = |w: &mut f32, g: f32, m: &mut f32, v: &mut f32, most: Option<&mut f32>| {
-                let g = g + added * *w;
-                *m = beta1 * *m + (1.0 - beta1) * g;
-                *v = beta2 * *v + (1.0 - beta2) * g * g;
-                let v = most.map_or(*v, |most| {
-                    *most = most.max(*v);
-                    *most
-                });
-                *w = *w * shrink - size * *m / (v.sqrt() * root + epsilon);
-            };
-            if spec.rule == OptimiserKind::Adam {
-                each.for_each(|(((w, g), m), v)| moved(w, *g, m, v, None));
-            } else {
-                each.zip(moments.max_second)
-                    .for_each(|((((w, g), m), v), x)| moved(w, *g, m, v, Some(x)));
-            }
-        });
+        self.factors(step, rate, decay).update(values, gradient, moments);
     }
 
     /// Updates a variable on the host.
@@ -99,43 +82,59 @@ impl Optimiser {
             self.update(values, gradient, moments.all(), step, rate, decay);
         }))
     }
+}
 
-    /// The new values on a GPU; `moments` are first, second and max_second, in the shape of the values.
-    pub(crate) fn formulas(
-        &self,
-        values: &Tensor,
-        gradient: &Tensor,
-        [first, second, max_second]: &mut [Tensor; 3],
-        step: u32,
-        rate: f64,
-        decay: f64,
-    ) -> candle_core::Result<Tensor> {
-        let spec = &self.spec;
-        let decoupled = spec.decoupled && spec.rule != OptimiserKind::Sgd;
-        let decays = decay != 0.0;
-        let gradient =
-            if decays && !decoupled { (gradient + (values * decay)?)? } else { gradient.clone() };
-        if spec.rule == OptimiserKind::Sgd {
-            *first = ((&*first * spec.beta1)? + &gradient)?;
-            let direction =
-                if spec.nesterov { (gradient + (&*first * spec.beta1)?)? } else { first.clone() };
-            return values - (direction * rate)?;
-        }
-        let (first_correction, second_correction) = self.corrections(step);
-        // 1 - beta in f32, as on the host: in f64 it is another number, since beta2 is near 1.
-        let rest = |beta: f64| f64::from(1.0 - beta as f32);
-        *first = ((&*first * spec.beta1)? + (&gradient * rest(spec.beta1))?)?;
-        *second = ((&*second * spec.beta2)? + (gradient.sqr()? * rest(spec.beta2))?)?;
-        if spec.rule == OptimiserKind::Amsgrad {
-            *max_second = max_second.maximum(&*second)?;
-        }
-        let power = if spec.rule == OptimiserKind::Amsgrad { &*max_second } else { &*second };
-        let root = power.sqrt()?.affine(1.0 / second_correction.sqrt(), spec.epsilon)?;
-        let direction = ((&*first * (rate / first_correction))? / root)?;
-        if decays && decoupled {
-            return (values * (1.0 - rate * decay))? - direction;
-        }
-        values - direction
+/// The numbers of one step of an optimiser, which are the same for all parameters of a kind.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StepFactors {
+    pub(crate) rule: OptimiserKind,
+    pub(crate) nesterov: bool,
+    pub(crate) rate: f32,
+    /// What a value is multiplied by, for decoupled weight decay.
+    pub(crate) shrink: f32,
+    /// The share of a value that is added to its gradient.
+    pub(crate) added: f32,
+    pub(crate) beta1: f32,
+    pub(crate) beta2: f32,
+    /// The rate, with the correction of the first moment.
+    pub(crate) size: f32,
+    /// The correction of the second moment's square root.
+    pub(crate) root: f32,
+    pub(crate) epsilon: f32,
+}
+
+impl StepFactors {
+    /// Updates `values` and `moments` by `gradient`.
+    pub(crate) fn update(self, values: &mut [f32], gradient: &[f32], moments: MomentsMut<'_>) {
+        let Self { rate, shrink, added, beta1, beta2, size, root, epsilon, .. } = self;
+        Arch::new().dispatch(|| {
+            let each = values.iter_mut().zip(gradient).zip(moments.first);
+            if self.rule == OptimiserKind::Sgd {
+                for ((w, g), m) in each {
+                    let g = g + added * *w;
+                    *m = beta1 * *m + g;
+                    *w -= rate * if self.nesterov { g + beta1 * *m } else { *m };
+                }
+                return;
+            }
+            let each = each.zip(moments.second);
+            let moved = |w: &mut f32, g: f32, m: &mut f32, v: &mut f32, most: Option<&mut f32>| {
+                let g = g + added * *w;
+                *m = beta1 * *m + (1.0 - beta1) * g;
+                *v = beta2 * *v + (1.0 - beta2) * g * g;
+                let v = most.map_or(*v, |most| {
+                    *most = most.max(*v);
+                    *most
+                });
+                *w = *w * shrink - size * *m / (v.sqrt() * root + epsilon);
+            };
+            if self.rule == OptimiserKind::Adam {
+                each.for_each(|(((w, g), m), v)| moved(w, *g, m, v, None));
+            } else {
+                each.zip(moments.max_second)
+                    .for_each(|((((w, g), m), v), x)| moved(w, *g, m, v, Some(x)));
+            }
+        });
     }
 }
 

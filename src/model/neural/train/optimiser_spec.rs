@@ -19,6 +19,17 @@ pub enum OptimiserKind {
     Sgd,
 }
 
+impl OptimiserKind {
+    /// The number of moments that are kept for each value.
+    pub(crate) fn moments(self) -> usize {
+        match self {
+            Self::Sgd => 1,
+            Self::Adam => 2,
+            Self::Amsgrad => 3,
+        }
+    }
+}
+
 /// The schedule of the learning rate over the epochs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

@@ -1,20 +1,24 @@
-//! Convolutions on a device: candle's convolution forwards, and products backwards.
+//! Convolutions on a GPU: products of patches, the pixels that each cell of the kernel reads.
 //!
 //! # Why
-//! candle computes the gradient by the input with a kernel that is no matrix product and reads every value once for
-//! each cell of the kernel; without contiguous operands cuDNN's build does the same for the gradient by the weight. Here
-//! the gradient by the weight is one matrix product, and the gradient by the input is a convolution, which cuDNN can
-//! compute, too. The training data are no variable, and get no gradient.
+//! candle's convolution reads patches that are one row for each pixel, and copies the product value by value to another
+//! order of axes; its gradient by the input is no matrix product and reads every value once for each cell of the kernel.
+//! Here the patches are one row for each cell, so that everything is read and written in the order of the pixels, and
+//! output and gradients are one product each. With the feature `cudnn`, cuDNN computes the output. The training data are
+//! no variable, and get no gradient.
 
 #[cfg(test)]
 use std::cell::RefCell;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
-use candle_core::{Layout, Result, Shape, Tensor, op};
+use candle_core::{Result, Shape, Tensor};
 
 use crate::model::neural::net::conv_shape::ConvShape;
-use crate::model::neural::net::gpu::norm::sums;
-use crate::model::neural::net::gpu::{DeviceOp, DeviceStorage, OnDevice, of_channels, read_on};
+use crate::model::neural::net::gpu::kernel::Kernel;
+use crate::model::neural::net::gpu::norm::channel_sums;
+use crate::model::neural::net::gpu::op::{DeviceOp, OnDevice, expect_len, taken};
+use crate::model::neural::net::gpu::patches::{images_of_patches, patches};
+use crate::model::neural::net::gpu::swapped::swapped;
 
 /// The largest number of elements that the patches of one convolution on a GPU may have: 512 MiB of `f32`.
 pub(in crate::model::neural::net) const MAX_PATCH_ELEMENTS: usize = (512 << 20) / size_of::<f32>();
@@ -22,9 +26,8 @@ pub(in crate::model::neural::net) const MAX_PATCH_ELEMENTS: usize = (512 << 20) 
 /// The convolution of `x`, `[image, in, height, width]`, by `weight`, `[out, in, kernel, kernel]`, plus `bias`, `[out]`.
 ///
 /// # Why
-/// candle's kernels on a GPU address the patches of a whole batch with 32 bits: with 64 channels and a 3 x 3 kernel,
-/// 1 024 images of 86 x 86 pixels have more elements. These would also take 16 GiB, more than many GPUs have. So a large
-/// batch is computed in groups of images.
+/// With 64 channels and a 3 x 3 kernel, the patches of 1 024 images of 86 x 86 pixels take 16 GiB, more than many GPUs
+/// have. So a large batch is computed in groups of images.
 pub(in crate::model::neural::net) fn convolution(
     x: &Tensor,
     weight: &Tensor,
@@ -43,16 +46,27 @@ pub(in crate::model::neural::net) fn in_groups(
     shape: ConvShape,
     max_elements: usize,
 ) -> Result<Tensor> {
-    let ConvShape { kernel, padding, stride, .. } = shape;
-    if padding >= kernel {
-        candle_core::bail!("a padding of {padding} for kernels of {kernel} x {kernel}");
-    }
+    let ConvShape { out_channels, padding, stride, .. } = shape;
+    expect_len("a bias", bias, out_channels)?;
     let kernels = weight.detach();
     let parts = groups(&x.detach(), shape, max_elements)?;
-    let products: Vec<Tensor> =
-        parts.iter().map(|x| x.conv2d(&kernels, padding, stride, 1, 1)).collect::<Result<_>>()?;
+    let is_by_cudnn = cfg!(feature = "cudnn") && x.device().is_cuda();
+    let is_by_image = is_by_cudnn || parts.len() > 1;
+    let product = |x: &Tensor| {
+        if is_by_cudnn {
+            return x.conv2d(&kernels, padding, stride, 1, 1);
+        }
+        let product = kernels.reshape((out_channels, ()))?.matmul(&patches(x, shape)?)?;
+        if is_by_image {
+            return swapped(&product.reshape((out_channels, x.dims()[0], ()))?);
+        }
+        Ok(product)
+    };
+    let products: Vec<Tensor> = parts.iter().map(product).collect::<Result<_>>()?;
     let product = Mutex::new(Some(Tensor::cat(&products, 0)?));
-    x.apply_op3(weight, bias, OnDevice(DeviceConv { shape, max_elements, product }))
+    drop(products);
+    let convolution = DeviceConv { shape, max_elements, is_by_image, product };
+    x.contiguous()?.apply_op3(&weight.contiguous()?, &bias.contiguous()?, OnDevice(convolution))
 }
 
 /// The convolution of one batch.
@@ -60,6 +74,9 @@ struct DeviceConv {
     shape: ConvShape,
     /// The largest number of elements that the patches of a group of images may have.
     max_elements: usize,
+    /// Whether the product is `[image, out, row, column]`, as several groups or cuDNN have it; otherwise it is `[out, image
+    /// and pixel]`.
+    is_by_image: bool,
     /// The output without the bias; the forward pass takes it, so that the graph does not keep it in memory.
     product: Mutex<Option<Tensor>>,
 }
@@ -67,121 +84,63 @@ struct DeviceConv {
 impl DeviceOp<3> for DeviceConv {
     const NAME: &'static str = "convolution";
 
-    fn forward<S: DeviceStorage>(
-        &self,
-        [_, _, (bias, of_bias)]: [(&S, &Layout); 3],
-    ) -> Result<(S, Shape)> {
-        let product = self.product.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(product) = product else { candle_core::bail!("a convolution goes forward twice") };
-        let of_bias = of_channels(of_bias, product.shape())?;
-        let sum = |product: &S, of_product: &Layout| {
-            product.binary_impl::<op::Add>(bias, of_product, &of_bias)
-        };
-        Ok((read_on(&product, sum)?, product.shape().clone()))
+    fn shape(&self, _: [&Shape; 3]) -> Shape {
+        let ConvShape { images, out_channels, out_height, out_width, .. } = self.shape;
+        Shape::from((images, out_channels, out_height, out_width))
+    }
+
+    fn more_inputs(&self) -> Result<Vec<Tensor>> {
+        taken(&self.product)
+    }
+
+    fn kernel(&self, values: usize) -> Result<Kernel> {
+        let ConvShape { images, out_channels, .. } = self.shape;
+        let pixels = self.shape.out_height * self.shape.out_width;
+        if self.is_by_image {
+            return Kernel::for_each("add_bias", values).with(&[out_channels, pixels]);
+        }
+        Kernel::for_each("add_bias_and_swap", values).with(&[images, out_channels, pixels])
+    }
+
+    fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {
+        let (bias, product) = (inputs[2], inputs[3]);
+        let pixels = self.shape.out_height * self.shape.out_width;
+        for (plane, out) in out.chunks_exact_mut(pixels).enumerate() {
+            let (image, channel) = (plane / bias.len(), plane % bias.len());
+            let by_channel = channel * self.shape.images + image;
+            let product = &product[if self.is_by_image { plane } else { by_channel } * pixels..];
+            out.iter_mut().zip(product).for_each(|(out, product)| *out = product + bias[channel]);
+        }
     }
 
     fn backward(
         &self,
-        [x, weight, _]: [&Tensor; 3],
+        [x, weight, bias]: [&Tensor; 3],
         _: &Tensor,
         gradient: &Tensor,
     ) -> Result<[Option<Tensor>; 3]> {
         let of_groups = |images: &Tensor| groups(images, self.shape, self.max_elements);
-        let (inputs, gradients) = (of_groups(&x.detach())?, of_groups(gradient)?);
-        let mut of_weight = None;
-        for (x, gradient) in inputs.iter().zip(&gradients) {
-            let part = self.of_weight(x, gradient)?;
-            of_weight = Some(match of_weight {
-                Some(sum) => (sum + part)?,
-                None => part,
-            });
+        let matrix = weight.detach().reshape((self.shape.out_channels, ()))?.t()?;
+        let (mut of_weight, mut of_inputs) = (None, Vec::new());
+        for (x, gradient) in of_groups(x)?.iter().zip(&of_groups(gradient)?) {
+            let gradient = swapped(gradient)?.flatten_from(1)?;
+            // A network that is not trained only passes the gradient on.
+            if weight.track_op() {
+                let part = gradient.matmul(&patches(&x.detach(), self.shape)?.t()?)?;
+                of_weight = Some(match of_weight {
+                    Some(sum) => (sum + part)?,
+                    None => part,
+                });
+            }
+            if x.track_op() {
+                of_inputs.push(images_of_patches(&matrix.matmul(&gradient)?, self.shape)?);
+            }
         }
-        let of_input = if x.track_op() {
-            let flipped = flipped(&weight.detach())?;
-            let parts: Vec<Tensor> =
-                gradients.iter().map(|g| self.of_input(g, &flipped)).collect::<Result<_>>()?;
-            Some(Tensor::cat(&parts, 0)?)
-        } else {
-            None
-        };
-        let (images, channels, ..) = gradient.dims4()?;
-        let of_bias = sums(&gradient.reshape((images, channels, ()))?)?.reshape(channels)?;
-        Ok([of_input, of_weight, Some(of_bias)])
+        let of_input = if of_inputs.is_empty() { None } else { Some(Tensor::cat(&of_inputs, 0)?) };
+        let of_weight = of_weight.map(|sum| sum.reshape(weight.dims())).transpose()?;
+        let of_bias = bias.track_op().then(|| channel_sums(gradient)).transpose()?;
+        Ok([of_input, of_weight, of_bias])
     }
-}
-
-impl DeviceConv {
-    /// The gradient of the weight: the patches of the input, `[cell and channel, image and pixel]`, times the gradient
-    /// of the output.
-    fn of_weight(&self, x: &Tensor, gradient: &Tensor) -> Result<Tensor> {
-        let ConvShape { in_channels, out_channels, kernel, .. } = self.shape;
-        let of_out = gradient.transpose(0, 1)?.contiguous()?.reshape((out_channels, ()))?;
-        let product = self.patches(x)?.matmul(&of_out.t()?)?;
-        product
-            .reshape((kernel, kernel, in_channels, out_channels))?
-            .permute((3, 2, 0, 1))?
-            .contiguous()
-    }
-
-    /// The pixels that each cell of the kernel reads, `[row of the kernel, column of the kernel, channel][image, row,
-    /// column]`, as a matrix.
-    fn patches(&self, x: &Tensor) -> Result<Tensor> {
-        let ConvShape { kernel, padding, stride, out_height, out_width, .. } = self.shape;
-        // An axis of pixels becomes two: whole strides, and pixels within a stride. So the pixels that a cell reads are
-        // a view.
-        let strides = |out: usize| out + (kernel - 1) / stride;
-        let (rows, columns) = (strides(out_height), strides(out_width));
-        let x = padded(&padded(x, 3, padding, columns * stride)?, 2, padding, rows * stride)?;
-        let (images, channels, ..) = x.dims4()?;
-        let x = x.reshape((images, channels, rows, stride, columns, stride))?.transpose(0, 1)?;
-        let cells = |x: &Tensor, axis: usize, out: usize| -> Result<Tensor> {
-            let cell = |k: usize| {
-                let from = x.narrow(axis, k / stride, out)?;
-                from.narrow(axis + 1, k % stride, 1)?.squeeze(axis + 1)
-            };
-            Tensor::stack(&(0..kernel).map(cell).collect::<Result<Vec<_>>>()?, 0)
-        };
-        let by_column = cells(&x, 4, out_width)?;
-        let by_cell = cells(&by_column, 3, out_height)?;
-        by_cell.reshape((kernel * kernel * channels, ()))
-    }
-
-    /// The gradient of the input: the gradient of the output, with zeros between its pixels for a stride, convolved by
-    /// the flipped kernel.
-    fn of_input(&self, gradient: &Tensor, flipped: &Tensor) -> Result<Tensor> {
-        let ConvShape { kernel, padding, stride, height, width, .. } = self.shape;
-        let mut spaced = gradient.contiguous()?;
-        if stride > 1 {
-            let (images, channels, rows, columns) = spaced.dims4()?;
-            let pixels = spaced.reshape((images, channels, rows, 1, columns, 1))?;
-            spaced = padded(&padded(&pixels, 5, 0, stride)?, 3, 0, stride)?
-                .reshape((images, channels, rows * stride, columns * stride))?
-                .narrow(2, 0, height + 2 * padding + 1 - kernel)?
-                .narrow(3, 0, width + 2 * padding + 1 - kernel)?
-                .contiguous()?;
-        }
-        spaced.conv2d(flipped, kernel - 1 - padding, 1, 1, 1)
-    }
-}
-
-/// Zeros of this size along `axis`, with `x` behind the first `before` of them; what does not fit is left out.
-fn padded(x: &Tensor, axis: usize, before: usize, size: usize) -> Result<Tensor> {
-    let mut dims = x.dims().to_vec();
-    if before == 0 && dims[axis] == size {
-        return Ok(x.clone());
-    }
-    let read = dims[axis].min(size - before);
-    dims[axis] = size;
-    let out = Tensor::zeros(dims, x.dtype(), x.device())?;
-    out.slice_set(&x.narrow(axis, 0, read)?.contiguous()?, axis, before)?;
-    Ok(out)
-}
-
-/// The kernels with their cells in reverse order, `[in, out, kernel, kernel]`.
-fn flipped(weight: &Tensor) -> Result<Tensor> {
-    let (out_channels, in_channels, kernel, _) = weight.dims4()?;
-    let cells = weight.reshape((out_channels, in_channels, ()))?.flip(&[2])?;
-    cells.transpose(0, 1)?.contiguous()?.reshape((in_channels, out_channels, kernel, kernel))
 }
 
 /// The batch in groups of images whose patches have at most `max_elements` elements.
@@ -220,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    /// The patches of an image have 3 channels x 9 cells x 20 pixels = 540 elements.
+    /// The patches of an image have 2 channels x 9 cells x 20 pixels = 360 elements.
     #[test]
     fn a_batch_is_cut_where_its_patches_have_too_many_elements() {
         let shape = ConvShape {
@@ -240,8 +199,8 @@ mod tests {
             let parts = groups(&x, shape, max_elements).unwrap();
             parts.iter().map(|part| part.dims()[0]).collect()
         };
-        assert_eq!(images(1_625), [3, 3, 1]);
-        assert_eq!(images(1_619), [2, 2, 2, 1]);
+        assert_eq!(images(1_085), [3, 3, 1]);
+        assert_eq!(images(1_079), [2, 2, 2, 1]);
         assert_eq!(images(1 << 31), [7]);
     }
 }

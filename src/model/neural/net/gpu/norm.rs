@@ -1,104 +1,286 @@
-//! Batch normalisation on a device, of tensors `[image, channel, pixel]`.
-//!
-//! # Why
-//! candle's graph of the same formulas passes over all pixels thirty times in the backward pass; their derivative in
-//! closed form needs a third of that.
+//! Batch normalisation on a GPU, of tensors `[image, channel, pixel]`.
 
-use candle_core::{Layout, Result, Shape, Tensor, op};
+use candle_core::{Result, Shape, Tensor};
 
-use crate::model::neural::net::gpu::{DeviceOp, DeviceStorage, OnDevice, of_channels, read_on};
+use crate::model::neural::net::batch_norm::NORM_EPSILON;
+use crate::model::neural::net::gpu::kernel::Kernel;
+use crate::model::neural::net::gpu::op::{
+    DeviceOp, OnDevice, expect_len, of_one, of_three, of_two,
+};
 
-/// `(x - mean) * inverse`, where mean and inverse deviation, `[1, channel, 1]`, are functions of `x` if they are those of
-/// the batch.
+/// The sizes of a tensor `[image, channel, ...]`, whose axes behind the second are the pixels.
+#[derive(Clone, Copy)]
+struct Planes {
+    images: usize,
+    channels: usize,
+    pixels: usize,
+}
+
+impl Planes {
+    fn of(x: &Tensor) -> Self {
+        let dims = x.dims();
+        Self { images: dims[0], channels: dims[1], pixels: dims[2..].iter().product() }
+    }
+
+    /// The number of values of a channel.
+    fn count(self) -> usize {
+        self.images * self.pixels
+    }
+
+    /// The channel of a value.
+    fn channel(self, at: usize) -> usize {
+        at / self.pixels.max(1) % self.channels.max(1)
+    }
+
+    /// The sum over each channel of what `value` has at each place.
+    fn sums(self, value: impl Fn(usize) -> f32) -> Vec<f64> {
+        let mut sums = vec![0.0; self.channels];
+        (0..self.count() * self.channels)
+            .for_each(|at| sums[self.channel(at)] += f64::from(value(at)));
+        sums
+    }
+
+    /// A kernel with a group of threads for each channel.
+    fn for_each_channel(self, name: &'static str) -> Result<Kernel> {
+        let numbers = [self.count(), self.channels, self.pixels];
+        Kernel::for_each_group(name, self.channels).with(&numbers)
+    }
+}
+
+/// The sum of each channel of `[image, channel, ...]`: `[channel]`.
+pub(super) fn channel_sums(x: &Tensor) -> Result<Tensor> {
+    of_one(ChannelSums(Planes::of(x)), x)
+}
+
+struct ChannelSums(Planes);
+
+impl DeviceOp<1> for ChannelSums {
+    const NAME: &'static str = "sums of channels";
+
+    fn shape(&self, _: [&Shape; 1]) -> Shape {
+        Shape::from(self.0.channels)
+    }
+
+    fn kernel(&self, _: usize) -> Result<Kernel> {
+        self.0.for_each_channel("channel_sums")
+    }
+
+    fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {
+        let sums = self.0.sums(|at| inputs[0][at]);
+        out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum as f32);
+    }
+}
+
+/// The mean and the variance of each channel: `[2, channel]`.
+pub(crate) fn channel_statistics(x: &Tensor) -> Result<Tensor> {
+    of_one(Statistics(Planes::of(x)), x)
+}
+
+struct Statistics(Planes);
+
+impl DeviceOp<1> for Statistics {
+    const NAME: &'static str = "statistics of channels";
+
+    fn shape(&self, _: [&Shape; 1]) -> Shape {
+        Shape::from((2, self.0.channels))
+    }
+
+    fn kernel(&self, _: usize) -> Result<Kernel> {
+        self.0.for_each_channel("statistics")
+    }
+
+    fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {
+        let (x, planes, count) = (inputs[0], self.0, self.0.count() as f64);
+        let (mean, variance) = out.split_at_mut(planes.channels);
+        let means = planes.sums(|at| x[at]);
+        mean.iter_mut().zip(means).for_each(|(out, sum)| *out = (sum / count) as f32);
+        let squares = planes.sums(|at| (x[at] - mean[planes.channel(at)]).powi(2));
+        variance.iter_mut().zip(squares).for_each(|(out, sum)| *out = (sum / count) as f32);
+    }
+}
+
+/// `running` moved by `share` to `factor` times what a batch has.
+pub(crate) fn moved(running: &Tensor, seen: &Tensor, share: f64, factor: f64) -> Result<Tensor> {
+    of_two(Moved { kept: (1.0 - share) as f32, added: (share * factor) as f32 }, [running, seen])
+}
+
+struct Moved {
+    kept: f32,
+    added: f32,
+}
+
+impl DeviceOp<2> for Moved {
+    const NAME: &'static str = "running statistic";
+
+    fn shape(&self, [running, _]: [&Shape; 2]) -> Shape {
+        running.clone()
+    }
+
+    fn kernel(&self, values: usize) -> Result<Kernel> {
+        Ok(Kernel { factors: vec![self.kept, self.added], ..Kernel::for_each("moved", values) })
+    }
+
+    fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {
+        for ((out, running), seen) in out.iter_mut().zip(inputs[0]).zip(inputs[1]) {
+            *out = self.kept * running + self.added * seen;
+        }
+    }
+}
+
+/// `(x - mean) / sqrt(variance + epsilon) * scale + shift`, followed by ReLU if `relu`; `scale` and `shift` are
+/// `[channel]`. `is_of_batch` says whether the statistics, `[2, channel]`, are functions of `x`.
 pub(crate) fn normalised(
     x: &Tensor,
-    mean: Tensor,
-    inverse: Tensor,
+    [scale, shift]: [&Tensor; 2],
+    statistics: Tensor,
     is_of_batch: bool,
+    relu: bool,
 ) -> Result<Tensor> {
-    x.apply_op1(OnDevice(Normalise { mean, inverse, is_of_batch }))
+    let planes = Planes::of(x);
+    for (what, tensor, rows) in
+        [("a scale", scale, 1), ("a shift", shift, 1), ("statistics", &statistics, 2)]
+    {
+        expect_len(what, tensor, rows * planes.channels)?;
+    }
+    let normalise = Normalise { planes, statistics, is_of_batch, relu };
+    x.contiguous()?.apply_op3(scale, shift, OnDevice(normalise))
 }
 
-/// `x * scale + shift`, where both are `[channel]`.
-pub(crate) fn scaled_and_shifted(x: &Tensor, scale: &Tensor, shift: &Tensor) -> Result<Tensor> {
-    x.apply_op3(scale, shift, OnDevice(ScaleAndShift))
-}
-
-/// The mean of each channel, `[1, channel, 1]`.
-pub(crate) fn means(x: &Tensor) -> Result<Tensor> {
-    let (images, _, pixels) = x.dims3()?;
-    sums(x)? / (images * pixels) as f64
-}
-
-/// The sum of each channel, `[1, channel, 1]`: first along the pixels, which are contiguous.
-pub(super) fn sums(x: &Tensor) -> Result<Tensor> {
-    let of_image = if x.dims()[2] == 1 { x.clone() } else { x.sum_keepdim(2)? };
-    of_image.sum_keepdim(0)
-}
-
+#[derive(Clone)]
 struct Normalise {
-    mean: Tensor,
-    inverse: Tensor,
+    planes: Planes,
+    statistics: Tensor,
     is_of_batch: bool,
+    relu: bool,
 }
 
-impl DeviceOp<1> for Normalise {
+impl Normalise {
+    /// The kernel with the sizes, the flags and epsilon.
+    fn with(&self, kernel: Kernel) -> Result<Kernel> {
+        let (planes, relu) = (self.planes, usize::from(self.relu));
+        let kernel = kernel.with(&[planes.count(), planes.channels, planes.pixels, relu])?;
+        Ok(Kernel { factors: vec![NORM_EPSILON as f32], ..kernel })
+    }
+
+    /// The normalised value, and the inverse deviation, at this place.
+    fn at(&self, at: usize, x: &[f32], statistics: &[f32]) -> (f32, f32) {
+        let (channel, channels) = (self.planes.channel(at), self.planes.channels);
+        let inverse = 1.0 / (statistics[channels + channel] + NORM_EPSILON as f32).sqrt();
+        ((x[at] - statistics[channel]) * inverse, inverse)
+    }
+
+    /// The gradient before the ReLU.
+    fn before_relu(&self, out: f32, gradient: f32) -> f32 {
+        if self.relu && (out <= 0.0 || out.is_nan()) { 0.0 } else { gradient }
+    }
+}
+
+impl DeviceOp<3> for Normalise {
     const NAME: &'static str = "batch norm";
 
-    fn forward<S: DeviceStorage>(&self, [(x, of_x)]: [(&S, &Layout); 1]) -> Result<(S, Shape)> {
-        let shape = of_x.shape();
-        let all = Layout::contiguous(shape);
-        let centred = read_on(&self.mean, |mean: &S, layout| {
-            x.binary_impl::<op::Sub>(mean, of_x, &layout.broadcast_as(shape.clone())?)
-        })?;
-        let out = read_on(&self.inverse, |inverse: &S, layout| {
-            centred.binary_impl::<op::Mul>(inverse, &all, &layout.broadcast_as(shape.clone())?)
-        })?;
-        Ok((out, shape.clone()))
+    fn shape(&self, [x, ..]: [&Shape; 3]) -> Shape {
+        x.clone()
     }
 
-    /// With the statistics of the batch the gradient loses its mean and its part along the output.
-    fn backward(
-        &self,
-        _: [&Tensor; 1],
-        out: &Tensor,
-        gradient: &Tensor,
-    ) -> Result<[Option<Tensor>; 1]> {
-        if !self.is_of_batch {
-            return Ok([Some(gradient.broadcast_mul(&self.inverse)?)]);
+    fn more_inputs(&self) -> Result<Vec<Tensor>> {
+        Ok(vec![self.statistics.clone()])
+    }
+
+    fn kernel(&self, values: usize) -> Result<Kernel> {
+        self.with(Kernel::for_each("normalise", values))
+    }
+
+    fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {
+        for (at, out) in out.iter_mut().enumerate() {
+            let channel = self.planes.channel(at);
+            let y = self.at(at, inputs[0], inputs[3]).0 * inputs[1][channel] + inputs[2][channel];
+            *out = if self.relu && y < 0.0 { 0.0 } else { y };
         }
-        let out = out.detach();
-        let along = out.broadcast_mul(&means(&(gradient * &out)?)?)?;
-        let centred = (gradient.broadcast_sub(&means(gradient)?)? - along)?;
-        Ok([Some(centred.broadcast_mul(&self.inverse)?)])
-    }
-}
-
-struct ScaleAndShift;
-
-impl DeviceOp<3> for ScaleAndShift {
-    const NAME: &'static str = "scale and shift";
-
-    fn forward<S: DeviceStorage>(
-        &self,
-        [(x, of_x), (scale, of_scale), (shift, of_shift)]: [(&S, &Layout); 3],
-    ) -> Result<(S, Shape)> {
-        let shape = of_x.shape();
-        let scaled = x.binary_impl::<op::Mul>(scale, of_x, &of_channels(of_scale, shape)?)?;
-        let all = Layout::contiguous(shape);
-        let out = scaled.binary_impl::<op::Add>(shift, &all, &of_channels(of_shift, shape)?)?;
-        Ok((out, shape.clone()))
     }
 
     fn backward(
         &self,
         [x, scale, shift]: [&Tensor; 3],
-        _: &Tensor,
+        out: &Tensor,
         gradient: &Tensor,
     ) -> Result<[Option<Tensor>; 3]> {
-        let of_x = gradient.broadcast_mul(&scale.detach().reshape((1, (), 1))?)?;
-        let of_scale = sums(&(gradient * x.detach())?)?.reshape(scale.dims())?;
-        let of_shift = sums(gradient)?.reshape(shift.dims())?;
-        Ok([Some(of_x), Some(of_scale), Some(of_shift)])
+        let sums = of_three(NormSums(self.clone()), [x, out, gradient])?;
+        let row = |n: usize, like: &Tensor| {
+            like.track_op().then(|| sums.narrow(0, n, 1)?.reshape(like.dims())).transpose()
+        };
+        let (of_shift, of_scale) = (row(0, shift)?, row(1, scale)?);
+        let of_x = if x.track_op() {
+            let more = [self.statistics.clone(), scale.detach(), sums];
+            Some(of_three(NormGradient(self.clone(), more), [x, out, gradient])?)
+        } else {
+            None
+        };
+        Ok([of_x, of_scale, of_shift])
+    }
+}
+
+/// The sums of the gradient, and of its product with the normalised values: the gradients of shift and scale,
+/// `[2, channel]`.
+struct NormSums(Normalise);
+
+impl DeviceOp<3> for NormSums {
+    const NAME: &'static str = "sums of a batch norm's gradient";
+
+    fn shape(&self, _: [&Shape; 3]) -> Shape {
+        Shape::from((2, self.0.planes.channels))
+    }
+
+    fn more_inputs(&self) -> Result<Vec<Tensor>> {
+        self.0.more_inputs()
+    }
+
+    fn kernel(&self, _: usize) -> Result<Kernel> {
+        self.0.with(Kernel::for_each_group("norm_sums", self.0.planes.channels))
+    }
+
+    fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {
+        let (norm, planes) = (&self.0, self.0.planes);
+        let &[x, y, gradient, statistics] = inputs else { return };
+        let before_relu = |at: usize| norm.before_relu(y[at], gradient[at]);
+        let sums = planes.sums(before_relu);
+        let products = planes.sums(|at| before_relu(at) * norm.at(at, x, statistics).0);
+        out.iter_mut().zip(sums.iter().chain(&products)).for_each(|(out, sum)| *out = *sum as f32);
+    }
+}
+
+/// The gradient of the input, by the statistics, the scale and the sums. With the statistics of the batch, the gradient
+/// loses its mean and its part along the normalised values.
+struct NormGradient(Normalise, [Tensor; 3]);
+
+impl DeviceOp<3> for NormGradient {
+    const NAME: &'static str = "gradient of a batch norm";
+
+    fn shape(&self, [x, ..]: [&Shape; 3]) -> Shape {
+        x.clone()
+    }
+
+    fn more_inputs(&self) -> Result<Vec<Tensor>> {
+        Ok(self.1.to_vec())
+    }
+
+    fn kernel(&self, values: usize) -> Result<Kernel> {
+        let mut kernel = self.0.with(Kernel::for_each("norm_gradient", values))?;
+        kernel.numbers.push(u32::from(self.0.is_of_batch));
+        Ok(kernel)
+    }
+
+    fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {
+        let (norm, planes) = (&self.0, self.0.planes);
+        let &[x, y, gradient, statistics, scale, sums] = inputs else { return };
+        for (at, out) in out.iter_mut().enumerate() {
+            let channel = planes.channel(at);
+            let (normed, inverse) = norm.at(at, x, statistics);
+            let mut g = norm.before_relu(y[at], gradient[at]);
+            if norm.is_of_batch {
+                let along = normed * sums[planes.channels + channel];
+                g -= (sums[channel] + along) / planes.count() as f32;
+            }
+            *out = g * inverse * scale[channel];
+        }
     }
 }

@@ -1,11 +1,7 @@
+
 // Dropout whose mask is computed while it is applied: each value has 16 bits of a ChaCha8 stream, those that the host
 // would draw for it. A thread computes one block of the stream, the bits of 32 values.
 
-typedef unsigned int u32;
-typedef unsigned long long u64;
-
-#define THREADS 128
-#define BLOCK_WORDS 16
 // One word more than a block has, so that the threads of a warp write to different banks of the shared memory.
 #define PITCH (BLOCK_WORDS + 1)
 
@@ -41,42 +37,25 @@ __device__ void chacha8(const Key& key, u64 block, u32* out) {
     for (int n = 0; n < BLOCK_WORDS; n++) out[n] = s[n] + start[n];
 }
 
-__device__ float multiplied(float x, float factor) { return x * factor; }
-
-// A bfloat16 is the upper half of a float; rounds to the nearest, ties to even.
-__device__ unsigned short multiplied(unsigned short x, float factor) {
-    const float product = __uint_as_float((u32)x << 16) * factor;
-    const u32 bits = __float_as_uint(product);
-    if (product != product) return (unsigned short)(bits >> 16 | 0x40);
-    return (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 // out = x times 0 where a value's bits are below `below`, else times `scale`; the first value's bits are the lower half
 // of word `first_word` of the stream.
-template <typename T>
-__device__ void dropout(u64 len, const T* x, T* out, const Key& key, u64 first_word, u32 below, float scale) {
+extern "C" __global__ void dropout(
+    const T* x, T* out, u64 n, u32 key0, u32 key1, u32 key2, u32 key3, u32 key4, u32 key5, u32 key6, u32 key7,
+    u32 len_low, u32 len_high, u32 first_low, u32 first_high, u32 below, float scale) {
     __shared__ u32 words[THREADS * PITCH];
+    const Key key = {{key0, key1, key2, key3, key4, key5, key6, key7}};
+    const u64 len = (u64)len_high << 32 | len_low, first_word = (u64)first_high << 32 | first_low;
     const u64 first_block = first_word / BLOCK_WORDS + (u64)blockIdx.x * THREADS;
     chacha8(key, first_block + threadIdx.x, words + threadIdx.x * PITCH);
     __syncthreads();
     // Where the draws of this group of threads begin, counted from the first value's: negative if earlier draws of the
     // stream have used a part of the first block.
     const long long start = 2 * (long long)(first_block * BLOCK_WORDS - first_word);
-    for (u32 n = threadIdx.x; n < 2 * BLOCK_WORDS * THREADS; n += THREADS) {
-        const long long value = start + n;
+    for (u32 at = threadIdx.x; at < 2 * BLOCK_WORDS * THREADS; at += THREADS) {
+        const long long value = start + at;
         if (value < 0 || value >= (long long)len) continue;
-        const u32 word = words[n / (2 * BLOCK_WORDS) * PITCH + n / 2 % BLOCK_WORDS];
-        const u32 drawn = n % 2 ? word >> 16 : word & 0xffff;
-        out[value] = multiplied(x[value], drawn < below ? 0.0f : scale);
+        const u32 word = words[at / (2 * BLOCK_WORDS) * PITCH + at / 2 % BLOCK_WORDS];
+        const u32 drawn = at % 2 ? word >> 16 : word & 0xffff;
+        out[value] = rounded(number(x[value]) * (drawn < below ? 0.0f : scale));
     }
-}
-
-extern "C" __global__ void dropout_f32(
-    u64 len, const float* x, float* out, Key key, u64 first_word, u32 below, float scale) {
-    dropout(len, x, out, key, first_word, below, scale);
-}
-
-extern "C" __global__ void dropout_bf16(
-    u64 len, const unsigned short* x, unsigned short* out, Key key, u64 first_word, u32 below, float scale) {
-    dropout(len, x, out, key, first_word, below, scale);
 }

@@ -1,0 +1,222 @@
+//! Nodes of candle's graph that a kernel computes on a GPU, and plain loops on the CPU.
+
+use std::sync::{Mutex, PoisonError};
+
+use candle_core::{
+    CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, Error, Layout, Result, Shape, Tensor,
+};
+
+use crate::model::neural::net::gpu::kernel::Kernel;
+
+/// An operation on `N` contiguous tensors of one data type.
+///
+/// The loops on the CPU are for tests: a network on the host has operations of its own, and shares only the loss. They are
+/// the reference for the kernel, and where there is no GPU the tests of a layer compare them with those operations.
+pub(super) trait DeviceOp<const N: usize>: Sized + Send + Sync + 'static {
+    const NAME: &'static str;
+
+    /// The shape of the output.
+    fn shape(&self, inputs: [&Shape; N]) -> Shape;
+
+    /// Tensors without a gradient that the operation reads behind its inputs.
+    ///
+    /// # Errors
+    /// When another forward pass has taken them.
+    fn more_inputs(&self) -> Result<Vec<Tensor>> {
+        Ok(Vec::new())
+    }
+
+    /// The kernel, given the number of values in the output.
+    ///
+    /// # Errors
+    /// When a size has more than 32 bits.
+    fn kernel(&self, values: usize) -> Result<Kernel>;
+
+    /// Computes the output as the kernel does.
+    fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]);
+
+    /// The gradients of the inputs that need one, given the gradient of the output.
+    ///
+    /// # Errors
+    /// When the device fails, or the operation has no gradient.
+    fn backward(&self, _: [&Tensor; N], _: &Tensor, _: &Tensor) -> Result<[Option<Tensor>; N]> {
+        candle_core::bail!("{} has no gradient", Self::NAME)
+    }
+}
+
+/// A [`DeviceOp`] as candle's traits want it.
+pub(super) struct OnDevice<T>(pub(super) T);
+
+/// The output for an input that has no gradient.
+pub(super) fn of_one<T: DeviceOp<1>>(op: T, x: &Tensor) -> Result<Tensor> {
+    x.contiguous()?.apply_op1_no_bwd(&OnDevice(op))
+}
+
+/// The output for two inputs that have no gradient.
+pub(super) fn of_two<T: DeviceOp<2>>(op: T, [a, b]: [&Tensor; 2]) -> Result<Tensor> {
+    a.contiguous()?.apply_op2_no_bwd(&b.contiguous()?, &OnDevice(op))
+}
+
+/// The output for three inputs that have no gradient.
+pub(super) fn of_three<T: DeviceOp<3>>(op: T, [a, b, c]: [&Tensor; 3]) -> Result<Tensor> {
+    a.contiguous()?.apply_op3_no_bwd(&b.contiguous()?, &c.contiguous()?, &OnDevice(op))
+}
+
+impl<T> OnDevice<T> {
+    fn cpu<const N: usize>(
+        &self,
+        inputs: [(&CpuStorage, &Layout); N],
+    ) -> Result<(CpuStorage, Shape)>
+    where
+        T: DeviceOp<N>,
+    {
+        let more = self.0.more_inputs()?;
+        let more: Vec<Vec<f32>> =
+            more.iter().map(|x| x.flatten_all()?.to_vec1()).collect::<Result<_>>()?;
+        let slices = inputs.iter().map(|(x, layout)| {
+            let (from, to) = layout.contiguous_offsets().ok_or_else(not_contiguous)?;
+            Ok(&x.as_slice::<f32>()?[from..to])
+        });
+        let mut slices = slices.collect::<Result<Vec<_>>>()?;
+        slices.extend(more.iter().map(Vec::as_slice));
+        let shape = self.0.shape(inputs.map(|(_, layout)| layout.shape()));
+        let mut out = vec![0.0; shape.elem_count()];
+        self.0.kernel(out.len())?.check(slices.len())?;
+        self.0.on_host(&slices, &mut out);
+        Ok((CpuStorage::F32(out), shape))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda<const N: usize>(
+        &self,
+        inputs: [(&CudaStorage, &Layout); N],
+    ) -> Result<(CudaStorage, Shape)>
+    where
+        T: DeviceOp<N>,
+    {
+        let shape = self.0.shape(inputs.map(|(_, layout)| layout.shape()));
+        let kernel = self.0.kernel(shape.elem_count())?;
+        let out =
+            super::cuda::launch(&kernel, &inputs, &self.0.more_inputs()?, shape.elem_count())?;
+        Ok((out, shape))
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    #[allow(clippy::unused_self)]
+    fn cuda<const N: usize>(
+        &self,
+        _: [(&CudaStorage, &Layout); N],
+    ) -> Result<(CudaStorage, Shape)> {
+        Err(Error::NotCompiledWithCudaSupport)
+    }
+}
+
+/// # Errors
+/// When a tensor has not so many values, as a kernel would not notice.
+pub(super) fn expect_len(what: &str, tensor: &Tensor, len: usize) -> Result<()> {
+    if tensor.elem_count() != len {
+        candle_core::bail!("{what} of {} values for {len}", tensor.elem_count());
+    }
+    Ok(())
+}
+
+/// Takes the one more input of an operation whose graph is not to keep it in memory.
+pub(super) fn taken(input: &Mutex<Option<Tensor>>) -> Result<Vec<Tensor>> {
+    match input.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        Some(input) => Ok(vec![input]),
+        None => candle_core::bail!("an operation goes forward twice"),
+    }
+}
+
+/// The error for an input that is a view.
+pub(super) fn not_contiguous() -> Error {
+    Error::msg("an operation for a GPU reads contiguous tensors")
+}
+
+impl<T: DeviceOp<1>> CustomOp1 for OnDevice<T> {
+    fn name(&self) -> &'static str {
+        T::NAME
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, of_x: &Layout) -> Result<(CpuStorage, Shape)> {
+        self.cpu([(x, of_x)])
+    }
+
+    fn cuda_fwd(&self, x: &CudaStorage, of_x: &Layout) -> Result<(CudaStorage, Shape)> {
+        self.cuda([(x, of_x)])
+    }
+
+    fn bwd(&self, x: &Tensor, out: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        let [of_x] = self.0.backward([x], out, &gradient.contiguous()?)?;
+        Ok(of_x)
+    }
+}
+
+/// An operation on two inputs is used without a gradient.
+impl<T: DeviceOp<2>> CustomOp2 for OnDevice<T> {
+    fn name(&self) -> &'static str {
+        T::NAME
+    }
+
+    fn cpu_fwd(
+        &self,
+        a: &CpuStorage,
+        of_a: &Layout,
+        b: &CpuStorage,
+        of_b: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        self.cpu([(a, of_a), (b, of_b)])
+    }
+
+    fn cuda_fwd(
+        &self,
+        a: &CudaStorage,
+        of_a: &Layout,
+        b: &CudaStorage,
+        of_b: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        self.cuda([(a, of_a), (b, of_b)])
+    }
+}
+
+impl<T: DeviceOp<3>> CustomOp3 for OnDevice<T> {
+    fn name(&self) -> &'static str {
+        T::NAME
+    }
+
+    fn cpu_fwd(
+        &self,
+        a: &CpuStorage,
+        of_a: &Layout,
+        b: &CpuStorage,
+        of_b: &Layout,
+        c: &CpuStorage,
+        of_c: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        self.cpu([(a, of_a), (b, of_b), (c, of_c)])
+    }
+
+    fn cuda_fwd(
+        &self,
+        a: &CudaStorage,
+        of_a: &Layout,
+        b: &CudaStorage,
+        of_b: &Layout,
+        c: &CudaStorage,
+        of_c: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        self.cuda([(a, of_a), (b, of_b), (c, of_c)])
+    }
+
+    fn bwd(
+        &self,
+        a: &Tensor,
+        b: &Tensor,
+        c: &Tensor,
+        out: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let [of_a, of_b, of_c] = self.0.backward([a, b, c], out, &gradient.contiguous()?)?;
+        Ok((of_a, of_b, of_c))
+    }
+}

@@ -1,0 +1,72 @@
+//! The kernels for `bf16`, which the CPU has no loops for: only in a build for CUDA, and on a machine with a GPU.
+
+use candle_core::{DType, Device, Tensor, Var};
+
+use super::conv::convolution;
+use super::dense::affine;
+use super::dropout::dropout;
+use super::max_pool::max_pool;
+use super::relu::relu;
+use crate::model::neural::net::backend::Backend;
+use crate::model::neural::net::conv_shape::ConvShape;
+use crate::model::neural::net::dropout::Mask;
+use crate::model::neural::net::testing::{
+    assert_near, counted, device_of, gradients, largest, on_device_of, on_host_again,
+};
+use crate::run::Run;
+
+/// Compares the output of an operation in `bf16` on a GPU, and the gradients of all its inputs, with those in `f32` on the
+/// CPU: up to 2^-7 of the largest value, twice the rounding of a number of eight bits.
+fn is_near_f32(name: &str, dims: &[&[usize]], operation: impl Fn(&[Tensor]) -> Tensor) {
+    const GPU: Backend = Backend::Candle(DType::BF16);
+    let near = |what: &str, got: &Tensor, want: &Tensor| {
+        let allowed = largest(want, 1e-3) / 128.0;
+        assert_near(&format!("{name}, {what}"), got, want, |_| allowed);
+    };
+    let exact = |step, dims: &&[usize]| {
+        let rounded = counted(dims, step).to_dtype(DType::BF16).unwrap();
+        Var::from_tensor(&rounded.to_dtype(DType::F32).unwrap()).unwrap()
+    };
+    let inputs: Vec<Var> =
+        dims.iter().zip([7, 5, 11]).map(|(dims, step)| exact(step, dims)).collect();
+    let on_gpu = |x: &Var| on_device_of(GPU, &x.to_dtype(DType::BF16).unwrap());
+    let out = operation(&inputs.iter().map(on_gpu).collect::<Vec<_>>());
+    let out = on_host_again(&out.to_dtype(DType::F32).unwrap());
+    let want = operation(&inputs.iter().map(|x| x.as_tensor().clone()).collect::<Vec<_>>());
+    near("output", &out, &want);
+    let slopes = exact(3, &want.dims()).as_detached_tensor();
+    let (found, wanted) = (gradients(&out, &slopes), gradients(&want, &slopes));
+    for (n, x) in inputs.iter().enumerate() {
+        near(&format!("input {n}"), found.get(x).unwrap(), wanted.get(x).unwrap());
+    }
+}
+
+#[test]
+fn layers_in_bf16_are_near_those_in_f32() {
+    if matches!(device_of(Backend::Candle(DType::BF16)), Device::Cpu) {
+        return;
+    }
+    is_near_f32("relu", &[&[7, 33]], |x| relu(&x[0]).unwrap());
+    is_near_f32("max pool", &[&[2, 3, 5, 4]], |x| max_pool(&x[0]).unwrap());
+    is_near_f32("affine", &[&[9, 6], &[6, 5], &[5]], |x| affine(&x[0], &x[1], &x[2]).unwrap());
+    let shape = ConvShape {
+        images: 3,
+        in_channels: 2,
+        out_channels: 4,
+        kernel: 3,
+        padding: 1,
+        stride: 2,
+        height: 5,
+        width: 4,
+        out_height: 3,
+        out_width: 2,
+    };
+    let dims: [&[usize]; 3] = [&[3, 2, 5, 4], &[4, 2, 3, 3], &[4]];
+    is_near_f32("convolution", &dims, |x| convolution(&x[0], &x[1], &x[2], shape).unwrap());
+    // The second mask begins inside a block of the stream.
+    let rng = &mut Run::new(1).rng("dropout");
+    for dims in [[7, 33], [129, 65]] {
+        let mask = Mask::draw(rng, dims[0] * dims[1], 0.3);
+        is_near_f32("dropout", &[&dims], |x| dropout(&x[0], mask.clone()).unwrap());
+    }
+}
