@@ -12,9 +12,9 @@
 //!
 //! # Precision
 //! Matrix products of `f32` on a GPU use no TF32: candle's `set_gemm_reduced_precision_f32` stays off. Convolutions with
-//! the feature `cudnn` may use it on Ampere and newer GPUs, because candle leaves cuDNN's default math type and offers
-//! no other. TF32 has a mantissa of ten bits, so that agreement with the CPU to 1e-4 may fail;
-//! `NVIDIA_TF32_OVERRIDE=0` in the environment rules it out. None of this has been tried yet.
+//! the feature `cudnn` use it on Ampere and newer GPUs, because candle leaves cuDNN's default math type and offers no
+//! other. TF32 has a mantissa of ten bits, and outputs are off by up to a hundredth of their value;
+//! `NVIDIA_TF32_OVERRIDE=0` in the environment rules it out (`benches/gpu.md`).
 
 use candle_core::{Device, DeviceLocation};
 

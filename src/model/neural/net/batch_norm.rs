@@ -4,7 +4,7 @@ use candle_core::{DType, Tensor, Var};
 
 use crate::error::Result;
 use crate::model::neural::net::backend::Backend;
-use crate::model::neural::net::gpu::norm::{channel_statistics, moved, normalised};
+use crate::model::neural::net::gpu::norm::{NormSettings, channel_statistics, moved, normalised};
 use crate::model::neural::net::host::norm::{Normed, NormedColumns, statistics};
 use crate::model::neural::net::host::read;
 use crate::model::neural::net::mode::Mode;
@@ -93,16 +93,16 @@ impl BatchNorm {
             }
             seen
         } else {
-            Tensor::stack(&[&self.mean, &self.variance].map(|var| var.as_detached_tensor()), 0)?
+            Tensor::stack(&[&self.mean, &self.variance].map(Var::as_detached_tensor), 0)?
         };
-        let (scale, shift) = match &self.scale_and_shift {
-            Some((scale, shift)) => (mode.parameter(scale), mode.parameter(shift)),
-            None => {
-                let of = |value| Tensor::full(value, self.width(), x.device());
-                (of(1.0_f32)?, of(0.0_f32)?)
-            }
+        let (scale, shift) = if let Some((scale, shift)) = &self.scale_and_shift {
+            (mode.parameter(scale), mode.parameter(shift))
+        } else {
+            let constant = |value: f32| Tensor::full(value, self.width(), x.device());
+            (constant(1.0)?, constant(0.0)?)
         };
-        let out = normalised(&pixels, [&scale, &shift], statistics, is_of_batch, relu)?;
+        let settings = NormSettings { is_of_batch, relu, epsilon: NORM_EPSILON as f32 };
+        let out = normalised(&pixels, [&scale, &shift], statistics, settings)?;
         out.reshape(dims)?.to_dtype(precision)
     }
 

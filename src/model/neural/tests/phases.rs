@@ -145,7 +145,7 @@ fn rates_that_train_next_to_nothing_are_a_warning() {
     let a = agreeing();
     let described = described(&a);
     let warnings = |warmup, learning_rate| {
-        let optimiser = OptimiserSpec { warmup, learning_rate, ..OptimiserSpec::default() };
+        let optimiser = OptimiserSpec { learning_rate, warmup, ..OptimiserSpec::default() };
         let train = TrainSpec { epochs: 3, optimiser, ..TrainSpec::default() };
         let evidence = Evidence { annotations: &a, described: Some(&described) };
         let mut run = Run::new(1);

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use candle_core::{Result, Shape, Tensor};
 
 use crate::model::neural::net::conv_shape::ConvShape;
-use crate::model::neural::net::gpu::kernel::Kernel;
+use crate::model::neural::net::gpu::kernel::KernelCall;
 use crate::model::neural::net::gpu::norm::channel_sums;
 use crate::model::neural::net::gpu::op::{DeviceOp, OnDevice, expect_len, taken};
 use crate::model::neural::net::gpu::patches::{images_of_patches, patches};
@@ -93,13 +93,13 @@ impl DeviceOp<3> for DeviceConv {
         taken(&self.product)
     }
 
-    fn kernel(&self, values: usize) -> Result<Kernel> {
+    fn kernel(&self, values: usize) -> Result<KernelCall> {
         let ConvShape { images, out_channels, .. } = self.shape;
         let pixels = self.shape.out_height * self.shape.out_width;
         if self.is_by_image {
-            return Kernel::for_each("add_bias", values).with(&[out_channels, pixels]);
+            return KernelCall::for_each("add_bias", values).with(&[out_channels, pixels]);
         }
-        Kernel::for_each("add_bias_and_swap", values).with(&[images, out_channels, pixels])
+        KernelCall::for_each("add_bias_and_swap", values).with(&[images, out_channels, pixels])
     }
 
     fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {

@@ -13,8 +13,9 @@ use candle_core::cuda_backend::cudarc::nvrtc::{CompileOptions, compile_ptx_with_
 use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
 use candle_core::{CudaDevice, CudaStorage, Device, Error, Layout, Result, Storage, Tensor};
 
-use crate::model::neural::net::gpu::kernel::{BLOCK_WORDS, Kernel, ROWS, SOURCE, Work};
-use crate::model::neural::net::gpu::op::not_contiguous;
+use crate::model::neural::net::gpu::kernel::{
+    BLOCK_WORDS, KernelCall, ROWS, SOURCE, Work, not_contiguous,
+};
 
 /// The threads of a group in which each has a value of its own.
 const THREADS: usize = 256;
@@ -62,7 +63,7 @@ fn keep_freed_memory(device: &CudaDevice) -> Result<()> {
 
 /// The output of a kernel, of so many values in the data type of the first input.
 pub(super) fn launch(
-    kernel: &Kernel,
+    kernel: &KernelCall,
     inputs: &[(&CudaStorage, &Layout)],
     more: &[Tensor],
     values: usize,
@@ -101,6 +102,7 @@ pub(super) fn launch(
 }
 
 /// The kernels for one data type.
+#[derive(Clone, Copy)]
 struct Code {
     module: &'static str,
     ptx: &'static str,
@@ -138,7 +140,7 @@ fn view<'a, T>(
 
 /// Launches a kernel on inputs of one type, and returns its output of so many values.
 fn run<T: DeviceRepr>(
-    kernel: &Kernel,
+    kernel: &KernelCall,
     code: Code,
     inputs: &[(&CudaStorage, &Layout)],
     values: usize,
@@ -175,7 +177,7 @@ fn run<T: DeviceRepr>(
     for factor in &kernel.factors {
         arguments.arg(factor);
     }
-    // SAFETY: the arguments are the parameters of the kernel, by `Kernel::check`, which the tests
+    // SAFETY: the arguments are the parameters of the kernel, by `KernelCall::check`, which the tests
     // on the CPU run for every operation. It writes the `values` of `out` and no other.
     unsafe { arguments.launch(config) }.w()?;
     Ok(out)

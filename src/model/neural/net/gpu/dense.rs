@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use candle_core::{Result, Shape, Tensor};
 
-use crate::model::neural::net::gpu::kernel::Kernel;
+use crate::model::neural::net::gpu::kernel::KernelCall;
 use crate::model::neural::net::gpu::norm::channel_sums;
 use crate::model::neural::net::gpu::op::{DeviceOp, OnDevice, expect_len, taken};
 
@@ -17,16 +17,16 @@ pub(crate) fn affine(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tenso
     let product = Mutex::new(Some(x.detach().matmul(&weight.detach())?));
     let columns = weight.dims2()?.1;
     expect_len("a bias", bias, columns)?;
-    x.apply_op3(&weight, &bias.contiguous()?, OnDevice(Affine { columns, product }))
+    x.apply_op3(&weight, &bias.contiguous()?, OnDevice(DeviceAffine { columns, product }))
 }
 
-struct Affine {
+struct DeviceAffine {
     columns: usize,
     /// The output without the bias; the forward pass takes it, so that the graph does not keep it in memory.
     product: Mutex<Option<Tensor>>,
 }
 
-impl DeviceOp<3> for Affine {
+impl DeviceOp<3> for DeviceAffine {
     const NAME: &'static str = "affine map";
 
     fn shape(&self, [x, ..]: [&Shape; 3]) -> Shape {
@@ -37,8 +37,8 @@ impl DeviceOp<3> for Affine {
         taken(&self.product)
     }
 
-    fn kernel(&self, values: usize) -> Result<Kernel> {
-        Kernel::for_each("add_bias", values).with(&[self.columns, 1])
+    fn kernel(&self, values: usize) -> Result<KernelCall> {
+        KernelCall::for_each("add_bias", values).with(&[self.columns, 1])
     }
 
     fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {

@@ -3,7 +3,7 @@
 use candle_core::{Result, Shape, Tensor};
 
 use crate::model::neural::net::dropout::Mask;
-use crate::model::neural::net::gpu::kernel::{BLOCK_WORDS, Kernel};
+use crate::model::neural::net::gpu::kernel::{BLOCK_WORDS, KernelCall};
 use crate::model::neural::net::gpu::op::{DeviceOp, OnDevice, of_one};
 
 /// `x` times a random mask of the same shape.
@@ -26,13 +26,13 @@ impl DeviceOp<1> for Dropout {
         x.clone()
     }
 
-    fn kernel(&self, values: usize) -> Result<Kernel> {
+    fn kernel(&self, values: usize) -> Result<KernelCall> {
         let (len, first_word) = (values as u64, self.0.first_word());
         let words = first_word % BLOCK_WORDS + len.div_ceil(2);
         let halves = [len, first_word].map(|n| [n as u32, (n >> 32) as u32]).concat();
         let numbers = [&self.0.key()[..], &halves, &[self.0.below()]].concat();
-        let kernel = Kernel::for_each("dropout", words.div_ceil(BLOCK_WORDS) as usize);
-        Ok(Kernel { numbers, factors: vec![self.0.scale()], ..kernel })
+        let kernel = KernelCall::for_each("dropout", words.div_ceil(BLOCK_WORDS) as usize);
+        Ok(KernelCall { numbers, factors: vec![self.0.scale()], ..kernel })
     }
 
     fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {

@@ -1,6 +1,6 @@
 //! The CUDA kernels, and the arguments that an operation launches one with.
 
-use candle_core::Result;
+use candle_core::{Error, Result};
 
 /// The source of all kernels, for the data type that its first lines choose.
 pub(super) const SOURCE: &str = concat!(
@@ -21,7 +21,7 @@ pub(super) const BLOCK_WORDS: u64 = 16;
 
 /// A kernel of `kernels/*.cu` with its arguments: the inputs, the output, the number of threads or groups, `numbers` and
 /// `factors`.
-pub(super) struct Kernel {
+pub(super) struct KernelCall {
     pub(super) name: &'static str,
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(super) work: Work,
@@ -38,7 +38,7 @@ pub(super) enum Work {
     Groups(usize),
 }
 
-impl Kernel {
+impl KernelCall {
     /// A kernel with one thread for each of so many values, and no other arguments.
     pub(super) fn for_each(name: &'static str, values: usize) -> Self {
         Self { name, work: Work::Threads(values), numbers: Vec::new(), factors: Vec::new() }
@@ -54,7 +54,7 @@ impl Kernel {
     /// # Errors
     /// When one of them has more than 32 bits.
     pub(super) fn with(self, numbers: &[usize]) -> Result<Self> {
-        let number = |n: &usize| u32::try_from(*n).map_err(candle_core::Error::wrap);
+        let number = |n: &usize| u32::try_from(*n).map_err(Error::wrap);
         Ok(Self { numbers: numbers.iter().map(number).collect::<Result<_>>()?, ..self })
     }
 
@@ -81,13 +81,18 @@ impl Kernel {
     }
 }
 
+/// The error for an input that is a view.
+pub(super) fn not_contiguous() -> Error {
+    Error::msg("an operation for a GPU reads contiguous tensors")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn other_arguments_than_the_parameters_are_found() {
-        let kernel = |name| Kernel::for_each(name, 4);
+        let kernel = |name| KernelCall::for_each(name, 4);
         kernel("relu").check(1).unwrap();
         kernel("max_pool").with(&[2, 2]).unwrap().check(1).unwrap();
         let error = kernel("max_pool").with(&[2]).unwrap().check(1).unwrap_err().to_string();

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Shape, Tensor};
 
-use crate::model::neural::net::gpu::kernel::Kernel;
+use crate::model::neural::net::gpu::kernel::KernelCall;
 use crate::model::neural::net::gpu::op::{DeviceOp, OnDevice};
 
 /// A scalar whose gradient by `out` is `gradient`, a tensor of the same shape and device. Its value is zero: the models
@@ -20,8 +20,8 @@ impl DeviceOp<1> for Loss {
         Shape::from(())
     }
 
-    fn kernel(&self, values: usize) -> Result<Kernel> {
-        Ok(Kernel::for_each("loss", values))
+    fn kernel(&self, values: usize) -> Result<KernelCall> {
+        Ok(KernelCall::for_each("loss", values))
     }
 
     fn on_host(&self, _: &[&[f32]], out: &mut [f32]) {

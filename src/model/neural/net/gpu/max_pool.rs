@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Shape, Tensor};
 
-use crate::model::neural::net::gpu::kernel::Kernel;
+use crate::model::neural::net::gpu::kernel::KernelCall;
 use crate::model::neural::net::gpu::op::{DeviceOp, OnDevice, of_two};
 
 /// The pooled images. Of equal values the first is the largest, and NaN is larger than every number.
@@ -12,17 +12,17 @@ use crate::model::neural::net::gpu::op::{DeviceOp, OnDevice, of_two};
 /// diverged.
 pub(crate) fn max_pool(x: &Tensor) -> Result<Tensor> {
     let (_, _, height, width) = x.dims4()?;
-    x.contiguous()?.apply_op1(OnDevice(MaxPool { height, width }))
+    x.contiguous()?.apply_op1(OnDevice(DeviceMaxPool { height, width }))
 }
 
 /// Rows and columns of the input.
 #[derive(Clone, Copy)]
-struct MaxPool {
+struct DeviceMaxPool {
     height: usize,
     width: usize,
 }
 
-impl MaxPool {
+impl DeviceMaxPool {
     /// The places of the four values of each window, in all planes of `x`.
     fn windows(self, x: &[f32]) -> impl Iterator<Item = [usize; 4]> {
         let Self { height, width } = self;
@@ -40,7 +40,7 @@ fn largest(x: &[f32], window: [usize; 4]) -> usize {
     window.into_iter().reduce(|a, b| if x[b] > x[a] || x[b].is_nan() { b } else { a }).unwrap_or(0)
 }
 
-impl DeviceOp<1> for MaxPool {
+impl DeviceOp<1> for DeviceMaxPool {
     const NAME: &'static str = "max pool";
 
     fn shape(&self, [x]: [&Shape; 1]) -> Shape {
@@ -48,8 +48,8 @@ impl DeviceOp<1> for MaxPool {
         Shape::from((dims[0], dims[1], self.height / 2, self.width / 2))
     }
 
-    fn kernel(&self, values: usize) -> Result<Kernel> {
-        Kernel::for_each("max_pool", values).with(&[self.height, self.width])
+    fn kernel(&self, values: usize) -> Result<KernelCall> {
+        KernelCall::for_each("max_pool", values).with(&[self.height, self.width])
     }
 
     fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {
@@ -69,7 +69,7 @@ impl DeviceOp<1> for MaxPool {
 }
 
 /// The gradient, given the input and the gradient of the output.
-struct MaxPoolGradient(MaxPool);
+struct MaxPoolGradient(DeviceMaxPool);
 
 impl DeviceOp<2> for MaxPoolGradient {
     const NAME: &'static str = "gradient of max pool";
@@ -78,8 +78,8 @@ impl DeviceOp<2> for MaxPoolGradient {
         x.clone()
     }
 
-    fn kernel(&self, values: usize) -> Result<Kernel> {
-        Kernel::for_each("max_pool_gradient", values).with(&[self.0.height, self.0.width])
+    fn kernel(&self, values: usize) -> Result<KernelCall> {
+        KernelCall::for_each("max_pool_gradient", values).with(&[self.0.height, self.0.width])
     }
 
     fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {

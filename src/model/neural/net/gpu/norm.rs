@@ -2,8 +2,7 @@
 
 use candle_core::{Result, Shape, Tensor};
 
-use crate::model::neural::net::batch_norm::NORM_EPSILON;
-use crate::model::neural::net::gpu::kernel::Kernel;
+use crate::model::neural::net::gpu::kernel::KernelCall;
 use crate::model::neural::net::gpu::op::{
     DeviceOp, OnDevice, expect_len, of_one, of_three, of_two,
 };
@@ -41,9 +40,9 @@ impl Planes {
     }
 
     /// A kernel with a group of threads for each channel.
-    fn for_each_channel(self, name: &'static str) -> Result<Kernel> {
+    fn for_each_channel(self, name: &'static str) -> Result<KernelCall> {
         let numbers = [self.count(), self.channels, self.pixels];
-        Kernel::for_each_group(name, self.channels).with(&numbers)
+        KernelCall::for_each_group(name, self.channels).with(&numbers)
     }
 }
 
@@ -61,7 +60,7 @@ impl DeviceOp<1> for ChannelSums {
         Shape::from(self.0.channels)
     }
 
-    fn kernel(&self, _: usize) -> Result<Kernel> {
+    fn kernel(&self, _: usize) -> Result<KernelCall> {
         self.0.for_each_channel("channel_sums")
     }
 
@@ -73,19 +72,19 @@ impl DeviceOp<1> for ChannelSums {
 
 /// The mean and the variance of each channel: `[2, channel]`.
 pub(crate) fn channel_statistics(x: &Tensor) -> Result<Tensor> {
-    of_one(Statistics(Planes::of(x)), x)
+    of_one(ChannelStatistics(Planes::of(x)), x)
 }
 
-struct Statistics(Planes);
+struct ChannelStatistics(Planes);
 
-impl DeviceOp<1> for Statistics {
+impl DeviceOp<1> for ChannelStatistics {
     const NAME: &'static str = "statistics of channels";
 
     fn shape(&self, _: [&Shape; 1]) -> Shape {
         Shape::from((2, self.0.channels))
     }
 
-    fn kernel(&self, _: usize) -> Result<Kernel> {
+    fn kernel(&self, _: usize) -> Result<KernelCall> {
         self.0.for_each_channel("statistics")
     }
 
@@ -116,8 +115,11 @@ impl DeviceOp<2> for Moved {
         running.clone()
     }
 
-    fn kernel(&self, values: usize) -> Result<Kernel> {
-        Ok(Kernel { factors: vec![self.kept, self.added], ..Kernel::for_each("moved", values) })
+    fn kernel(&self, values: usize) -> Result<KernelCall> {
+        Ok(KernelCall {
+            factors: vec![self.kept, self.added],
+            ..KernelCall::for_each("moved", values)
+        })
     }
 
     fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {
@@ -127,14 +129,13 @@ impl DeviceOp<2> for Moved {
     }
 }
 
-/// `(x - mean) / sqrt(variance + epsilon) * scale + shift`, followed by ReLU if `relu`; `scale` and `shift` are
-/// `[channel]`. `is_of_batch` says whether the statistics, `[2, channel]`, are functions of `x`.
+/// `(x - mean) / sqrt(variance + epsilon) * scale + shift`, followed by ReLU where the settings say so. `scale` and `shift`
+/// are `[channel]`, the statistics `[2, channel]`.
 pub(crate) fn normalised(
     x: &Tensor,
     [scale, shift]: [&Tensor; 2],
     statistics: Tensor,
-    is_of_batch: bool,
-    relu: bool,
+    settings: NormSettings,
 ) -> Result<Tensor> {
     let planes = Planes::of(x);
     for (what, tensor, rows) in
@@ -142,36 +143,46 @@ pub(crate) fn normalised(
     {
         expect_len(what, tensor, rows * planes.channels)?;
     }
-    let normalise = Normalise { planes, statistics, is_of_batch, relu };
+    let normalise = Normalise { planes, statistics, settings };
     x.contiguous()?.apply_op3(scale, shift, OnDevice(normalise))
+}
+
+/// What a batch norm computes beside its parameters.
+#[derive(Clone, Copy)]
+pub(crate) struct NormSettings {
+    /// Whether the statistics are functions of the input.
+    pub(crate) is_of_batch: bool,
+    /// Whether a ReLU follows.
+    pub(crate) relu: bool,
+    /// Added to a variance before its square root is taken.
+    pub(crate) epsilon: f32,
 }
 
 #[derive(Clone)]
 struct Normalise {
     planes: Planes,
     statistics: Tensor,
-    is_of_batch: bool,
-    relu: bool,
+    settings: NormSettings,
 }
 
 impl Normalise {
     /// The kernel with the sizes, the flags and epsilon.
-    fn with(&self, kernel: Kernel) -> Result<Kernel> {
-        let (planes, relu) = (self.planes, usize::from(self.relu));
+    fn with(&self, kernel: KernelCall) -> Result<KernelCall> {
+        let (planes, relu) = (self.planes, usize::from(self.settings.relu));
         let kernel = kernel.with(&[planes.count(), planes.channels, planes.pixels, relu])?;
-        Ok(Kernel { factors: vec![NORM_EPSILON as f32], ..kernel })
+        Ok(KernelCall { factors: vec![self.settings.epsilon], ..kernel })
     }
 
     /// The normalised value, and the inverse deviation, at this place.
     fn at(&self, at: usize, x: &[f32], statistics: &[f32]) -> (f32, f32) {
         let (channel, channels) = (self.planes.channel(at), self.planes.channels);
-        let inverse = 1.0 / (statistics[channels + channel] + NORM_EPSILON as f32).sqrt();
+        let inverse = 1.0 / (statistics[channels + channel] + self.settings.epsilon).sqrt();
         ((x[at] - statistics[channel]) * inverse, inverse)
     }
 
     /// The gradient before the ReLU.
     fn before_relu(&self, out: f32, gradient: f32) -> f32 {
-        if self.relu && (out <= 0.0 || out.is_nan()) { 0.0 } else { gradient }
+        if self.settings.relu && (out <= 0.0 || out.is_nan()) { 0.0 } else { gradient }
     }
 }
 
@@ -186,15 +197,15 @@ impl DeviceOp<3> for Normalise {
         Ok(vec![self.statistics.clone()])
     }
 
-    fn kernel(&self, values: usize) -> Result<Kernel> {
-        self.with(Kernel::for_each("normalise", values))
+    fn kernel(&self, values: usize) -> Result<KernelCall> {
+        self.with(KernelCall::for_each("normalise", values))
     }
 
     fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {
         for (at, out) in out.iter_mut().enumerate() {
             let channel = self.planes.channel(at);
             let y = self.at(at, inputs[0], inputs[3]).0 * inputs[1][channel] + inputs[2][channel];
-            *out = if self.relu && y < 0.0 { 0.0 } else { y };
+            *out = if self.settings.relu && y < 0.0 { 0.0 } else { y };
         }
     }
 
@@ -234,8 +245,8 @@ impl DeviceOp<3> for NormSums {
         self.0.more_inputs()
     }
 
-    fn kernel(&self, _: usize) -> Result<Kernel> {
-        self.0.with(Kernel::for_each_group("norm_sums", self.0.planes.channels))
+    fn kernel(&self, _: usize) -> Result<KernelCall> {
+        self.0.with(KernelCall::for_each_group("norm_sums", self.0.planes.channels))
     }
 
     fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {
@@ -263,9 +274,9 @@ impl DeviceOp<3> for NormGradient {
         Ok(self.1.to_vec())
     }
 
-    fn kernel(&self, values: usize) -> Result<Kernel> {
-        let mut kernel = self.0.with(Kernel::for_each("norm_gradient", values))?;
-        kernel.numbers.push(u32::from(self.0.is_of_batch));
+    fn kernel(&self, values: usize) -> Result<KernelCall> {
+        let mut kernel = self.0.with(KernelCall::for_each("norm_gradient", values))?;
+        kernel.numbers.push(u32::from(self.0.settings.is_of_batch));
         Ok(kernel)
     }
 
@@ -276,7 +287,7 @@ impl DeviceOp<3> for NormGradient {
             let channel = planes.channel(at);
             let (normed, inverse) = norm.at(at, x, statistics);
             let mut g = norm.before_relu(y[at], gradient[at]);
-            if norm.is_of_batch {
+            if norm.settings.is_of_batch {
                 let along = normed * sums[planes.channels + channel];
                 g -= (sums[channel] + along) / planes.count() as f32;
             }

@@ -3,10 +3,10 @@
 use std::sync::{Mutex, PoisonError};
 
 use candle_core::{
-    CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, Error, Layout, Result, Shape, Tensor,
+    CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor,
 };
 
-use crate::model::neural::net::gpu::kernel::Kernel;
+use crate::model::neural::net::gpu::kernel::{KernelCall, not_contiguous};
 
 /// An operation on `N` contiguous tensors of one data type.
 ///
@@ -30,7 +30,7 @@ pub(super) trait DeviceOp<const N: usize>: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     /// When a size has more than 32 bits.
-    fn kernel(&self, values: usize) -> Result<Kernel>;
+    fn kernel(&self, values: usize) -> Result<KernelCall>;
 
     /// Computes the output as the kernel does.
     fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]);
@@ -107,7 +107,7 @@ impl<T> OnDevice<T> {
         &self,
         _: [(&CudaStorage, &Layout); N],
     ) -> Result<(CudaStorage, Shape)> {
-        Err(Error::NotCompiledWithCudaSupport)
+        Err(candle_core::Error::NotCompiledWithCudaSupport)
     }
 }
 
@@ -126,11 +126,6 @@ pub(super) fn taken(input: &Mutex<Option<Tensor>>) -> Result<Vec<Tensor>> {
         Some(input) => Ok(vec![input]),
         None => candle_core::bail!("an operation goes forward twice"),
     }
-}
-
-/// The error for an input that is a view.
-pub(super) fn not_contiguous() -> Error {
-    Error::msg("an operation for a GPU reads contiguous tensors")
 }
 
 impl<T: DeviceOp<1>> CustomOp1 for OnDevice<T> {

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Shape, Tensor};
 
-use crate::model::neural::net::gpu::kernel::{Kernel, Work};
+use crate::model::neural::net::gpu::kernel::{KernelCall, Work};
 use crate::model::neural::net::gpu::op::{DeviceOp, of_two};
 use crate::model::neural::train::moments::MomentsMut;
 use crate::model::neural::train::optimiser::StepFactors;
@@ -20,32 +20,32 @@ pub(crate) fn stepped(
         let sizes = [state, gradient].map(Tensor::elem_count);
         candle_core::bail!("a state and a gradient of {sizes:?} values for {:?}", factors.rule);
     }
-    of_two(Step { factors, scale: scale as f32 }, [state, gradient])
+    of_two(OptimiserStep { factors, scale: scale as f32 }, [state, gradient])
 }
 
-struct Step {
+struct OptimiserStep {
     factors: StepFactors,
     scale: f32,
 }
 
-impl DeviceOp<2> for Step {
+impl DeviceOp<2> for OptimiserStep {
     const NAME: &'static str = "step of an optimiser";
 
     fn shape(&self, [state, _]: [&Shape; 2]) -> Shape {
         state.clone()
     }
 
-    fn kernel(&self, values: usize) -> Result<Kernel> {
+    fn kernel(&self, values: usize) -> Result<KernelCall> {
         let StepFactors { rule, nesterov, rate, shrink, added, .. } = self.factors;
         let StepFactors { beta1, beta2, size, root, epsilon, .. } = self.factors;
         let work = Work::Threads(values / (1 + rule.moments()));
         Ok(if rule == OptimiserKind::Sgd {
             let factors = vec![self.scale, added, beta1, rate];
-            Kernel { name: "sgd", work, numbers: vec![u32::from(nesterov)], factors }
+            KernelCall { name: "sgd", work, numbers: vec![u32::from(nesterov)], factors }
         } else {
             let keeps_largest = u32::from(rule == OptimiserKind::Amsgrad);
             let factors = vec![self.scale, added, shrink, beta1, beta2, size, root, epsilon];
-            Kernel { name: "adam", work, numbers: vec![keeps_largest], factors }
+            KernelCall { name: "adam", work, numbers: vec![keeps_largest], factors }
         })
     }
 

@@ -3,7 +3,7 @@
 use candle_core::{Result, Shape, Tensor};
 
 use crate::model::neural::net::conv_shape::ConvShape;
-use crate::model::neural::net::gpu::kernel::{Kernel, ROWS};
+use crate::model::neural::net::gpu::kernel::{KernelCall, ROWS};
 use crate::model::neural::net::gpu::op::{DeviceOp, of_one};
 
 /// The patches of `x`, `[image, channel, row, column]`, as a matrix `[channel and cell, image and pixel of the output]`,
@@ -57,11 +57,11 @@ impl DeviceOp<1> for Patches {
         Shape::from((in_channels * self.0.cells(), images * out_height * out_width))
     }
 
-    fn kernel(&self, _: usize) -> Result<Kernel> {
+    fn kernel(&self, _: usize) -> Result<KernelCall> {
         let ConvShape { images, in_channels, out_height, out_width, .. } = self.0;
         let rows = (in_channels * self.0.cells()).div_ceil(ROWS);
         let threads = rows * images * out_height * out_width;
-        Kernel::for_each("patches", threads).with(&numbers(self.0))
+        KernelCall::for_each("patches", threads).with(&numbers(self.0))
     }
 
     fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {
@@ -80,8 +80,8 @@ impl DeviceOp<1> for ImagesOfPatches {
         Shape::from((images, in_channels, height, width))
     }
 
-    fn kernel(&self, values: usize) -> Result<Kernel> {
-        Kernel::for_each("images_of_patches", values).with(&numbers(self.0))
+    fn kernel(&self, values: usize) -> Result<KernelCall> {
+        KernelCall::for_each("images_of_patches", values).with(&numbers(self.0))
     }
 
     fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {

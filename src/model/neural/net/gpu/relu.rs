@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Shape, Tensor};
 
-use crate::model::neural::net::gpu::kernel::Kernel;
+use crate::model::neural::net::gpu::kernel::KernelCall;
 use crate::model::neural::net::gpu::op::{DeviceOp, OnDevice, of_two};
 
 /// `max(x, 0)`; NaN is kept.
@@ -22,8 +22,8 @@ impl DeviceOp<1> for Relu {
         x.clone()
     }
 
-    fn kernel(&self, values: usize) -> Result<Kernel> {
-        Ok(Kernel::for_each("relu", values))
+    fn kernel(&self, values: usize) -> Result<KernelCall> {
+        Ok(KernelCall::for_each("relu", values))
     }
 
     fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {
@@ -50,8 +50,8 @@ impl DeviceOp<2> for ReluGradient {
         out.clone()
     }
 
-    fn kernel(&self, values: usize) -> Result<Kernel> {
-        Ok(Kernel::for_each("relu_gradient", values))
+    fn kernel(&self, values: usize) -> Result<KernelCall> {
+        Ok(KernelCall::for_each("relu_gradient", values))
     }
 
     fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Shape, Tensor};
 
-use crate::model::neural::net::gpu::kernel::Kernel;
+use crate::model::neural::net::gpu::kernel::KernelCall;
 use crate::model::neural::net::gpu::op::{DeviceOp, of_one};
 
 /// `[a, b, ...]` as `[b, a, the others together]`.
@@ -28,8 +28,8 @@ impl DeviceOp<1> for Swapped {
         Shape::from((self.second, self.first, self.inner))
     }
 
-    fn kernel(&self, values: usize) -> Result<Kernel> {
-        Kernel::for_each("swapped", values).with(&[self.first, self.second, self.inner])
+    fn kernel(&self, values: usize) -> Result<KernelCall> {
+        KernelCall::for_each("swapped", values).with(&[self.first, self.second, self.inner])
     }
 
     fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {

@@ -1,5 +1,7 @@
 //! The kernels for `bf16`, which the CPU has no loops for: only in a build for CUDA, and on a machine with a GPU.
 
+#![cfg(feature = "cuda")]
+
 use candle_core::{DType, Device, Tensor, Var};
 
 use super::conv::convolution;
