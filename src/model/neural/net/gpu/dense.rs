@@ -53,11 +53,9 @@ impl DeviceOp<3> for DeviceAffine {
         _: &Tensor,
         gradient: &Tensor,
     ) -> Result<[Option<Tensor>; 3]> {
-        let needs = x.track_op();
-        let of_x = needs.then(|| gradient.matmul(&weight.detach().t()?)).transpose()?;
+        let of_x = x.track_op().then(|| gradient.matmul(&weight.detach().t()?)).transpose()?;
         // A network that is not trained only passes the gradient on.
-        let trains = weight.track_op();
-        let of_weight = trains.then(|| x.detach().t()?.matmul(gradient)).transpose()?;
+        let of_weight = weight.track_op().then(|| x.detach().t()?.matmul(gradient)).transpose()?;
         let of_bias = bias.track_op().then(|| channel_sums(gradient)).transpose()?;
         Ok([of_x, of_weight, of_bias])
     }
