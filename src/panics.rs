@@ -13,10 +13,22 @@ use std::sync::{Mutex, PoisonError};
 /// The file and line of the last panic.
 static LAST: Mutex<Option<String>> = Mutex::new(None);
 
+/// How the standard library's panics begin when a new thread gets no memory for the stack of its signal handlers.
+const NO_SIGNAL_STACK: [&str; 2] =
+    ["failed to allocate an alternative stack", "failed to set up alternative stack guard page"];
+
 /// Installs the hook: from now on a panic prints nothing, and the code that catches it describes it. `-vv` logs it with
-/// its backtrace.
-pub fn keep_places() {
-    panic::set_hook(Box::new(|info| {
+/// its backtrace. `refuse_thread` ends the process if a new thread gets no memory, for the reason that it is given.
+///
+/// # Why
+/// A new thread panics before its first function if it gets no memory for the stack of its signal handlers. No code can
+/// catch that panic, and the process would abort.
+pub fn keep_places(refuse_thread: fn(&str) -> !) {
+    panic::set_hook(Box::new(move |info| {
+        let text = info.payload_as_str().unwrap_or_default();
+        if let Some(reason) = NO_SIGNAL_STACK.iter().find(|start| text.starts_with(*start)) {
+            refuse_thread(reason);
+        }
         tracing::debug!(%info, backtrace = %std::backtrace::Backtrace::capture(), "a panic");
         *LAST.lock().unwrap_or_else(PoisonError::into_inner) = info.location().map(short);
     }));

@@ -72,6 +72,9 @@ fn output_that_cannot_be_written_is_an_error_of_the_store() {
         vec!["simulate", "--list"],
         vec!["simulate", "--list", "--json"],
         vec!["sql", "-c", "select 1"],
+        vec!["--version"],
+        vec!["--help"],
+        vec!["run", "--help"],
     ] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let output = labelmill().args(&args).stdout(full).output().unwrap();
@@ -83,7 +86,8 @@ fn output_that_cannot_be_written_is_an_error_of_the_store() {
 
 #[test]
 fn a_reader_that_leaves_is_no_error() {
-    for args in [["schema", "-q"], ["models", "--json"], ["simulate", "--list"]] {
+    for args in [["schema", "-q"], ["models", "--json"], ["simulate", "--list"], ["run", "--help"]]
+    {
         let mut child = labelmill().args(args).stdout(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());
         assert_eq!(child.wait().unwrap().code(), Some(0), "{args:?}");

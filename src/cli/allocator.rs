@@ -150,6 +150,12 @@ fn wanted_of_job(bytes: usize, held: usize, limit: usize) -> ! {
     )
 }
 
+/// Ends the process because a new thread gets no memory.
+#[cold]
+pub(super) fn refuse_thread(found: &str) -> ! {
+    refuse(format_args!("{found}"), MACHINE_HELP)
+}
+
 /// The help where the machine or the container has no more memory.
 pub(super) const MACHINE_HELP: &str = "make smaller values, give a container more memory, or run \
      on a larger machine; a smaller engine.memory_limit refuses earlier, and says what does not \
@@ -327,6 +333,26 @@ mod tests {
         child.args([test, "--nocapture", "--test-threads", "1"]);
         let output = child.env(CHILD, "1").output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    }
+
+    /// Other panics are caught. Where a job gets too little address space, a test of the program meets the panic itself.
+    #[test]
+    fn a_thread_without_memory_for_its_signal_stack_ends_the_process_by_an_exit_code() {
+        if std::env::var_os(CHILD).is_some() {
+            crate::panics::keep_places(refuse_thread);
+            for reason in
+                ["no alternative stack", "failed to allocate an alternative stack: ENOMEM"]
+            {
+                assert!(std::thread::spawn(move || panic!("{reason}")).join().is_err());
+                writeln!(std::io::stderr(), "caught: {reason}").unwrap();
+            }
+            return;
+        }
+        let (code, output) = child("a_thread_without_memory");
+        assert_eq!(code, Some(2), "{output}");
+        let refused = "caught: no alternative stack\nerror: there is not enough memory\n  found: failed to allocate an \
+                       alternative stack\n";
+        assert!(output.contains(refused), "{output}");
     }
 
     #[test]

@@ -32,7 +32,7 @@ use crate::engine::available_memory;
 use crate::error::{Error, Result};
 use crate::panics;
 use signals::Signals;
-use terminal::{Log, print_json, print_message, print_result};
+use terminal::{Log, print_help, print_json, print_message, print_result};
 
 /// Runs the command that the process was called with.
 #[must_use]
@@ -42,14 +42,14 @@ pub fn main() -> ExitCode {
         Err(e) => {
             if e.use_stderr() {
                 print_message(e.render().to_string().trim_end());
-            } else {
-                drop(e.print());
+            } else if let Err(error) = print_help(&e) {
+                return failed(&error);
             }
             return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
         }
     };
     start_logging(&args);
-    panics::keep_places();
+    panics::keep_places(allocator::refuse_thread);
     resident::watch(available_memory);
     // A panic while the runtime is built, for example on an invalid number of threads, is reported like any other
     // defect.
@@ -61,10 +61,15 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             tracing::debug!(?error, "failed");
-            print_message(&error.to_string());
-            ExitCode::from(error.exit_code())
+            failed(&error)
         }
     }
+}
+
+/// Prints the error; returns its exit code.
+fn failed(error: &Error) -> ExitCode {
+    print_message(&error.to_string());
+    ExitCode::from(error.exit_code())
 }
 
 /// Checks that the clock is between 1970 and 9999. Timestamps have years of four digits; writing any other time would

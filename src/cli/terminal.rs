@@ -31,10 +31,20 @@ fn print_exact(text: &str) -> Result<()> {
     stream(format!("{text}\n").as_bytes()).map(drop)
 }
 
+/// Prints the help or the version, in colours on a terminal; a closed pipe is no error.
+pub(super) fn print_help(help: &clap::Error) -> Result<()> {
+    written(help.print().and_then(|()| std::io::stdout().flush())).map(drop)
+}
+
 /// Writes a part of the output to stdout; returns false once the reader is gone.
 pub(super) fn stream(part: &[u8]) -> Result<bool> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(part).and_then(|()| out.flush()) {
+    written(out.write_all(part).and_then(|()| out.flush()))
+}
+
+/// Whether stdout still has a reader, given the result of writing to it.
+fn written(result: std::io::Result<()>) -> Result<bool> {
+    match result {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(e) => Err(Error::store(format!("the output cannot be written: {e}"))
