@@ -7,8 +7,7 @@
 //! integer, which is exact. Weights are exponents of factors: if few annotations have one, only their instances take a
 //! slower path; if every annotation has one, columns hold logarithms.
 //!
-//! Columns and their counts are read in random order, so they are prefetched `PREFETCH_DISTANCE` annotations before
-//! their use.
+//! Columns and their counts are read in random order, so a [`Prefetcher`] loads them before their use.
 //!
 //! [`MIN_LIKELIHOOD`]: crate::model::numerics::MIN_LIKELIHOOD
 
@@ -17,18 +16,19 @@ use std::ops::Range;
 
 use pulp::{Arch, Scalar, Simd, WithSimd};
 
-use super::PREFETCH_DISTANCE;
-use super::counts::{Statistics, for_each_range, log_likelihood};
+use super::counts::{for_each_range, log_likelihood};
 use super::dense::{self, DenseColumns, Singletons};
 use super::estimate::{Estimator, SparseCell};
 use super::gather_buffer::GatherBuffer;
 use super::log_domain::{LogProduct, exp_all, shift};
 use super::m_step::Columns;
-use super::padded_matrix::{prefetch_row, stride};
+use super::plain_rows::{plain_rows, plain_run};
 use super::posterior_rows::{MAX_CHUNK, PosteriorRows, chunk_len};
+use super::prefetcher::Prefetcher;
 use super::prior::{LogPrior, Prior};
 use super::sparse::SparseColumns;
 use super::special_rows::{MAX_FACTORS, RowPath, SpecialRows, product_stays_in_range};
+use super::statistics::Statistics;
 use super::sums::{Sums, normalise_row};
 use super::width::{for_classes, width};
 use crate::frame::{Annotations, InstanceRange, WeightSlice};
@@ -67,16 +67,25 @@ impl EStep<'_> {
     /// posteriors, and adds these to `statistics`. Without `rows` all columns must be stored: the others are computed
     /// from the old posteriors.
     pub fn run(self, columns: &Columns, rows: Option<&mut [f64]>, statistics: &mut Statistics) {
+        // A copy in memory of this thread, as the class sums: see `Statistics::clear`.
+        let own;
+        let prior = match self.prior {
+            Prior::Class(prior) => {
+                own = prior.to_vec();
+                Prior::Class(&own)
+            }
+            Prior::Instance(_) => self.prior,
+        };
+        let step = EStep { prior, ..self };
         let arch = Arch::new();
         let rows = PosteriorRows::new(rows, statistics.classes().len());
         match columns {
             // Columns have few stored cells: SIMD costs more here than it gains.
             Columns::Sparse(columns) => {
-                SparseSweep { step: self, columns, rows, statistics, arch }
-                    .with_simd(Scalar::new());
+                SparseSweep { step, columns, rows, statistics, arch }.with_simd(Scalar::new());
             }
             Columns::Dense(columns) => for_classes!(statistics.classes().len(), K => {
-                arch.dispatch(DenseSweep::<K> { step: self, columns, rows, statistics });
+                arch.dispatch(DenseSweep::<K> { step, columns, rows, statistics });
             }),
         }
     }
@@ -123,37 +132,6 @@ fn chunk_columns<'a>(range: &InstanceRange<'a>, start: usize, instances: usize) 
     &range.columns[range.offsets[start] - base..range.offsets[start + instances] - base]
 }
 
-/// Prefetches columns before they are used.
-#[derive(Clone, Copy)]
-struct Prefetcher<'a> {
-    columns: &'a [u32],
-    cells: &'a [f64],
-}
-
-impl Prefetcher<'_> {
-    /// Prefetches the cells and the counts of the annotations `PREFETCH_DISTANCE` after `positions`; `STORES_ALL` says
-    /// that every column is stored.
-    #[inline(always)]
-    fn prefetch<const STORES_ALL: bool>(self, positions: Range<usize>, table: &[f64], n: usize) {
-        let Some(ahead) = self
-            .columns
-            .get(positions.start + PREFETCH_DISTANCE..positions.end + PREFETCH_DISTANCE)
-        else {
-            return;
-        };
-        for column in ahead {
-            let at = *column as usize * stride(n);
-            // Without a branch, which would often be mispredicted. Prefetching an unmapped address, such as that of a
-            // column that is not stored, would cost a failed page-table walk.
-            let stored = if STORES_ALL { at } else { at.min(self.cells.len()) };
-            prefetch_row(self.cells, stored, n);
-            if !table.is_empty() {
-                prefetch_row(table, at, n);
-            }
-        }
-    }
-}
-
 impl EStep<'_> {
     /// Computes and counts posteriors as products; returns the log-likelihood, and the estimator's terms of the
     /// objective of recomputed columns.
@@ -182,7 +160,6 @@ impl EStep<'_> {
             let is_weighted = !range.weights.slice(positions).is_ones();
             RowPath::of(is_trusted, is_weighted, n_columns) != RowPath::Plain
         };
-        let (mut begin, base) = (0, range.offsets[0]);
         for start in (0..range.len()).step_by(chunk_len(n)) {
             let rows = rows.chunk(start, range.len());
             let all_stored =
@@ -191,26 +168,31 @@ impl EStep<'_> {
                 let prepared = (rows as &[f64], prefetcher.cells);
                 add_prior_term(singletons.prepare::<K>(&range, start, prepared, is_special));
             }
-            let ends = &range.offsets[start + 1..];
-            for (at, (row, end)) in rows.chunks_exact_mut(n).zip(ends).enumerate() {
-                let (i, positions) = (start + at, begin..end - base);
-                begin = positions.end;
+            let (mut next, instances) = (0, rows.len() / n);
+            while next < instances {
+                let (at, i) = (next, start + next);
+                if K > 0 && all_stored {
+                    let n_plain = plain_run(&range, &special, i, instances - at);
+                    next += n_plain;
+                    if n_plain > 0 {
+                        let (plain, rows) = (i..i + n_plain, &mut rows[at * n..next * n]);
+                        plain_rows::<K, STORES_ALL>(
+                            &range, prior, prefetcher, plain, rows, &mut sums,
+                        );
+                        continue;
+                    }
+                }
+                next += 1;
+                let (row, positions) = (&mut rows[at * n..next * n], range.positions(i));
                 prefetcher.prefetch::<STORES_ALL>(positions.clone(), sums.table, n);
                 let (columns, prior) = (&range.columns[positions.clone()], prior.of(i, n));
                 let is_weighted = special.is_next(positions.end);
                 let path =
                     RowPath::of(range.trusted_class(i).is_some(), is_weighted, columns.len());
-                if K > 0 && all_stored && path == RowPath::Plain {
-                    // Stays in registers until it is counted.
-                    let mut product = [0.0; K];
-                    dense::multiply::<K>(&mut product, prior, prefetcher.cells, columns);
-                    sums.add::<K>(&mut product, columns, WeightSlice::Ones);
-                    row.copy_from_slice(&product);
-                    continue;
-                }
                 let weights =
                     if is_weighted { range.weights.slice(positions) } else { WeightSlice::Ones };
                 match path {
+                    // Only without a kernel for this number of classes.
                     RowPath::Plain if all_stored => {
                         dense::multiply::<K>(row, prior, prefetcher.cells, columns);
                     }

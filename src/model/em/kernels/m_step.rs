@@ -5,20 +5,21 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::PREFETCH_DISTANCE;
-use super::counts::Statistics;
 use super::dense::DenseColumns;
 use super::estimate::{Annotator, Estimator};
 use super::log_domain::floor_or_ln;
 use super::padded_matrix::{PaddedMatrix, prefetch_span, stride};
+use super::prefetcher::{LIST_DISTANCE, PREFETCH_DISTANCE};
 use super::sparse::SparseColumns;
 use super::sparse_rows::SparseRows;
+use super::statistics::Statistics;
 use super::strategy::CountStrategy;
 use super::sums::{add_row, zip_rows};
 use super::width::{for_classes, width};
 use crate::frame::{Annotations, ColumnRange, split_by};
 use crate::model::confusion::Smoothing;
 use crate::model::posterior::Posterior;
+use crate::prefetch::prefetch;
 
 /// The likelihood of every column, dense or sparse.
 pub enum Columns {
@@ -239,9 +240,10 @@ fn sum_short_rows<const K: usize>(
     }
 }
 
-/// Prefetches the posterior row of the annotation `PREFETCH_DISTANCE` after `position`.
+/// Prefetches the posterior row of the annotation `PREFETCH_DISTANCE` after `position`, and the list of instances.
 #[inline(always)]
 fn prefetch_row_of_instance(range: &ColumnRange<'_>, position: usize, rows: &[f64], n: usize) {
+    prefetch(range.instances, position + LIST_DISTANCE);
     let last = range.instances.len() - 1;
     let ahead = range.instances[(position + PREFETCH_DISTANCE).min(last)] as usize;
     prefetch_span(rows, ahead * n, n);

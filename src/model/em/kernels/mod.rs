@@ -22,34 +22,34 @@ mod gather_buffer;
 pub(crate) mod log_domain;
 mod m_step;
 mod padded_matrix;
+mod plain_rows;
 mod pooled;
 mod posterior_rows;
+mod prefetcher;
 mod prior;
 mod smoothing;
 mod sparse;
 mod sparse_rows;
 mod special_rows;
+mod statistics;
 mod strategy;
 mod sums;
 #[cfg(test)]
 mod tests;
 mod width;
 
-pub use counts::Statistics;
 pub use e_step::EStep;
 pub use estimate::{Annotator, Estimator, SparseCell, estimate_each};
 pub use log_domain::LogLikelihood;
 pub use m_step::{Columns, expected_counts_of};
 pub use padded_matrix::stride;
 pub use prior::Prior;
+pub use statistics::Statistics;
 pub use strategy::CountStrategy;
 
 use crate::frame::Annotations;
 use crate::model::numerics::{MIN_PROBABILITY, normalise};
 use crate::model::posterior::Posterior;
-
-/// How many annotations ahead of its use a row, a column, or the place of one is prefetched.
-const PREFETCH_DISTANCE: usize = 64;
 
 /// The state of a model of confusion columns between iterations, allocated once.
 pub struct ColumnModel {

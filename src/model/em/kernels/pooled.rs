@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::counts::Statistics;
 use super::padded_matrix::stride;
+use super::statistics::Statistics;
 use crate::frame::{Annotations, MAX_RANGES, ranges_of_instances};
 use crate::model::posterior::Posterior;
 

@@ -10,10 +10,10 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::PREFETCH_DISTANCE;
 use super::estimate::{Annotator, Estimator, SparseCell};
 use super::gather_buffer::GatherBuffer;
 use super::padded_matrix::prefetch_row;
+use super::prefetcher::PREFETCH_DISTANCE;
 use super::sparse_rows::{ClassEntry, SparseRows, gather};
 use crate::frame::{Annotations, InstanceRange, WeightSlice, split_by};
 use crate::model::numerics::MIN_LIKELIHOOD;

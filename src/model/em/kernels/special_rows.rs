@@ -79,6 +79,12 @@ impl<'a> SpecialRows<'a> {
         is_weighted
     }
 
+    /// The position in the range of the next annotation with a weight other than 1, if there is one.
+    #[inline(always)]
+    pub(super) fn next_weight(&self) -> Option<usize> {
+        self.pending.first().map(|position| position - self.start)
+    }
+
     /// `row` = `prior` times the factors of many columns, divided by a common 2^e; returns ln(2^e).
     pub(super) fn long_row(
         &mut self,

@@ -12,7 +12,7 @@ use crate::model::confusion::Smoothing;
 use crate::model::em::dirichlet::Dirichlet;
 use crate::model::em::kernels::{ColumnModel, CountStrategy, Estimator};
 use crate::model::em::one_coin::Tied;
-use crate::model::numerics::MIN_PROBABILITY;
+use crate::model::numerics::{MIN_LIKELIHOOD, MIN_PROBABILITY};
 use crate::model::posterior::Posterior;
 use crate::testing::dense::{self, DenseModel, Rows};
 use crate::testing::{tiny, weighted};
@@ -59,6 +59,19 @@ fn a_class_that_the_prior_excludes_stays_excluded() {
         let (t, objective) = e_step_of(&tiny(2, &rows), Prior::Instance(&[0.0, 1.0]), &likelihood);
         assert_eq!(t.row(0), [0.0, 1.0], "{n}");
         close(&[objective], &[f64::from(n) * MIN_PROBABILITY.ln()], 1e-12, "objective");
+    }
+}
+
+/// Fourteen of the least likelihoods times the least prior are above the least normal number; fifteen are not, and are
+/// multiplied in runs.
+#[test]
+fn the_longest_plain_product_does_not_underflow() {
+    for n in [14_u32, 15] {
+        let rows: Vec<(u32, u32, u32)> = (0..n).map(|r| (0, r, 0)).collect();
+        let likelihood = vec![[MIN_LIKELIHOOD; 2]; n as usize];
+        let (t, objective) = e_step_of(&tiny(2, &rows), Prior::Class(&[1e-27, 1.0]), &likelihood);
+        assert!((t.row(0)[0] / 1e-27 - 1.0).abs() < 1e-12, "{n}: {:?}", t.row(0));
+        close(&[objective], &[f64::from(n) * MIN_LIKELIHOOD.ln()], 1e-12, "objective");
     }
 }
 

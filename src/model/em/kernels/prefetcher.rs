@@ -1,0 +1,61 @@
+//! Prefetches the columns of annotations, their counts, and the list of annotations itself.
+
+use std::ops::Range;
+
+use super::padded_matrix::{prefetch_row, stride};
+use crate::prefetch::prefetch;
+
+/// How many annotations ahead of its use a row, a column, or the place of one is prefetched.
+pub(super) const PREFETCH_DISTANCE: usize = 64;
+
+/// How many entries ahead a list that is read in order is prefetched. The list is read [`PREFETCH_DISTANCE`] ahead.
+///
+/// # Why
+/// A processor loads a list that is read in order by itself, but not beside as many random reads: waiting for the list
+/// took a quarter of an iteration (10 M annotations of 5 classes by 10 k annotators, two threads on an Intel Xeon with
+/// second-level caches of 2 MB). A kernel of these reads alone took 2.65 ns per annotation without prefetching the list,
+/// and 2.07 ns with it, at a distance of 256 and of 1024. One that gathers posterior rows took 11.2 and 10.5 ns.
+pub(super) const LIST_DISTANCE: usize = 512;
+
+/// Prefetches columns and counts of the annotations of a range of instances before they are used.
+#[derive(Clone, Copy)]
+pub(super) struct Prefetcher<'a> {
+    /// The column of every annotation of the range.
+    pub(super) columns: &'a [u32],
+    /// The cells of the stored columns.
+    pub(super) cells: &'a [f64],
+}
+
+impl Prefetcher<'_> {
+    /// Prefetches the cells and the counts of the annotations [`PREFETCH_DISTANCE`] after `positions`, those of an
+    /// instance, and a cache line of the list of columns, enough for 16 annotations. `STORES_ALL` says that every column is
+    /// stored.
+    #[inline(always)]
+    pub(super) fn prefetch<const STORES_ALL: bool>(
+        self,
+        positions: Range<usize>,
+        table: &[f64],
+        n: usize,
+    ) {
+        let Some(ahead) = self
+            .columns
+            .get(positions.start + PREFETCH_DISTANCE..positions.end + PREFETCH_DISTANCE)
+        else {
+            return;
+        };
+        prefetch(self.columns, positions.end + LIST_DISTANCE);
+        for column in ahead {
+            let at = *column as usize * stride(n);
+            // Without a branch, which would often be mispredicted. Prefetching an unmapped address, such as that of a
+            // column that is not stored, would cost a failed page-table walk.
+            let stored = if STORES_ALL { at } else { at.min(self.cells.len()) };
+            prefetch_row(self.cells, stored, n);
+        }
+        // In a loop of its own, so that one check is enough for all.
+        if !table.is_empty() {
+            for column in ahead {
+                prefetch_row(table, *column as usize * stride(n), n);
+            }
+        }
+    }
+}
