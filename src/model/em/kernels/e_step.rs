@@ -16,7 +16,6 @@ use std::ops::Range;
 
 use pulp::{Arch, Scalar, Simd, WithSimd};
 
-use super::counts::{for_each_range, log_likelihood};
 use super::dense::{self, DenseColumns, Singletons};
 use super::estimate::{Estimator, SparseCell};
 use super::gather_buffer::GatherBuffer;
@@ -26,6 +25,7 @@ use super::plain_rows::{plain_rows, plain_run};
 use super::posterior_rows::{MAX_CHUNK, PosteriorRows, chunk_len};
 use super::prefetcher::Prefetcher;
 use super::prior::{LogPrior, Prior};
+use super::ranges::{for_each_range, log_likelihood};
 use super::sparse::SparseColumns;
 use super::special_rows::{MAX_FACTORS, RowPath, SpecialRows, product_stays_in_range};
 use super::statistics::Statistics;

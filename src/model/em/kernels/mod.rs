@@ -14,7 +14,6 @@
 //! each sum has a fixed order, so that the result does not depend on the number of threads. For 2 to 10 classes there
 //! are specialised kernels, which hold a row in registers.
 
-mod counts;
 mod dense;
 mod e_step;
 mod estimate;
@@ -27,6 +26,7 @@ mod pooled;
 mod posterior_rows;
 mod prefetcher;
 mod prior;
+mod ranges;
 mod smoothing;
 mod sparse;
 mod sparse_rows;
@@ -71,19 +71,19 @@ impl ColumnModel {
     /// Allocates the state for these annotations and this strategy.
     #[must_use]
     pub fn with_strategy(a: &Annotations, strategy: CountStrategy) -> Self {
-        let (parts, columns) = (counts::parts(a, strategy), Columns::new(a, strategy));
+        let (parts, columns) = (ranges::parts(a, strategy), Columns::new(a, strategy));
         Self { parts, columns, prior_terms: 0.0, leaves_posteriors: false }
     }
 
     /// Counts posteriors that no E-step of this model computed: initial posteriors, or those of a checkpoint.
     pub fn count(&mut self, a: &Annotations, t: &Posterior) {
-        counts::count(a, t, &mut self.parts);
+        ranges::count(a, t, &mut self.parts);
     }
 
     /// The sum of the posteriors of annotated instances, `[class]`.
     #[must_use]
     pub fn class_counts(&self) -> Vec<f64> {
-        counts::class_counts(&self.parts)
+        ranges::class_counts(&self.parts)
     }
 
     /// How often all annotators together are expected to have met each class and given each label, `[label, class]`.
@@ -150,7 +150,7 @@ impl ColumnModel {
         t: &mut Posterior,
     ) {
         if std::mem::take(&mut self.leaves_posteriors) {
-            let mut parts = counts::without_counts(&self.parts);
+            let mut parts = ranges::without_counts(&self.parts);
             e_step::e_step(a, prior, &self.columns, estimator, Some(t), &mut parts);
         }
     }
@@ -159,7 +159,7 @@ impl ColumnModel {
     /// the E-step that followed: it may have computed some of the columns, and so their terms.
     #[must_use]
     pub fn prior_terms(&self) -> f64 {
-        self.prior_terms + counts::prior_terms(&self.parts)
+        self.prior_terms + ranges::prior_terms(&self.parts)
     }
 
     /// The expected counts of `t`, `[column, class]`.

@@ -75,15 +75,15 @@ impl Statistics {
         self.instances.clone()
     }
 
-    /// The estimator's terms of the objective of the columns that the E-step recomputed.
-    pub(super) fn prior_terms(&self) -> f64 {
-        self.prior_terms
-    }
-
     /// The range's term of the marginal log-likelihood.
     #[must_use]
     pub fn log_likelihood(&self) -> f64 {
         self.log_likelihood
+    }
+
+    /// The estimator's terms of the objective of the columns that the E-step recomputed.
+    pub(super) fn prior_terms(&self) -> f64 {
+        self.prior_terms
     }
 
     /// The sum of the posteriors of annotated instances, `[class]`.

@@ -31,7 +31,7 @@ fn e_step_of(a: &Annotations, prior: Prior<'_>, likelihood: &[[f64; 2]]) -> (Pos
     cells.cells_mut().copy_from_slice(likelihood.as_flattened());
     let columns = Columns::Dense(DenseColumns { cells, are_logs: false });
     let mut t = Posterior::zeros(a.dims().instances, 2);
-    let mut parts = super::counts::parts(a, CountStrategy::Gather);
+    let mut parts = super::ranges::parts(a, CountStrategy::Gather);
     let objective =
         e_step(a, prior, &columns, &Smoothing::new(a, 0.0, 0.0), Some(&mut t), &mut parts);
     (t, objective)
