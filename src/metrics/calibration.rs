@@ -1,7 +1,7 @@
-//! Calibration: whether answers with a confidence of 80 % are right four times out of five.
+//! Calibration: whether predictions with a confidence of 80 % are right four times out of five.
 //!
-//! Every error here is the mean gap between confidence and accuracy over bins, weighted by the answers in each bin:
-//! sum over the bins of |hits - sum of the confidences|, divided by the number of answers.
+//! Every error here is the mean gap between confidence and accuracy over bins, weighted by the predictions in each bin:
+//! sum over the bins of |hits - sum of the confidences|, divided by the number of predictions.
 
 use super::{Scored, winner};
 use crate::tables::metrics::Metric;
@@ -14,13 +14,13 @@ impl Scored {
     /// arXiv:1706.04599. An instance without a posterior counts as wrong with a confidence of 0.
     #[must_use]
     pub fn ece(&self) -> Option<f64> {
-        equal_width(&self.answers()?)
+        equal_width(&self.predictions()?)
     }
 
     /// The expected calibration error over 15 bins of equal mass: Nguyen and O'Connor 2015, arXiv:1508.05154.
     #[must_use]
     pub fn ece_adaptive(&self) -> Option<f64> {
-        equal_mass(self.answers()?)
+        equal_mass(self.predictions()?)
     }
 
     /// The mean over the classes that the run knows of the calibration error of P(class), over 15 bins of equal width:
@@ -28,21 +28,22 @@ impl Scored {
     #[must_use]
     pub fn ece_classwise(&self) -> Option<f64> {
         let of = |k: usize| {
-            let answers: Vec<_> = self.rows()?.map(|(row, truth)| (row[k], truth == k)).collect();
-            equal_width(&answers)
+            let predictions: Vec<_> =
+                self.rows()?.map(|(row, truth)| (row[k], truth == k)).collect();
+            equal_width(&predictions)
         };
         let errors = (0..self.n_classes).map(of).collect::<Option<Vec<f64>>>()?;
         (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64)
     }
 
-    /// The reliability table: for each non-empty bin of [`Scored::ece`] the number of answers, their mean confidence
+    /// The reliability table: for each non-empty bin of [`Scored::ece`] the number of predictions, their mean confidence
     /// and their accuracy. Each name begins with `prefix`. Bin 08 is (7 / 15, 8 / 15].
     #[must_use]
     pub fn reliability(&self, prefix: &str, split: &'static str) -> Vec<Metric> {
-        let answers = self.answers().unwrap_or_default();
+        let predictions = self.predictions().unwrap_or_default();
         let mut counts = [0_u32; BINS];
-        answers.iter().for_each(|answer| counts[bin_of(answer.0)] += 1);
-        let filled = bins(&answers).into_iter().zip(counts).enumerate();
+        predictions.iter().for_each(|prediction| counts[bin_of(prediction.0)] += 1);
+        let filled = bins(&predictions).into_iter().zip(counts).enumerate();
         filled
             .filter(|(_, (_, count))| *count > 0)
             .flat_map(|(bin, ((confidence, hits), count))| {
@@ -58,26 +59,26 @@ impl Scored {
     }
 
     /// The probability of each instance's most probable class, and whether this class is the true one.
-    fn answers(&self) -> Option<Vec<(f64, bool)>> {
-        let answer = |(row, truth): (&[f64], usize)| match winner(row) {
+    fn predictions(&self) -> Option<Vec<(f64, bool)>> {
+        let prediction = |(row, truth): (&[f64], usize)| match winner(row) {
             Some(class) => (row[class], class == truth),
             None => (0.0, false),
         };
-        Some(self.rows()?.map(answer).collect())
+        Some(self.rows()?.map(prediction).collect())
     }
 }
 
 /// The sum of the confidences in a bin, and the number of hits.
 type Bin = (f64, f64);
 
-fn equal_width(answers: &[(f64, bool)]) -> Option<f64> {
-    gap(&bins(answers), answers.len())
+fn equal_width(predictions: &[(f64, bool)]) -> Option<f64> {
+    gap(&bins(predictions), predictions.len())
 }
 
 /// Bins of equal width, ((m - 1) / 15, m / 15].
-fn bins(answers: &[(f64, bool)]) -> [Bin; BINS] {
+fn bins(predictions: &[(f64, bool)]) -> [Bin; BINS] {
     let mut bins = [Bin::default(); BINS];
-    answers.iter().for_each(|answer| add(&mut bins[bin_of(answer.0)], answer));
+    predictions.iter().for_each(|prediction| add(&mut bins[bin_of(prediction.0)], prediction));
     bins
 }
 
@@ -88,21 +89,21 @@ fn bin_of(confidence: f64) -> usize {
 
 /// The error over bins of equal mass. Equal confidences share the bin of the middle one, so that the order of the rows
 /// does not matter.
-fn equal_mass(mut answers: Vec<(f64, bool)>) -> Option<f64> {
-    answers.sort_by(|a, b| a.0.total_cmp(&b.0));
+fn equal_mass(mut predictions: Vec<(f64, bool)>) -> Option<f64> {
+    predictions.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut bins = [Bin::default(); BINS];
     let mut start = 0;
-    for equal in answers.chunk_by(|a, b| a.0 == b.0) {
-        let bin = (start + equal.len() / 2) * BINS / answers.len();
-        equal.iter().for_each(|answer| add(&mut bins[bin], answer));
+    for equal in predictions.chunk_by(|a, b| a.0 == b.0) {
+        let bin = (start + equal.len() / 2) * BINS / predictions.len();
+        equal.iter().for_each(|prediction| add(&mut bins[bin], prediction));
         start += equal.len();
     }
-    gap(&bins, answers.len())
+    gap(&bins, predictions.len())
 }
 
-fn add((confidence, hits): &mut Bin, answer: &(f64, bool)) {
-    *confidence += answer.0;
-    *hits += f64::from(u8::from(answer.1));
+fn add((confidence, hits): &mut Bin, prediction: &(f64, bool)) {
+    *confidence += prediction.0;
+    *hits += f64::from(u8::from(prediction.1));
 }
 
 fn gap(bins: &[Bin], n: usize) -> Option<f64> {
@@ -113,12 +114,7 @@ fn gap(bins: &[Bin], n: usize) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::assert_close;
-
-    #[track_caller]
-    fn close(got: Option<f64>, want: f64) {
-        assert_close(&[got.unwrap()], &[want], 1e-12, "measure");
-    }
+    use crate::metrics::testing::close;
 
     #[test]
     fn calibration_errors_are_those_worked_out_by_hand() {
@@ -128,7 +124,7 @@ mod tests {
         s.push(Some(1), &[0.3, 0.7], 1);
         // bins of a width of 1 / 15: 0.81 and 0.85 are in (0.8, 0.867], 0.7 in (0.667, 0.733]
         close(s.ece(), ((1.66 - 1.0) + 0.3) / 3.0);
-        // three answers in fifteen bins of equal mass: each by itself
+        // three predictions in fifteen bins of equal mass: each by itself
         close(s.ece_adaptive(), (0.19 + 0.85 + 0.3) / 3.0);
         // class 0: 0.81 and 0.85 with one hit, 0.3 with none; class 1: 0.19 and 0.15 with one hit, 0.7 with one
         let class_0 = (1.66 - 1.0) + 0.3;
@@ -186,19 +182,19 @@ mod tests {
     fn equal_confidences_are_one_answer_whatever_their_order() {
         // half of the 40 at 0.5 are right: no gap; half of the 20 at 0.9 are right: a gap of 8
         for is_hit in [|n: u32| n.is_multiple_of(2), |n: u32| !(20..50).contains(&n)] {
-            let answers = (0..60).map(|n| (if n < 40 { 0.5 } else { 0.9 }, is_hit(n)));
-            close(equal_mass(answers.collect()), 8.0 / 60.0);
+            let predictions = (0..60).map(|n| (if n < 40 { 0.5 } else { 0.9 }, is_hit(n)));
+            close(equal_mass(predictions.collect()), 8.0 / 60.0);
         }
     }
 
     #[test]
     fn bins_of_equal_mass_are_of_equal_mass() {
-        // 30 answers of increasing confidence, two per bin: bin 0 is right, bin 1 wrong, ... All share one ECE bin.
+        // 30 predictions of increasing confidence, two per bin: bin 0 is right, bin 1 wrong, ... All share one ECE bin.
         let sure = |n: u32| 0.5 + f64::from(n) * 1e-4;
-        let answers: Vec<(f64, bool)> =
+        let predictions: Vec<(f64, bool)> =
             (0..30).map(|n| (sure(n), (n / 2).is_multiple_of(2))).collect();
         let hits = |bin: u32| if bin.is_multiple_of(2) { 2.0_f64 } else { 0.0 };
         let gaps = (0..15).map(|bin| (hits(bin) - sure(2 * bin) - sure(2 * bin + 1)).abs());
-        close(equal_mass(answers), gaps.sum::<f64>() / 30.0);
+        close(equal_mass(predictions), gaps.sum::<f64>() / 30.0);
     }
 }

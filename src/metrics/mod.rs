@@ -1,8 +1,10 @@
 //! Scores of labels and posteriors against known classes, for the table `metrics` and the command `evaluate`.
 
+mod accuracy;
 mod calibration;
+mod probabilities;
 
-use crate::model::posterior::{best, tied};
+use crate::model::posterior::best;
 use crate::tables::metrics::Metric;
 
 /// Instances with a known class, their labels and posteriors.
@@ -63,98 +65,10 @@ impl Scored {
         (!scores.is_empty()).then(|| scores.iter().sum::<f64>() / scores.len() as f64)
     }
 
-    /// The share of instances whose label and true class satisfy `is_so`.
-    fn share(&self, is_so: impl Fn(Option<usize>, usize) -> bool) -> Option<f64> {
-        let n = self.truth.len();
-        let found = self.label.iter().zip(&self.truth).filter(|(l, t)| is_so(**l, **t)).count();
-        (n > 0).then(|| found as f64 / n as f64)
-    }
-
     fn rows(&self) -> Option<impl Iterator<Item = (&[f64], usize)>> {
         let (all, n) = (self.posterior.as_ref()?, self.n_classes);
         let rows = self.truth.iter().enumerate();
         Some(rows.map(move |(row, truth)| (&all[row * n..(row + 1) * n], *truth)))
-    }
-
-    /// The share of instances with a label.
-    #[must_use]
-    pub fn coverage(&self) -> Option<f64> {
-        self.share(|label, _| label.is_some())
-    }
-
-    /// The share of instances whose label is right; no label counts as wrong.
-    #[must_use]
-    pub fn accuracy(&self) -> Option<f64> {
-        self.share(|label, truth| label == Some(truth))
-    }
-
-    /// The expected accuracy if ties were broken at random; no label counts as wrong.
-    #[must_use]
-    pub fn accuracy_expected_ties(&self) -> Option<f64> {
-        self.mean(|row, truth, label| {
-            if label.is_none() || winner(row).is_none() {
-                return 0.0;
-            }
-            let is_equal = tied(row).any(|class| class == truth);
-            if is_equal { 1.0 / tied(row).count() as f64 } else { 0.0 }
-        })
-    }
-
-    /// The unweighted mean of F1 over all classes that occur as truth or as a label. The classes that the run does not
-    /// know count as one, with an F1 of 0.
-    #[must_use]
-    pub fn macro_f1(&self) -> Option<f64> {
-        let n = self.n_classes + 1;
-        let (mut hit, mut given, mut there) = (vec![0_u64; n], vec![0_u64; n], vec![0_u64; n]);
-        for (label, truth) in self.label.iter().zip(&self.truth) {
-            there[*truth] += 1;
-            if let Some(label) = label {
-                given[*label] += 1;
-                hit[*label] += u64::from(label == truth);
-            }
-        }
-        let scores: Vec<f64> = (0..n)
-            .filter(|k| given[*k] + there[*k] > 0)
-            .map(|k| 2.0 * hit[k] as f64 / (given[k] + there[k]) as f64)
-            .collect();
-        (!scores.is_empty()).then(|| scores.iter().sum::<f64>() / scores.len() as f64)
-    }
-
-    /// Minus the mean log-posterior of the true class, clipped at 1e-15.
-    #[must_use]
-    pub fn log_loss(&self) -> Option<f64> {
-        self.mean(|row, truth, _| {
-            let sum: f64 = row.iter().sum();
-            let of_truth = row.get(truth).copied().unwrap_or(0.0);
-            (if sum > 0.0 { of_truth / sum } else { 0.0 }).clamp(1e-15, 1.0).ln().abs()
-        })
-    }
-
-    /// The area under the ROC curve, with ties counted half: of the second class where the run knows two classes, else the
-    /// mean over its classes that have both positive and negative instances. An instance of a class that the run does not
-    /// know is a negative one of every class.
-    #[must_use]
-    pub fn auc(&self) -> Option<f64> {
-        let classes = if self.n_classes == 2 { 1..2 } else { 0..self.n_classes };
-        let areas: Vec<f64> = classes.filter_map(|k| self.auc_of(k)).collect();
-        (!areas.is_empty()).then(|| areas.iter().sum::<f64>() / areas.len() as f64)
-    }
-
-    fn auc_of(&self, class: usize) -> Option<f64> {
-        let mut scores: Vec<(f64, bool)> =
-            self.rows()?.map(|(row, truth)| (row[class], truth == class)).collect();
-        scores.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let (mut rank_sum, mut start) = (0.0, 0);
-        while start < scores.len() {
-            let end = start + scores[start..].iter().take_while(|s| s.0 == scores[start].0).count();
-            let positives = scores[start..end].iter().filter(|s| s.1).count() as f64;
-            rank_sum += positives * (start + 1 + end) as f64 / 2.0;
-            start = end;
-        }
-        let positives = scores.iter().filter(|s| s.1).count() as f64;
-        let negatives = scores.len() as f64 - positives;
-        (positives * negatives > 0.0)
-            .then(|| (rank_sum - positives * (positives + 1.0) / 2.0) / (positives * negatives))
     }
 
     /// The metrics that are also reported of uncalibrated probabilities. Each name begins with `prefix`.
@@ -220,15 +134,19 @@ fn winner(row: &[f64]) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::posterior::TIE;
+mod testing {
     use crate::testing::assert_close;
 
     #[track_caller]
-    fn close(got: Option<f64>, want: f64) {
+    pub(super) fn close(got: Option<f64>, want: f64) {
         assert_close(&[got.unwrap()], &[want], 1e-12, "measure");
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::close;
+    use super::*;
 
     /// Four instances of two classes; the third is a tie, broken wrongly.
     fn scored() -> Scored {
@@ -256,28 +174,6 @@ mod tests {
         assert!(certain.log_loss().is_some_and(f64::is_sign_positive), "no loss is 0, and not -0");
     }
 
-    #[test]
-    fn a_label_that_was_withheld_is_wrong_however_the_tie_would_fall() {
-        let mut s = Scored::new(2);
-        s.push(None, &[0.5, 0.5], 0);
-        s.push(None, &[0.6, 0.4], 0);
-        close(s.accuracy_expected_ties(), 0.0);
-        // A prediction always has a label, unless all its probabilities are 0.
-        s.push_prediction(&[0.6, 0.4], 0);
-        s.push_prediction(&[0.0, 0.0], 0);
-        close(s.coverage(), 0.25);
-        close(s.accuracy_expected_ties(), 0.25);
-    }
-
-    #[test]
-    fn classes_are_tied_with_the_most_probable_one_and_not_with_the_label() {
-        let mut s = Scored::new(3);
-        let row = [0.9, 0.0, 2.4].map(|n| (1.0 - n * TIE) / 3.0);
-        s.push(Some(0), &row, 1);
-        s.push(Some(0), &row, 2);
-        close(s.accuracy_expected_ties(), f64::midpoint(0.5, 0.0));
-    }
-
     /// The third instance is of a class that the run does not know.
     #[test]
     fn an_unknown_class_is_not_one_more_class() {
@@ -293,37 +189,6 @@ mod tests {
         close(s.log_loss(), -1e-15_f64.ln() / 3.0);
         // class 0: one hit of 2 given, 1 there; class 1: right; the unknown class: none
         close(s.macro_f1(), (2.0 / 3.0 + 1.0) / 3.0);
-    }
-
-    /// The unknown instance has the highest P(class 1): one of the two pairs of class 1 is in order.
-    #[test]
-    fn an_unknown_class_is_a_negative_of_the_area() {
-        let mut s = Scored::new(2);
-        s.push(Some(0), &[0.9, 0.1], 0);
-        s.push(Some(0), &[0.8, 0.2], 1);
-        s.push(Some(1), &[0.3, 0.7], 2);
-        close(s.auc(), 0.5);
-    }
-
-    /// Class 0 wins 4.5 of its 6 pairs, class 1 three of 6, class 2 3.5 of 4: equal scores are half a win.
-    #[test]
-    fn the_area_of_three_classes_is_the_mean_of_all_three_and_ties_count_half() {
-        let mut s = Scored::new(3);
-        s.push(Some(0), &[0.6, 0.3, 0.1], 0);
-        s.push(Some(0), &[0.6, 0.1, 0.3], 1);
-        s.push(Some(1), &[0.2, 0.7, 0.1], 1);
-        s.push(Some(0), &[0.4, 0.3, 0.3], 2);
-        s.push(Some(0), &[0.5, 0.3, 0.2], 0);
-        close(s.auc(), (4.5 / 6.0 + 3.0 / 6.0 + 3.5 / 4.0) / 3.0);
-    }
-
-    #[test]
-    fn classes_that_differ_by_rounding_share_the_expected_accuracy() {
-        let mut s = Scored::new(3);
-        // .1 + .2 is larger than .3 by one bit; the true class is the smaller one.
-        s.push(Some(0), &[0.1 + 0.2, 0.3, 0.4 - 1e-3], 1);
-        s.push(Some(0), &[0.1 + 0.2, 0.3, 0.2], 1);
-        close(s.accuracy_expected_ties(), 0.25);
     }
 
     #[test]
