@@ -3,7 +3,7 @@
 /// The least expected count in a confusion matrix, and the least probability in a prior.
 pub const MIN_PROBABILITY: f64 = 1e-10;
 
-/// The least probability in a confusion column: [`MIN_PROBABILITY`] over the annotations of ten billion.
+/// The least probability in a confusion column: [`MIN_PROBABILITY`] divided by ten billion annotations.
 pub const MIN_LIKELIHOOD: f64 = 1e-20;
 
 /// A feature is constant unless its standard deviation is larger than this share of its mean: half the least distance
@@ -44,11 +44,18 @@ pub fn ln_sigmoid(x: f64) -> f64 {
     -softplus(-x)
 }
 
-/// Divides by the sum, applies `change`, and divides by the sum again; uniform where the sum is zero.
+/// `x`, or `floor` where it is smaller; NaN stays NaN, where `f64::max` would return the floor and hide a training that
+/// diverged.
+#[must_use]
+pub fn at_least(x: f64, floor: f64) -> f64 {
+    if x < floor { floor } else { x }
+}
+
+/// Divides by the sum, applies `change`, and divides by the sum again; uniform where the sum is zero. NaN stays NaN.
 pub fn normalise(values: &mut [f64], change: impl Fn(f64) -> f64) {
     let sum: f64 = values.iter().sum();
     let uniform = 1.0 / values.len() as f64;
-    values.iter_mut().for_each(|v| *v = change(if sum > 0.0 { *v / sum } else { uniform }));
+    values.iter_mut().for_each(|v| *v = change(if sum == 0.0 { uniform } else { *v / sum }));
     let sum: f64 = values.iter().sum();
     values.iter_mut().for_each(|v| *v /= sum);
 }
@@ -56,6 +63,22 @@ pub fn normalise(values: &mut [f64], change: impl Fn(f64) -> f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A floor of 0.1, and the sum of zeros: 0.2 + 0.7 + 0.1 after the first division.
+    #[test]
+    fn probabilities_are_normalised_and_what_is_no_number_stays_visible() {
+        let normalised = |mut values: [f64; 3]| {
+            normalise(&mut values, |v| at_least(v, 0.1));
+            values
+        };
+        let near = |got: [f64; 3], want: [f64; 3]| {
+            assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-15), "{got:?}");
+        };
+        near(normalised([4.0, 14.0, 2.0]), [0.2, 0.7, 0.1]);
+        near(normalised([2.0, 8.0, 0.0]), [0.2 / 1.1, 0.8 / 1.1, 0.1 / 1.1]);
+        near(normalised([0.0; 3]), [1.0 / 3.0; 3]);
+        assert!(normalised([1.0, f64::NAN, 1.0]).iter().all(|v| v.is_nan()));
+    }
 
     /// ln 4 = ln(1 + 3); a number without a part in the sum changes nothing.
     #[test]

@@ -61,7 +61,7 @@ use crate::model::em::{
     EmSteps, LoopState, Objective, Optimum, StopRule, few_annotations, maximise,
 };
 use crate::model::fitted::{Fitted, Report, Trained};
-use crate::model::numerics::{MIN_PROBABILITY, normalise};
+use crate::model::numerics::{MIN_PROBABILITY, at_least, normalise};
 use crate::model::posterior::Posterior;
 use crate::model::snapshot::Snapshot;
 use crate::model::{Model, ModelKind, Predicted, SavedModel, Spec, from_features};
@@ -80,7 +80,7 @@ pub struct Gem {
     /// annotations towards chance; 0.01 to 0.1 suits sparse data.
     #[schemars(range(min = 0.0))]
     pub smoothing: f64,
-    /// Added to the diagonal on top. Raising it trusts annotators with few annotations.
+    /// Added to the diagonal in addition to `smoothing`. Raising it trusts annotators with few annotations.
     #[schemars(range(min = 0.0))]
     pub diagonal: f64,
     /// The classifier.
@@ -295,7 +295,7 @@ impl EmSteps for Steps<'_> {
         for (i, p) in instances.zip(p.chunks_exact(n_classes)) {
             let prior = &mut prior[i * n_classes..(i + 1) * n_classes];
             prior.copy_from_slice(p);
-            normalise(prior, |p| p.max(MIN_PROBABILITY));
+            normalise(prior, |p| at_least(p, MIN_PROBABILITY));
         }
         Ok(())
     }

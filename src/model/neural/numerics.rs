@@ -2,13 +2,7 @@
 
 use std::borrow::Cow;
 
-pub use crate::model::numerics::{MIN_PROBABILITY, sigmoid, softmax, softplus};
-
-/// `x`, or `floor` where it is smaller; NaN stays NaN, where `f64::max` would return the floor and hide a training that
-/// diverged.
-pub fn at_least(x: f64, floor: f64) -> f64 {
-    if x < floor { floor } else { x }
-}
+pub use crate::model::numerics::{MIN_PROBABILITY, at_least, sigmoid, softmax, softplus};
 
 /// `out = ln softmax(logits)`: finite where the softmax itself would be 0.
 pub fn log_softmax(logits: &[f64], out: &mut [f64]) {

@@ -2,6 +2,7 @@
 
 use crate::frame::{Annotations, Dims};
 use crate::model::neural::{AnnotatorParams, BatchAnnotation, BatchContext, ParamTable};
+use crate::model::numerics::at_least;
 
 /// The index of the table of confusion matrices, `[annotator, class * labels + label]`.
 const CONFUSION: usize = 0;
@@ -19,10 +20,10 @@ pub(crate) fn count(a: &Annotations, counts: &[f64], floor: f64, params: &mut An
     let matrices = params.tables[CONFUSION].values.chunks_exact_mut((classes * labels).max(1));
     for (r, matrix) in (0..annotators).zip(matrices) {
         let mut own = of_annotator(a, counts, r);
-        own.iter_mut().for_each(|count| *count = count.max(floor));
+        own.iter_mut().for_each(|count| *count = at_least(*count, floor));
         for (to, row) in matrix.chunks_exact_mut(labels).zip(own.chunks_exact(labels)) {
             let sum: f64 = row.iter().sum();
-            let share = |count: &f64| if sum > 0.0 { count / sum } else { 0.0 };
+            let share = |count: &f64| if sum == 0.0 { 0.0 } else { count / sum };
             to.iter_mut().zip(row).for_each(|(to, count)| *to = share(count) as f32);
         }
     }
