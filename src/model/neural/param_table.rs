@@ -251,8 +251,8 @@ mod tests {
     use super::*;
     use crate::model::neural::train::optimiser_spec::{OptimiserKind, OptimiserSpec};
 
-    /// Every seventh row is not in the batch. Updating the others in parts of [`ROWS_PER_TASK`] equals updating each
-    /// row by itself.
+    /// Every seventh row is in no batch, and every second one not in the second batch. Updating rows in parts of
+    /// [`ROWS_PER_TASK`] equals updating each row by itself, with a count of its own steps.
     #[test]
     fn rows_move_as_they_would_alone() {
         const ROWS: usize = 400;
@@ -260,20 +260,23 @@ mod tests {
         let value = |n: usize| (n as f32).sin();
         for rule in [OptimiserKind::Adam, OptimiserKind::Amsgrad, OptimiserKind::Sgd] {
             let optimiser = Optimiser::new(&OptimiserSpec { rule, ..OptimiserSpec::default() });
-            let moved: Vec<u32> = (0..ROWS as u32).filter(|row| row % 7 != 0).collect();
-            let gradient: Vec<f64> = (0..moved.len() * WIDTH).map(|n| (n as f64).cos()).collect();
             let mut table =
                 ParamTable::drawn("table", WIDTH, (0..ROWS * WIDTH).map(value).collect());
             let mut alone: Vec<f32> = (0..ROWS * WIDTH).map(value).collect();
-            let mut moments = vec![Moments::default(); ROWS];
-            for step in 1..=2 {
+            let (mut moments, mut steps) = (vec![Moments::default(); ROWS], [0; ROWS]);
+            for batch in 1..=3 {
+                let is_moved = |row: &u32| row % 7 != 0 && (batch != 2 || row % 2 == 0);
+                let moved: Vec<u32> = (0..ROWS as u32).filter(is_moved).collect();
+                let gradient: Vec<f64> =
+                    (0..moved.len() * WIDTH).map(|n| (n as f64 + f64::from(batch)).cos()).collect();
                 table.step(&moved, &gradient, &optimiser, 0.1);
                 for (row, gradient) in moved.iter().zip(gradient.chunks(WIDTH)) {
                     let row = *row as usize;
                     moments[row].fit(rule, WIDTH);
+                    steps[row] += 1;
                     let gradient: Vec<f32> = gradient.iter().map(|g| *g as f32).collect();
                     let values = &mut alone[row * WIDTH..(row + 1) * WIDTH];
-                    optimiser.update(values, &gradient, moments[row].all(), step, 0.1, 0.0);
+                    optimiser.update(values, &gradient, moments[row].all(), steps[row], 0.1, 0.0);
                 }
             }
             assert_eq!(table.values, alone, "{rule:?}");

@@ -51,11 +51,13 @@ fn a_network_without_numbers_has_no_loss_and_no_prediction() {
         expect_nan(Case::new(&MaxMig { divergence, ..MaxMig::default() }));
     }
     expect_nan(Case::new(&SoftBootstrap::default()).with_targets(&votes));
+    expect_nan(Case::new(&AggNet::default()).with_targets(&votes));
     // Its posterior depends only on the vote if no class is the most probable, so only the loss is NaN.
     let hard = SoftBootstrap { hard: true, ..SoftBootstrap::default() };
     expect_no_loss(&mut Case::new(&hard).with_targets(&votes));
-    // The posterior of `dl` is the aggregator's.
+    // The posterior of `dl` is the aggregator's, and that of `tcl` the targets.
     expect_no_loss(&mut Case::new(&Dl::default()).with_targets(&votes));
+    expect_no_loss(&mut Case::new(&Tcl::default()).with_targets(&votes));
     expect_nan(Case::new(&DoctorNet::default()));
     let weighted = WeightedDoctorNet::default();
     for phase in ["heads", WEIGHTS_PHASE] {

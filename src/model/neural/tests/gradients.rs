@@ -34,6 +34,8 @@ fn gradients_are_the_loss_s_slopes() {
     let mut case = conal_case(&model);
     let hidden = vec![0.5, -1.0, 2.0, 0.3];
     case.others = vec![Outputs { rows: 2, hidden, ..Outputs::default() }];
+    // A network without layers, which gives the features themselves.
+    case.others_are_trained = false;
     let map = vec![0.3, -1.0, 0.2, 0.6, -0.4, 0.9];
     case.annotator_params.tables.truncate(2);
     case.annotator_params.tables.push(ParamTable::shared("projection", map));

@@ -134,6 +134,8 @@ struct Case<'a, N> {
     out: Outputs,
     /// The outputs of the other learners.
     others: Vec<Outputs>,
+    /// Whether the other learners have parameters; without, their outputs need no gradient.
+    others_are_trained: bool,
     annotator_params: AnnotatorParams,
     phase: &'static str,
     estimates: Estimates,
@@ -163,6 +165,7 @@ impl<'a, N: CrowdNet> Case<'a, N> {
             batch: batch(),
             out,
             others: Vec::new(),
+            others_are_trained: true,
             annotator_params,
             phase: "",
             estimates: Estimates::default(),
@@ -187,6 +190,12 @@ impl<'a, N: CrowdNet> Case<'a, N> {
 
     fn loss(&self, out: &Outputs, gathered: &Gathered) -> (f64, Gradient) {
         loss_and_gradient(self.model, &self.context(out, gathered))
+    }
+
+    /// The loss with these outputs of the classifier and of the other learners.
+    fn loss_of(&self, all: &[Outputs], gathered: &Gathered) -> f64 {
+        let context = BatchContext { others: &all[1..], ..self.context(&all[0], gathered) };
+        loss_and_gradient(self.model, &context).0
     }
 
     fn context<'c>(&'c self, out: &'c Outputs, gathered: &'c Gathered) -> BatchContext<'c> {
@@ -237,30 +246,20 @@ impl<'a, N: CrowdNet> Case<'a, N> {
                 N::KIND
             );
         };
-        let heads = 2 + self.out.named.len();
-        for head in (0..heads).filter(|_| self.alone.is_none()) {
-            let part = |out: &mut Outputs, at: usize, by: f64| {
-                match head {
-                    0 => out.logits[at] += by,
-                    1 => out.hidden[at] += by,
-                    n => out.named[n - 2][at] += by,
+        let others = gradient.others.iter().filter(|_| self.others_are_trained);
+        let outputs = std::iter::once(&gradient.out).chain(others).enumerate();
+        for (learner, own) in outputs.filter(|_| self.alone.is_none()) {
+            let heads = [&own.logits, &own.hidden].into_iter().chain(&own.named);
+            for (head, got) in heads.enumerate() {
+                for (at, got) in got.iter().enumerate() {
+                    let moved = |by: f64| {
+                        let mut all = [vec![self.out.clone()], self.others.clone()].concat();
+                        move_output(&mut all[learner], head, at, by);
+                        self.loss_of(&all, &gathered)
+                    };
+                    let what = format!("learner {learner}, output {head}[{at}]");
+                    near(&what, *got, moved(STEP), moved(-STEP));
                 }
-                for (logits, p) in out.logits.clone().chunks(3).zip(out.p.chunks_mut(3)) {
-                    softmax(logits, p);
-                }
-            };
-            let got = match head {
-                0 => &gradient.out.logits,
-                1 => &gradient.out.hidden,
-                n => &gradient.out.named[n - 2],
-            };
-            for (at, got) in got.iter().enumerate() {
-                let moved = |by: f64| {
-                    let mut out = self.out.clone();
-                    part(&mut out, at, by);
-                    self.loss(&out, &gathered).0
-                };
-                near(&format!("output {head}[{at}]"), *got, moved(STEP), moved(-STEP));
             }
         }
         for (table, rows) in gradient.tables.iter().enumerate() {
@@ -278,6 +277,18 @@ impl<'a, N: CrowdNet> Case<'a, N> {
                 near(&format!("table {table}[{at}]"), *got, moved(STEP), moved(-STEP));
             }
         }
+    }
+}
+
+/// Adds `by` to one value of the logits (head 0), the hidden layer (1) or a named head.
+fn move_output(out: &mut Outputs, head: usize, at: usize, by: f64) {
+    match head {
+        0 => out.logits[at] += by,
+        1 => out.hidden[at] += by,
+        n => out.named[n - 2][at] += by,
+    }
+    for (logits, p) in out.logits.chunks(3).zip(out.p.chunks_mut(3)) {
+        softmax(logits, p);
     }
 }
 
