@@ -48,7 +48,7 @@ impl Measures {
         let (counts, run) = (outcome.tally(), &outcome.run);
         let scores = outcome.metrics.iter().map(|(_, metric)| metric);
         let scores = scores.filter(|m| m.name == "accuracy" && m.split == "holdout");
-        let left_out = || outcome.answers.iter().flat_map(|answer| &answer.frame.left_out);
+        let left_out = || outcome.results.iter().flat_map(|result| &result.frame.left_out);
         let unlabelled: u64 = left_out().map(|question| question.instances).sum();
         // Such a question has no labels: its accuracy is 0.
         let missed = left_out().filter(|question| question.held_out > 0).map(|_| 0.0);

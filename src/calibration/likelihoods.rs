@@ -16,7 +16,7 @@
 use rayon::prelude::*;
 
 use crate::frame::Annotations;
-use crate::model::confusion::{Cells, Confusion, pooled_counts};
+use crate::model::confusion::{Cells, Confusion, common_counts};
 use crate::model::fitted::Report;
 use crate::model::numerics::MIN_PROBABILITY;
 
@@ -67,7 +67,7 @@ impl<'a> CrowdMatrices<'a> {
         labels.sort_unstable();
         labels.dedup();
         let classes: Vec<usize> = (0..n).collect();
-        let counts = pooled_counts(training, &confusion.expected_count, &labels, &classes);
+        let counts = common_counts(training, &confusion.expected_count, &labels, &classes);
         let mut sums = vec![0.0; n];
         for own in confusion.expected_count.chunks_exact(n.max(1)) {
             sums.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);

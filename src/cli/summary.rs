@@ -43,7 +43,7 @@ impl Summary for Published<Outcome> {
             ),
         );
         let mut rejects = Rejects::default();
-        let all = outcome.answers.iter().flat_map(|answer| answer.frame.all_rejects());
+        let all = outcome.results.iter().flat_map(|result| result.frame.all_rejects());
         all.for_each(|more| rejects.merge(more));
         for (reason, count, values) in rejects.iter() {
             let values: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
@@ -58,20 +58,20 @@ impl Summary for Published<Outcome> {
                 counts.decided, counts.tied, counts.gold, counts.abstained
             ),
         );
-        for (n, answer) in outcome.answers.iter().enumerate().take(SHOWN_QUESTIONS) {
-            if let Some(question) = &answer.frame.question {
+        for (n, result) in outcome.results.iter().enumerate().take(SHOWN_QUESTIONS) {
+            if let Some(question) = &result.frame.question {
                 line("question", short(question.text(0)));
             }
-            line("classes", classes(answer));
-            line("fit", fit(answer.fitted.stop));
-            let (best, worst) = annotators(answer);
+            line("classes", classes(result));
+            line("fit", fit(result.fitted.stop));
+            let (best, worst) = annotators(result);
             line("best", best);
             line("worst", worst);
             for (name, accuracy) in accuracies(outcome, n) {
                 line(name, accuracy);
             }
         }
-        if let Some(more) = outcome.answers.len().checked_sub(SHOWN_QUESTIONS).filter(|n| *n > 0) {
+        if let Some(more) = outcome.results.len().checked_sub(SHOWN_QUESTIONS).filter(|n| *n > 0) {
             line("questions", format!("{more} more: see the tables"));
         }
         line("tables", self.folder.clone());
@@ -152,14 +152,14 @@ fn add_record(value: &mut Value, run: &RunRecord) {
 }
 
 /// Every class with the number of its labels.
-fn classes(answer: &QuestionResult) -> String {
-    let counts = &answer.tally.of_class;
+fn classes(result: &QuestionResult) -> String {
+    let counts = &result.tally.of_class;
     let shown = 8;
     let mut parts: Vec<String> = counts
         .iter()
         .enumerate()
         .take(shown)
-        .map(|(k, n)| format!("{} {n}", short(answer.frame.labels.text(k))))
+        .map(|(k, n)| format!("{} {n}", short(result.frame.labels.text(k))))
         .collect();
     if counts.len() > shown {
         parts.push(format!("and {} more", counts.len() - shown));
@@ -202,9 +202,9 @@ fn accuracies(outcome: &Outcome, question: usize) -> Vec<(&'static str, String)>
 }
 
 /// The best and the worst annotators, among those with at least a tenth of the median number of annotations.
-fn annotators(answer: &QuestionResult) -> (String, String) {
-    let frame = &answer.frame;
-    let skill = &answer.fitted.report.skill;
+fn annotators(result: &QuestionResult) -> (String, String) {
+    let frame = &result.frame;
+    let skill = &result.fitted.report.skill;
     let mut rows: Vec<u32> =
         (0..skill.len()).map(|r| frame.annotations.rows_of_annotator(r)).collect();
     let middle = rows.len() / 2;

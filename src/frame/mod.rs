@@ -64,7 +64,7 @@ pub struct FrameSpec {
     pub classes: Option<Vec<Scalar>>,
     /// Labels that annotators may give but that are not classes, such as "unsure".
     pub extra_labels: Vec<Scalar>,
-    /// What to do with repeated answers of one annotator to one instance.
+    /// What to do with repeated annotations of one instance by one annotator.
     pub duplicates: Duplicates,
 }
 

@@ -37,7 +37,7 @@ impl CommonConfusion {
         let Dims { classes, labels, .. } = a.dims();
         let all_labels: Vec<u32> = (0..labels as u32).collect();
         let all_classes: Vec<usize> = (0..classes).collect();
-        let pooled = pooled_counts(a, expected_counts, &all_labels, &all_classes);
+        let pooled = common_counts(a, expected_counts, &all_labels, &all_classes);
         let of_class = |k: usize| (0..labels).map(move |label| label * classes + k);
         let expected_count = (0..classes).flat_map(of_class).map(|cell| pooled[cell]).collect();
         Self { probability, expected_count }
@@ -46,7 +46,7 @@ impl CommonConfusion {
 
 /// The sums of the annotators' expected counts, `[column, class]`, by label and class: `[label, class]`, for these
 /// labels, which ascend, and these classes.
-pub(crate) fn pooled_counts(
+pub(crate) fn common_counts(
     a: &Annotations,
     expected_counts: &[f64],
     labels: &[u32],

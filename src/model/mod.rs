@@ -68,8 +68,8 @@ pub trait Spec:
     const SUMMARY: &'static str;
     /// Where the model comes from.
     const SOURCE: &'static str;
-    /// Properties in which models differ.
-    const PROPERTIES: Properties = Properties::Deterministic { has_prior: false };
+    /// What the conformance suite may expect of the kind.
+    const PROPERTIES: Properties = Properties::Deterministic { has_annotator_prior: false };
     /// The settings of the paper, for models that have a `preset`.
     #[must_use]
     fn paper() -> Option<Self> {
@@ -100,7 +100,7 @@ pub enum Properties {
     Deterministic {
         /// Whether a prior weakens the evidence of few annotations: a class with unanimous labels is likely, but not
         /// certain.
-        has_prior: bool,
+        has_annotator_prior: bool,
     },
     /// The fit starts at random weights: renaming may lead to another optimum, and the objective is computed on random
     /// mini-batches.

@@ -12,7 +12,7 @@
 use pathfinding::kuhn_munkres::kuhn_munkres;
 use pathfinding::matrix::Matrix;
 
-use super::confusion::{Confusion, MIN_OBSERVED_COUNT, pooled_counts};
+use super::confusion::{Confusion, MIN_OBSERVED_COUNT, common_counts};
 use crate::frame::Annotations;
 
 /// A permuted trace must be larger by this share before it counts as switching.
@@ -57,7 +57,7 @@ pub fn switched(
     if rows.saturating_mul(rows).saturating_mul(width) > MAX_STEPS {
         return Err(TooManyClasses(rows));
     }
-    let pooled = pooled_counts(a, &confusion.expected_count, &labels, &classes);
+    let pooled = common_counts(a, &confusion.expected_count, &labels, &classes);
     // The assignment solver needs integers; nine digits are enough for a threshold of five percent.
     let share =
         |row: usize, label: usize| (pooled[label * rows + row] / totals[classes[row]] * 1e9) as i64;

@@ -156,31 +156,31 @@ pub fn fit(
             check_data(&spec.calibration, frame).map_err(|e| e.about_some(frame.subject()))?;
         }
     }
-    let (mut answers, mut metrics) = (Vec::with_capacity(frames.len()), Vec::new());
+    let (mut results, mut metrics) = (Vec::with_capacity(frames.len()), Vec::new());
     for (question, frame) in frames.into_iter().enumerate() {
         let subject = frame.subject();
         run.warn_about(subject.clone());
         let fitted = fit_question(spec, loaded.model.as_ref(), frame, checkpoints, run);
         run.warn_about(None);
-        let (answer, measured) = fitted.map_err(|e| e.about_some(subject))?;
+        let (result, measured) = fitted.map_err(|e| e.about_some(subject))?;
         metrics.extend(measured.into_iter().map(|metric| (question, metric)));
-        answers.push(answer);
+        results.push(result);
     }
     run.keep_warnings_of_machine();
-    let record = fit_record(spec, &answers, run);
-    Ok(Outcome { answers, decide: spec.decide.clone(), metrics, run: record })
+    let record = fit_record(spec, &results, run);
+    Ok(Outcome { results, decide: spec.decide.clone(), metrics, run: record })
 }
 
 /// The facts that are known once every question is fitted, whether or not the run is published.
-fn fit_record(spec: &PipelineSpec, answers: &[QuestionResult], run: &Run) -> RunRecord {
-    let rows = |count: fn(&Frame) -> u64| answers.iter().map(|a| count(&a.frame)).sum();
+fn fit_record(spec: &PipelineSpec, results: &[QuestionResult], run: &Run) -> RunRecord {
+    let rows = |count: fn(&Frame) -> u64| results.iter().map(|a| count(&a.frame)).sum();
     RunRecord {
         seed: spec.seed,
         rows_read: rows(|f| f.rows_read),
         rows_used: rows(Frame::rows_used),
         rows_rejected: rows(Frame::rows_rejected),
-        device: answers.first().map(|a| a.fitted.device.clone()).unwrap_or_default(),
-        converged: answers.iter().all(|a| a.fitted.stop.converged),
+        device: results.first().map(|a| a.fitted.device.clone()).unwrap_or_default(),
+        converged: results.iter().all(|a| a.fitted.stop.converged),
         warnings: run.warnings().to_vec(),
         ..RunRecord::default()
     }

@@ -135,17 +135,17 @@ async fn accuracy_and_tally_are_those_of_the_labels_however_ties_fall_in_a_quest
         folder.path().display()
     ));
     let outcome = fitted(&spec, &mut Run::new(spec.seed)).await;
-    assert_eq!(outcome.answers.len(), 2);
+    assert_eq!(outcome.results.len(), 2);
     let table = find_table("labels").unwrap();
-    for (question, answer) in outcome.answers.iter().enumerate() {
+    for (question, result) in outcome.results.iter().enumerate() {
         let columns = table.rows(&outcome, question, 0..64).unwrap();
         let labels: Vec<String> =
             (0..64).map(|i| array_value_to_string(&columns[1], i).unwrap()).collect();
         let given = |class: &str| labels.iter().filter(|label| *label == class).count();
         let (x, y) = (given("x"), given("y"));
         assert!(x > 0 && y > 0, "{labels:?}");
-        assert_eq!(answer.tally.of_class, [x as u64, y as u64]);
-        assert_eq!(answer.tally.tied, 64);
+        assert_eq!(result.tally.of_class, [x as u64, y as u64]);
+        assert_eq!(result.tally.tied, 64);
         let is_accuracy = |of: usize, metric: &Metric| of == question && metric.name == "accuracy";
         let accuracy = outcome.metrics.iter().find(|(of, metric)| is_accuracy(*of, metric));
         assert_eq!(accuracy.unwrap().1.value, Some(x as f64 / 64.0));

@@ -45,7 +45,7 @@ pub const MODEL_FILES: [&str; 2] = [DESCRIPTION, PARAMETERS];
 /// When the type of the classes cannot be cast to text.
 pub fn files(outcome: &Outcome) -> Result<Vec<(String, Vec<u8>)>> {
     let mut files = Vec::new();
-    for (n, QuestionResult { frame, fitted, .. }) in outcome.answers.iter().enumerate() {
+    for (n, QuestionResult { frame, fitted, .. }) in outcome.results.iter().enumerate() {
         let Some(trained) = &fitted.model else { continue };
         let folder =
             if frame.question.is_some() { format!("model/{n}") } else { "model".to_owned() };

@@ -33,8 +33,8 @@ impl OutcomeTable for AnnotatorsTable {
         COLUMNS
     }
 
-    fn units(&self, answer: &QuestionResult) -> usize {
-        answer.frame.annotators.len()
+    fn units(&self, result: &QuestionResult) -> usize {
+        result.frame.annotators.len()
     }
 
     fn rows(
@@ -43,7 +43,7 @@ impl OutcomeTable for AnnotatorsTable {
         question: usize,
         units: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
-        let QuestionResult { frame, fitted, .. } = &outcome.answers[question];
+        let QuestionResult { frame, fitted, .. } = &outcome.results[question];
         let report = &fitted.report;
         let n_annotations =
             units.clone().map(|r| i64::from(frame.annotations.rows_of_annotator(r)));

@@ -26,8 +26,8 @@ impl OutcomeTable for ClassesTable {
         COLUMNS
     }
 
-    fn units(&self, answer: &QuestionResult) -> usize {
-        answer.frame.annotations.dims().classes
+    fn units(&self, result: &QuestionResult) -> usize {
+        result.frame.annotations.dims().classes
     }
 
     fn rows(
@@ -36,7 +36,7 @@ impl OutcomeTable for ClassesTable {
         question: usize,
         units: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
-        let QuestionResult { frame, fitted, .. } = &outcome.answers[question];
+        let QuestionResult { frame, fitted, .. } = &outcome.results[question];
         let prior = |k: usize| fitted.report.prior.as_ref().map(|p| p[k]);
         Ok(vec![
             frame.labels.range(units.clone()),

@@ -61,15 +61,15 @@ impl OutcomeTable for ConfusionMatricesTable {
     }
 
     /// A unit is the row of a class: first those of the common matrix, then those of each annotator.
-    fn units(&self, answer: &QuestionResult) -> usize {
-        let report = &answer.fitted.report;
-        let annotators = report.confusion.as_ref().map_or(0, |_| answer.frame.annotators.len());
+    fn units(&self, result: &QuestionResult) -> usize {
+        let report = &result.fitted.report;
+        let annotators = report.confusion.as_ref().map_or(0, |_| result.frame.annotators.len());
         let matrices = annotators + usize::from(report.common.is_some());
-        matrices * answer.frame.annotations.dims().classes
+        matrices * result.frame.annotations.dims().classes
     }
 
-    fn rows_per_unit(&self, answer: &QuestionResult) -> usize {
-        answer.frame.annotations.dims().labels
+    fn rows_per_unit(&self, result: &QuestionResult) -> usize {
+        result.frame.annotations.dims().labels
     }
 
     /// A matrix of no more rows than a batch is not cut, so that time follows the rows and not the units, most of which
@@ -77,10 +77,10 @@ impl OutcomeTable for ConfusionMatricesTable {
     ///
     /// A class counts as observed from an expected count of 0.5 on, and an annotator's expected counts sum to the weights
     /// of the annotations: at most twice as many classes as the total weight are observed.
-    fn unit_spans<'a>(&self, answer: &'a QuestionResult) -> Option<UnitSpans<'a>> {
-        let (a, report) = (&answer.frame.annotations, &answer.fitted.report);
+    fn unit_spans<'a>(&self, result: &'a QuestionResult) -> Option<UnitSpans<'a>> {
+        let (a, report) = (&result.frame.annotations, &result.fitted.report);
         let (dims, common) = (a.dims(), usize::from(report.common.is_some()));
-        let (room, weights) = (rows_of_batch(longest_row(&answer.frame)), OnceLock::new());
+        let (room, weights) = (rows_of_batch(longest_row(&result.frame)), OnceLock::new());
         let whole = UnitSpan { units: dims.classes, rows: dims.classes * dims.labels };
         Some(Box::new(move |unit| {
             let (matrix, class) = (unit / dims.classes, unit % dims.classes);
@@ -110,21 +110,21 @@ impl OutcomeTable for ConfusionMatricesTable {
         question: usize,
         units: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
-        let answer = &outcome.answers[question];
+        let result = &outcome.results[question];
         let mut cells = CellRows::default();
-        let common = usize::from(answer.fitted.report.common.is_some());
-        let n = answer.frame.annotations.dims().classes.max(1);
+        let common = usize::from(result.fitted.report.common.is_some());
+        let n = result.frame.annotations.dims().classes.max(1);
         for matrix in units.start / n..units.end.div_ceil(n) {
             let first = matrix * n;
             let classes = units.start.max(first) - first..units.end.min(first + n) - first;
             match matrix.checked_sub(common) {
-                Some(r) => cells.add(answer, r, classes),
-                None => cells.add_common(answer, classes),
+                Some(r) => cells.add(result, r, classes),
+                None => cells.add_common(result, classes),
             }
         }
         let scope = |r: &Option<u32>| if r.is_some() { "annotator" } else { "common" };
         let scopes = cells.annotator.iter().map(scope).collect::<Vec<_>>();
-        let (annotators, labels) = (&answer.frame.annotators, &answer.frame.labels);
+        let (annotators, labels) = (&result.frame.annotators, &result.frame.labels);
         Ok(vec![
             Arc::new(StringArray::from_iter_values(scopes)),
             annotators.rows(cells.annotator.into_iter())?,
@@ -141,7 +141,7 @@ fn weights_of_annotators(a: &Annotations) -> Vec<f64> {
     let dims = a.dims();
     let rows = (0..dims.annotators).map(|r| a.rows_of_annotator(r));
     let n_rows: usize = rows.clone().map(|n| n as usize).sum();
-    // No answers were merged, and none has a weight of its own.
+    // No results were merged, and none has a weight of its own.
     if n_rows == a.len() && a.range(0..dims.instances).weights.is_ones() {
         return rows.map(f64::from).collect();
     }
@@ -166,9 +166,9 @@ fn has_observed(confusion: &Confusion, a: &Annotations, r: usize, k: usize) -> b
 
 impl CellRows {
     /// Adds the rows of some classes of the matrix that all annotators share.
-    fn add_common(&mut self, answer: &QuestionResult, classes: Range<usize>) {
-        let n = answer.frame.annotations.dims().labels;
-        let Some(common) = &answer.fitted.report.common else { return };
+    fn add_common(&mut self, result: &QuestionResult, classes: Range<usize>) {
+        let n = result.frame.annotations.dims().labels;
+        let Some(common) = &result.fitted.report.common else { return };
         for cell in classes.start * n..classes.end * n {
             self.annotator.push(None);
             self.class.push(Some((cell / n) as u32));
@@ -179,9 +179,9 @@ impl CellRows {
     }
 
     /// Adds the rows of some classes of the matrix of annotator `r`.
-    fn add(&mut self, answer: &QuestionResult, r: usize, classes: Range<usize>) {
-        let a = &answer.frame.annotations;
-        let Some(confusion) = &answer.fitted.report.confusion else { return };
+    fn add(&mut self, result: &QuestionResult, r: usize, classes: Range<usize>) {
+        let a = &result.frame.annotations;
+        let Some(confusion) = &result.fitted.report.confusion else { return };
         let is_whole = is_whole(a, r);
         let mut own = a.labels_of(r).iter().map(|l| *l as usize).zip(a.columns_of(r)).peekable();
         self.columns.clear();
@@ -262,7 +262,7 @@ mod tests {
         let frame = frame_of(ids, annotations);
         let tie_seed = TieSeed::of(&frame, 0);
         Outcome {
-            answers: vec![QuestionResult { frame, fitted, tie_seed, tally: Tally::default() }],
+            results: vec![QuestionResult { frame, fitted, tie_seed, tally: Tally::default() }],
             decide: DecideSpec::default(),
             metrics: Vec::new(),
             run: RunRecord::default(),
@@ -274,7 +274,7 @@ mod tests {
 
     /// The rows of whole matrices, one after the other.
     fn wanted(outcome: &Outcome) -> Vec<CellRow> {
-        let QuestionResult { frame, fitted, .. } = &outcome.answers[0];
+        let QuestionResult { frame, fitted, .. } = &outcome.results[0];
         let (a, report) = (&frame.annotations, &fitted.report);
         let (common, confusion) =
             (report.common.as_ref().unwrap(), report.confusion.as_ref().unwrap());
@@ -365,8 +365,8 @@ mod tests {
     #[test]
     fn only_a_matrix_of_more_rows_than_a_batch_is_cut() {
         let outcome = outcome();
-        let answer = &outcome.answers[0];
-        let spans = ConfusionMatricesTable.unit_spans(answer).unwrap();
+        let result = &outcome.results[0];
+        let spans = ConfusionMatricesTable.unit_spans(result).unwrap();
         let span = |matrix: usize| spans(matrix * CLASSES);
         let row = UnitSpan { units: 1, rows: CLASSES };
         assert_eq!([span(0), span(1)], [row, row], "the common matrix, and a whole one");
@@ -378,7 +378,7 @@ mod tests {
         assert_eq!(span(4), UnitSpan { units, rows: (units - 5) * 95 });
         let rest = CLASSES - units;
         assert_eq!(spans(4 * CLASSES + units), UnitSpan { units: rest, rows: rest * 95 });
-        let total = ConfusionMatricesTable.units(answer);
+        let total = ConfusionMatricesTable.units(result);
         assert_eq!(total, (1 + ANNOTATIONS.len()) * CLASSES);
     }
 }

@@ -56,8 +56,8 @@ pub(super) struct UnitRows<'a> {
 }
 
 impl<'a> UnitRows<'a> {
-    pub(super) fn of(table: &dyn OutcomeTable, answer: &'a QuestionResult) -> Self {
-        Self { most: table.rows_per_unit(answer).max(1), spans: table.unit_spans(answer) }
+    pub(super) fn of(table: &dyn OutcomeTable, result: &'a QuestionResult) -> Self {
+        Self { most: table.rows_per_unit(result).max(1), spans: table.unit_spans(result) }
     }
 
     /// The rows of the span that begins at a unit.
@@ -88,7 +88,7 @@ impl<'a> UnitRows<'a> {
 impl RowBytes {
     /// The bytes of a row in the tables of all questions.
     pub(super) fn of(outcome: &Outcome) -> Self {
-        Self::of_frames(outcome.answers.iter().map(|answer| &answer.frame))
+        Self::of_frames(outcome.results.iter().map(|result| &result.frame))
     }
 
     fn of_frames<'a>(frames: impl Iterator<Item = &'a Frame> + Clone) -> Self {
@@ -139,10 +139,10 @@ pub(super) fn cut(
     rows: &[UnitRows<'_>],
     part_rows: usize,
 ) -> Vec<Vec<Chunk>> {
-    let questions = if table.is_about_the_run() { 1 } else { outcome.answers.len() };
+    let questions = if table.is_about_the_run() { 1 } else { outcome.results.len() };
     let (mut parts, mut open, mut room) = (Vec::new(), Vec::new(), part_rows);
     for (question, rows) in rows.iter().enumerate().take(questions) {
-        let units = table.units(&outcome.answers[question]);
+        let units = table.units(&outcome.results[question]);
         let mut start = 0;
         while start < units {
             if room < rows.of_span(start) && !open.is_empty() {

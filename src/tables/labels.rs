@@ -33,8 +33,8 @@ impl OutcomeTable for LabelsTable {
         COLUMNS
     }
 
-    fn units(&self, answer: &QuestionResult) -> usize {
-        answer.frame.instances.len()
+    fn units(&self, result: &QuestionResult) -> usize {
+        result.frame.instances.len()
     }
 
     fn rows(
@@ -43,7 +43,7 @@ impl OutcomeTable for LabelsTable {
         question: usize,
         units: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
-        let QuestionResult { frame, fitted, tie_seed, .. } = &outcome.answers[question];
+        let QuestionResult { frame, fitted, tie_seed, .. } = &outcome.results[question];
         let a = &frame.annotations;
         let decided: Vec<_> =
             units.clone().map(|i| outcome.decide.decide(a, fitted, *tie_seed, i)).collect();

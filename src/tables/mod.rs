@@ -52,7 +52,7 @@ pub struct QuestionResult {
 /// Everything that tables are computed from.
 pub struct Outcome {
     /// One for each question.
-    pub answers: Vec<QuestionResult>,
+    pub results: Vec<QuestionResult>,
     /// How posteriors become labels.
     pub decide: DecideSpec,
     /// Scores against gold: (question, metric).
@@ -65,7 +65,7 @@ impl Outcome {
     /// The tally over all questions, without the counts of each class: the classes differ by question.
     #[must_use]
     pub fn tally(&self) -> Tally {
-        self.answers.iter().fold(Tally::default(), |all, answer| all.and(&answer.tally))
+        self.results.iter().fold(Tally::default(), |all, result| all.and(&result.tally))
     }
 }
 
@@ -128,7 +128,7 @@ pub trait OutcomeTable: Sync {
     /// Its columns, without `question`.
     fn columns(&self) -> &'static [Column];
     /// The number of units (instances, annotators, rows of matrices) of a question that its rows are computed from.
-    fn units(&self, answer: &QuestionResult) -> usize;
+    fn units(&self, result: &QuestionResult) -> usize;
     /// The most rows of a unit.
     fn rows_per_unit(&self, _answer: &QuestionResult) -> usize {
         1
@@ -219,7 +219,7 @@ impl<'a> FilledTable<'a> {
         row_bytes: RowBytes,
     ) -> Self {
         let rows: Vec<UnitRows<'a>> =
-            outcome.answers.iter().map(|answer| UnitRows::of(table, answer)).collect();
+            outcome.results.iter().map(|result| UnitRows::of(table, result)).collect();
         let parts = cut(table, outcome, &rows, row_bytes.rows_of_part());
         let (schema, batch_rows) = (schema_of(table, outcome), row_bytes.rows_of_batch());
         Self { table, outcome, schema, rows, parts, batch_rows }
@@ -235,10 +235,10 @@ impl<'a> FilledTable<'a> {
 
     fn batch(&self, chunk: &Chunk, units: Range<usize>) -> Result<RecordBatch> {
         let mut arrays = self.table.rows(self.outcome, chunk.question, units.clone())?;
-        let answer = &self.outcome.answers[chunk.question];
-        if let (Some(own), false) = (&answer.frame.question, self.table.is_about_the_run()) {
+        let result = &self.outcome.results[chunk.question];
+        if let (Some(own), false) = (&result.frame.question, self.table.is_about_the_run()) {
             let rows = arrays.first().map_or(0, Array::len);
-            let questions = match self.table.questions(answer, units)? {
+            let questions = match self.table.questions(result, units)? {
                 Some(questions) => questions,
                 None => own.rows(std::iter::repeat_n(Some(0), rows))?,
             };
@@ -276,7 +276,7 @@ impl Table for FilledTable<'_> {
 
     fn is_distinct(&self, column: &str) -> bool {
         let one_row_each =
-            || self.outcome.answers.iter().all(|answer| self.table.rows_per_unit(answer) == 1);
+            || self.outcome.results.iter().all(|result| self.table.rows_per_unit(result) == 1);
         self.table.columns().iter().any(|c| {
             c.name == column
                 && match c.kind {
@@ -313,7 +313,7 @@ pub(crate) fn fields<'a>(
 
 /// The table's schema for the types of ids and labels that were read.
 fn schema_of(table: &dyn OutcomeTable, outcome: &Outcome) -> SchemaRef {
-    let frame = &outcome.answers[0].frame;
+    let frame = &outcome.results[0].frame;
     let types = IdTypes {
         instance: frame.instances.values().data_type(),
         annotator: frame.annotators.values().data_type(),

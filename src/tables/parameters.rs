@@ -48,13 +48,13 @@ impl OutcomeTable for ParametersTable {
         self.columns
     }
 
-    fn units(&self, answer: &QuestionResult) -> usize {
-        let any = !(self.named)(&answer.fitted.report).is_empty();
-        if any { (self.ids)(&answer.frame).len() } else { 0 }
+    fn units(&self, result: &QuestionResult) -> usize {
+        let any = !(self.named)(&result.fitted.report).is_empty();
+        if any { (self.ids)(&result.frame).len() } else { 0 }
     }
 
-    fn rows_per_unit(&self, answer: &QuestionResult) -> usize {
-        (self.named)(&answer.fitted.report).len()
+    fn rows_per_unit(&self, result: &QuestionResult) -> usize {
+        (self.named)(&result.fitted.report).len()
     }
 
     /// A unit whose value is NaN does not have the parameter, and gets no row.
@@ -64,7 +64,7 @@ impl OutcomeTable for ParametersTable {
         question: usize,
         units: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
-        let QuestionResult { frame, fitted, .. } = &outcome.answers[question];
+        let QuestionResult { frame, fitted, .. } = &outcome.results[question];
         let named = (self.named)(&fitted.report);
         let of_unit = |unit: usize| named.iter().map(move |(name, v)| (unit, name, v[unit]));
         let known = || units.clone().flat_map(of_unit).filter(|(.., value)| !value.is_nan());

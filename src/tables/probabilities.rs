@@ -45,9 +45,9 @@ pub(super) static POSTERIORS: ProbabilitiesTable = ProbabilitiesTable {
             "posterior probability of the class; an instance's rows sum to 1",
         ),
     ],
-    ids: |answer| Some(&answer.frame.instances),
-    extend_with_row: |answer, i, values| answer.fitted.posterior.extend_with_row(i, values),
-    is_known: |answer, i| answer.frame.annotations.has_evidence(i),
+    ids: |result| Some(&result.frame.instances),
+    extend_with_row: |result, i, values| result.fitted.posterior.extend_with_row(i, values),
+    is_known: |result, i| result.frame.annotations.has_evidence(i),
 };
 
 pub(super) static PREDICTIONS: ProbabilitiesTable = ProbabilitiesTable {
@@ -57,12 +57,12 @@ pub(super) static PREDICTIONS: ProbabilitiesTable = ProbabilitiesTable {
         CLASS,
         column("probability", REAL, "P(class given features); an instance's rows sum to 1"),
     ],
-    ids: |answer| {
-        let described = answer.frame.described.as_ref()?;
-        answer.fitted.predictions.as_ref().map(|_| &described.features.ids)
+    ids: |result| {
+        let described = result.frame.described.as_ref()?;
+        result.fitted.predictions.as_ref().map(|_| &described.features.ids)
     },
-    extend_with_row: |answer, i, values| {
-        if let Some(predictions) = &answer.fitted.predictions {
+    extend_with_row: |result, i, values| {
+        if let Some(predictions) = &result.fitted.predictions {
             values.extend_from_slice(predictions.row(i));
         }
     },
@@ -78,12 +78,12 @@ impl OutcomeTable for ProbabilitiesTable {
         self.columns
     }
 
-    fn units(&self, answer: &QuestionResult) -> usize {
-        (self.ids)(answer).map_or(0, Ids::len)
+    fn units(&self, result: &QuestionResult) -> usize {
+        (self.ids)(result).map_or(0, Ids::len)
     }
 
-    fn rows_per_unit(&self, answer: &QuestionResult) -> usize {
-        answer.fitted.posterior.n_classes()
+    fn rows_per_unit(&self, result: &QuestionResult) -> usize {
+        result.fitted.posterior.n_classes()
     }
 
     fn rows(
@@ -92,14 +92,14 @@ impl OutcomeTable for ProbabilitiesTable {
         question: usize,
         units: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
-        let answer = &outcome.answers[question];
-        let Some(ids) = (self.ids)(answer) else {
+        let result = &outcome.results[question];
+        let Some(ids) = (self.ids)(result) else {
             return Ok(super::no_rows(self, outcome));
         };
-        let known: Vec<usize> = units.filter(|unit| (self.is_known)(answer, *unit)).collect();
-        let mut values = Vec::with_capacity(known.len() * answer.fitted.posterior.n_classes());
-        known.iter().for_each(|unit| (self.extend_with_row)(answer, *unit, &mut values));
-        let frame = &answer.frame;
+        let known: Vec<usize> = units.filter(|unit| (self.is_known)(result, *unit)).collect();
+        let mut values = Vec::with_capacity(known.len() * result.fitted.posterior.n_classes());
+        known.iter().for_each(|unit| (self.extend_with_row)(result, *unit, &mut values));
+        let frame = &result.frame;
         let id_type = frame.instances.values().data_type();
         arrays(known.into_iter(), values, (ids, id_type), &frame.labels)
     }

@@ -32,8 +32,8 @@ impl OutcomeTable for RejectsTable {
         &COLUMNS
     }
 
-    fn units(&self, answer: &QuestionResult) -> usize {
-        answer.frame.all_rejects().map(|rejects| rejects.iter().count()).sum()
+    fn units(&self, result: &QuestionResult) -> usize {
+        result.frame.all_rejects().map(|rejects| rejects.iter().count()).sum()
     }
 
     fn rows(
@@ -42,7 +42,7 @@ impl OutcomeTable for RejectsTable {
         question: usize,
         units: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
-        let all = outcome.answers[question].frame.all_rejects().flat_map(Rejects::iter);
+        let all = outcome.results[question].frame.all_rejects().flat_map(Rejects::iter);
         let rows: Vec<_> = all.skip(units.start).take(units.len()).collect();
         let mut values = ListBuilder::new(StringBuilder::new());
         for (_, _, offenders) in &rows {
@@ -55,10 +55,10 @@ impl OutcomeTable for RejectsTable {
         ])
     }
 
-    fn questions(&self, answer: &QuestionResult, units: Range<usize>) -> Result<Option<ArrayRef>> {
-        let Some(own) = &answer.frame.question else { return Ok(None) };
-        let left_out = answer.frame.left_out.iter().map(|question| &question.question);
-        let of_rows = std::iter::once(own).chain(left_out).zip(answer.frame.all_rejects());
+    fn questions(&self, result: &QuestionResult, units: Range<usize>) -> Result<Option<ArrayRef>> {
+        let Some(own) = &result.frame.question else { return Ok(None) };
+        let left_out = result.frame.left_out.iter().map(|question| &question.question);
+        let of_rows = std::iter::once(own).chain(left_out).zip(result.frame.all_rejects());
         let of_rows = of_rows.flat_map(|(question, all)| all.iter().map(move |_| question));
         let values = of_rows.skip(units.start).take(units.len());
         let values: Vec<&dyn Array> = values.map(|question| question.values().as_ref()).collect();

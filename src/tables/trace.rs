@@ -28,8 +28,8 @@ impl OutcomeTable for TraceTable {
         COLUMNS
     }
 
-    fn units(&self, answer: &QuestionResult) -> usize {
-        answer.fitted.trace.len()
+    fn units(&self, result: &QuestionResult) -> usize {
+        result.fitted.trace.len()
     }
 
     fn rows(
@@ -38,7 +38,7 @@ impl OutcomeTable for TraceTable {
         question: usize,
         units: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
-        let rows = &outcome.answers[question].fitted.trace[units];
+        let rows = &outcome.results[question].fitted.trace[units];
         Ok(vec![
             Arc::new(StringArray::from_iter_values(rows.iter().map(|r| &r.phase))),
             Arc::new(Int64Array::from_iter_values(rows.iter().map(|r| i64::from(r.step)))),

@@ -56,7 +56,7 @@ impl Grouped {
         let mut work = Vec::with_capacity(bounds.len());
         for ((range, bounds), (places, counts)) in bounds.windows(2).enumerate().zip(places) {
             let range_rows = bounds[0]..bounds[1];
-            work.push(Scatter {
+            work.push(RangeSort {
                 first: range * width,
                 instance: &partitioned.instance[range_rows.clone()],
                 column: &partitioned.column[range_rows.clone()],
@@ -69,13 +69,13 @@ impl Grouped {
                 weights: weights_left.split_off_mut(..range_rows.len()).unwrap_or_default(),
             });
         }
-        work.into_par_iter().for_each(Scatter::run);
+        work.into_par_iter().for_each(RangeSort::run);
         Self { offsets, columns, weights, rows_of_instance }
     }
 }
 
 /// Sorts the rows of one range by instance.
-struct Scatter<'a> {
+struct RangeSort<'a> {
     /// The first instance of the range.
     first: usize,
     instance: &'a [u32],
@@ -83,14 +83,14 @@ struct Scatter<'a> {
     weight: &'a [f64],
     /// The number of rows in the ranges before it.
     start: usize,
-    /// Where the rows of each instance begin; after [`Scatter::run`], where they end.
+    /// Where the rows of each instance begin; after [`RangeSort::run`], where they end.
     places: &'a mut [usize],
     counts: &'a mut [u32],
     columns: &'a mut [u32],
     weights: &'a mut [f64],
 }
 
-impl Scatter<'_> {
+impl RangeSort<'_> {
     fn run(self) {
         let local = |i: u32| i as usize - self.first;
         self.instance.iter().for_each(|i| self.counts[local(*i)] += 1);

@@ -20,7 +20,7 @@ pub struct Points {
     orders: OnceLock<Vec<Vec<u32>>>,
 }
 
-/// What the targets of [`Points`] are.
+/// The kind of the targets of [`Points`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TargetKind {
     /// The distribution of the point's class.

@@ -144,12 +144,13 @@ impl EmSteps for Glad {
         for (i, b) in b.iter().enumerate() {
             for (r, _, weight) in a.triples_of(i) {
                 let (sum, weights) = &mut right[r as usize];
-                *sum += weight * sigmoid(ability[r as usize] * exp(*b));
+                *sum += weight * sigmoid(ability[r as usize] * clamped_exp(*b));
                 *weights += weight;
             }
         }
         let has_any = |i: usize| !a.columns_of_instance(i).is_empty();
-        let difficulty = |(i, b): (usize, &f64)| if has_any(i) { exp(-b) } else { f64::NAN };
+        let difficulty =
+            |(i, b): (usize, &f64)| if has_any(i) { clamped_exp(-b) } else { f64::NAN };
         let difficulties = b.iter().enumerate().map(difficulty).collect();
         Report {
             skill: right.iter().map(|(sum, weights)| sum / weights).collect(),
@@ -166,7 +167,7 @@ impl EmSteps for Glad {
 }
 
 /// exp(b) or exp(-b), of the clamped b.
-fn exp(b: f64) -> f64 {
+fn clamped_exp(b: f64) -> f64 {
     b.clamp(-MAX_LOG_INVERSE_DIFFICULTY, MAX_LOG_INVERSE_DIFFICULTY).exp()
 }
 
@@ -191,7 +192,7 @@ impl<'a> Likelihood<'a> {
     fn new(a: &Annotations, x: &'a [f64]) -> Self {
         let (ability, b) = x.split_at(a.dims().annotators);
         let wrong_labels = a.dims().labels.saturating_sub(1).max(1) as f64;
-        let inverse_difficulty = b.iter().map(|b| exp(*b)).collect();
+        let inverse_difficulty = b.iter().map(|b| clamped_exp(*b)).collect();
         Self { ability, inverse_difficulty, ln_wrong_labels: wrong_labels.ln() }
     }
 }
@@ -224,7 +225,7 @@ impl<'a> MStepObjective<'a> {
     fn value(&mut self, x: &[f64], gradient: &mut [f64]) -> f64 {
         let Self { a, t, inverse_difficulty } = self;
         let (ability, b) = x.split_at(a.dims().annotators);
-        inverse_difficulty.iter_mut().zip(b).for_each(|(exp_b, b)| *exp_b = exp(*b));
+        inverse_difficulty.iter_mut().zip(b).for_each(|(exp_b, b)| *exp_b = clamped_exp(*b));
         let (of_ability, of_b) = gradient.split_at_mut(ability.len());
         let right = |i: usize, label: u32| t.row(i).get(label as usize).copied().unwrap_or(0.0);
         let blocks = of_b.par_chunks_mut(ITEMS_PER_BLOCK).enumerate();

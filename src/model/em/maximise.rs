@@ -28,7 +28,7 @@ pub(crate) struct Optimum<P> {
 const MIN_GAIN: f64 = 1e-9;
 
 /// The best run of the loop from all starts, with the parameters that an M-step estimates from its posterior; and the
-/// steps of all runs. Of starts whose objectives are equal, within the tolerance of the loop, the earliest counts.
+/// steps of all runs. Of starts whose objectives are equal, within the tolerance of the loop, the earliest is kept.
 ///
 /// # Why
 /// The objective of a solution with exchanged classes is the same but for rounding, and two runs to one optimum end
@@ -80,7 +80,7 @@ fn run_em<E: EmSteps>(
 ) -> Result<(Optimum<E::Params>, Vec<TraceRow>)> {
     let phase = if attempt == 0 { "em".to_owned() } else { format!("restart {attempt}") };
     let rule = steps.stop();
-    let standstill = rule.tol * a.len() as f64;
+    let min_change = rule.tol * a.len() as f64;
     let mut state = match resumed {
         Some(state) => {
             steps.count(a, &state.posterior, &mut params);
@@ -101,7 +101,7 @@ fn run_em<E: EmSteps>(
         run.progress.at(u64::from(step), &format!("objective {objective:.3}"));
         state.trace.push(TraceRow { phase: phase.clone(), step, objective, change, seconds });
         state.maximised = Some(maximised);
-        let stands_still = change.is_some_and(|c| c.abs() < standstill);
+        let stands_still = change.is_some_and(|c| c.abs() < min_change);
         state.converged = stands_still && !steps.is_in_training(&params);
         if attempt == 0 {
             steps.checkpoint(&state, &params)?;

@@ -76,7 +76,7 @@ impl Spec for OneCoin {
 pub struct Params {
     prior: Vec<f64>,
     columns: ColumnModel,
-    estimator: Tied,
+    estimator: SharedAccuracy,
 }
 
 impl EmSteps for OneCoin {
@@ -86,7 +86,8 @@ impl EmSteps for OneCoin {
         let n_classes = a.dims().classes;
         let prior = vec![1.0 / n_classes.max(1) as f64; n_classes];
         let n_labels = a.dims().labels;
-        let estimator = Tied { right: self.prior_right, wrong: self.prior_wrong, n_labels };
+        let estimator =
+            SharedAccuracy { right: self.prior_right, wrong: self.prior_wrong, n_labels };
         Params { prior, columns: ColumnModel::new(a), estimator }
     }
 
@@ -141,13 +142,13 @@ impl EmSteps for OneCoin {
 }
 
 /// Estimates one accuracy per annotator, which all classes share.
-pub(super) struct Tied {
+pub(super) struct SharedAccuracy {
     pub(super) right: f64,
     pub(super) wrong: f64,
     pub(super) n_labels: usize,
 }
 
-impl Tied {
+impl SharedAccuracy {
     /// The accuracy from the expected counts of an annotator's columns, `[class]` each.
     fn skill<'a>(&self, labels: &[u32], columns: impl Iterator<Item = &'a [f64]>) -> f64 {
         let (mut right, mut all) = (0.0, 0.0);
@@ -183,7 +184,7 @@ impl Tied {
     }
 }
 
-impl Estimator for Tied {
+impl Estimator for SharedAccuracy {
     fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
         let Annotator { labels, n_classes: n } = annotator;
         let skill = self.skill(labels, cells.chunks_exact(stride(n)).map(|cells| &cells[..n]));

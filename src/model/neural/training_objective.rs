@@ -11,7 +11,7 @@ use super::train::spec::{Reduction, TrainSpec};
 use super::train::state::TrainState;
 use crate::frame::{Annotations, Dims};
 
-/// What the training loop trains.
+/// The loss of a model, with the acts of its training and its reports, for the training loop.
 pub trait TrainingObjective {
     /// The default divisor of the annotations' losses; `None` if the loss is not a sum over annotations.
     const REDUCTION: Option<Reduction>;

@@ -118,7 +118,7 @@ impl ParquetSink {
         }
         Err(Error::store("the manifest of a run whose files are missing cannot be replaced")
             .at(self.text(&folder))
-            .found("the store refuses a put on condition of the version that it has just told")
+            .found("the store refuses a conditional put with the version that it has just returned")
             .help(format!(
                 "remove the run's folder, or publish to another {}",
                 job.command.place_of_sink()

@@ -109,13 +109,15 @@ pub(super) fn exp_all(logs: &mut [f64]) {
 const LN_2_HIGH: f64 = 6.931_471_803_691_238e-1;
 const LN_2_LOW: f64 = 1.908_214_929_270_587_7e-10;
 
+/// 2^52 + 2^51: adding and then subtracting it rounds to an integer, and an integer n below 2^51 in its low bits makes it
+/// larger by n.
+const INTEGERS: f64 = 6_755_399_441_055_744.0;
+
 /// The exponential of a number of at most 0, to two units in the last place; 0 for a number of at most -708, where the
 /// result comes close to the least normal number. It is a polynomial because the compiler vectorises that, but not a
 /// call of the math library. It uses fused multiply-add, which rounds the same on every processor.
 #[inline(always)]
 fn exp(x: f64) -> f64 {
-    /// 1.5 * 2^52: adding and then subtracting this number rounds to an integer.
-    const ROUND: f64 = 6_755_399_441_055_744.0;
     /// The minimax polynomial of degree 11 of the exponential for |x| <= ln(2) / 2 (relative error 1.3e-17), from the
     /// highest power down; the last two coefficients are those of 1 + x.
     const COEFFICIENTS: [f64; 12] = [
@@ -133,8 +135,8 @@ fn exp(x: f64) -> f64 {
         1.0,
     ];
     let x = if x > -708.0 { x } else { -708.0 };
-    let shifted = x.mul_add(std::f64::consts::LOG2_E, ROUND);
-    let power = shifted - ROUND;
+    let shifted = x.mul_add(std::f64::consts::LOG2_E, INTEGERS);
+    let power = shifted - INTEGERS;
     let rest = power.mul_add(-LN_2_LOW, power.mul_add(-LN_2_HIGH, x));
     let mut value = COEFFICIENTS[0];
     for coefficient in &COEFFICIENTS[1..] {
@@ -159,8 +161,6 @@ pub(super) fn ln_ratio(x: f64, y: f64) -> f64 {
     /// The difference of the bits of two numbers is about 2^52 times the binary logarithm of their ratio. Half of 2^52
     /// rounds it to an integer exponent; the rest keeps exponents from being negative.
     const ROUND: u64 = (1100 << 52) + (1 << 51);
-    /// 2^52 + 2^51: an integer n below 2^51 in the low bits of this number makes it larger by n.
-    const MAGIC: f64 = 6_755_399_441_055_744.0;
     /// The minimax polynomial of degree 6 in z^2 of (atanh(z) / z - 1) / z^2 for |z| <= 0.2005 (relative error of the
     /// logarithm 1.8e-17), from the highest power down.
     const COEFFICIENTS: [f64; 7] = [
@@ -173,7 +173,7 @@ pub(super) fn ln_ratio(x: f64, y: f64) -> f64 {
         0.333_333_333_333_354_13,
     ];
     let exponent = x.to_bits().wrapping_sub(y.to_bits()).wrapping_add(ROUND) >> 52;
-    let power = f64::from_bits(exponent | MAGIC.to_bits()) - MAGIC - 1100.0;
+    let power = f64::from_bits(exponent | INTEGERS.to_bits()) - INTEGERS - 1100.0;
     let mantissa = f64::from_bits(x.to_bits().wrapping_sub(exponent.wrapping_sub(1100) << 52));
     let z = (mantissa - y) / (mantissa + y);
     let square = z * z;

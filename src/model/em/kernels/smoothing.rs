@@ -32,7 +32,7 @@ impl Estimator for Smoothing {
     ) -> f64 {
         let sums = unused;
         let mut log_prior = 0.0;
-        if self.has_prior() {
+        if self.has_pseudo_counts() {
             sums.fill(0.0);
             let mut first = 0;
             for (label, end) in annotator.labels.iter().zip(ends) {
@@ -115,7 +115,7 @@ impl Smoothing {
     /// Whether the smoothed shares are the mode of a prior that is not flat. Pseudo-counts below the floor of counts are
     /// ignored.
     #[inline(always)]
-    fn has_prior(self) -> bool {
+    fn has_pseudo_counts(self) -> bool {
         self.everywhere >= MIN_PROBABILITY || self.diagonal >= MIN_PROBABILITY
     }
 
@@ -160,7 +160,7 @@ impl Smoothing {
     #[inline(always)]
     fn log_prior_of_singletons(&self, repeats: &[u32], n_classes: usize, cells: &[f64]) -> f64 {
         let mut log_prior = 0.0;
-        if self.has_prior() {
+        if self.has_pseudo_counts() {
             let (added, added_to_row) = (self.everywhere, self.added_to_row());
             for (counts, repeats) in cells.chunks_exact(n_classes.max(1)).zip(repeats) {
                 let of_cell =
@@ -215,7 +215,7 @@ fn smooth<const K: usize>(
     let lanes = stride(n);
     let sums = &mut sums[..lanes];
     let mut log_prior = 0.0;
-    if smoothing.has_prior() {
+    if smoothing.has_pseudo_counts() {
         sums.fill(0.0);
         for (cells, label) in cells.chunks_exact(lanes).zip(labels) {
             for k in 0..n {

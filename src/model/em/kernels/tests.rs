@@ -11,7 +11,7 @@ use crate::frame::{Annotations, Dims};
 use crate::model::confusion::Smoothing;
 use crate::model::em::dirichlet::Dirichlet;
 use crate::model::em::kernels::{ColumnModel, CountStrategy, Estimator};
-use crate::model::em::one_coin::Tied;
+use crate::model::em::one_coin::SharedAccuracy;
 use crate::model::numerics::{MIN_LIKELIHOOD, MIN_PROBABILITY};
 use crate::model::posterior::Posterior;
 use crate::testing::dense::{self, DenseModel, Rows};
@@ -206,7 +206,8 @@ fn every_strategy_weight_and_prior_gives_the_naive_posteriors() {
 #[test]
 fn every_strategy_gives_the_naive_posteriors_of_one_coin() {
     for (right, wrong) in [(0.0, 0.0), (2.0, 0.5)] {
-        let estimator = |a: &Annotations| Tied { right, wrong, n_labels: a.dims().labels };
+        let estimator =
+            |a: &Annotations| SharedAccuracy { right, wrong, n_labels: a.dims().labels };
         assert_naive(estimator, &dense::DenseOneCoin { right, wrong });
     }
 }

@@ -112,7 +112,7 @@ pub(super) fn add_products<S: Simd, const M: usize, const N: usize>(
     }
 }
 
-/// What the tests of products share.
+/// Cases for the tests of products.
 #[cfg(test)]
 pub(super) mod test_cases {
     use pulp::{Arch, Scalar128b, Scalar256b, Scalar512b, WithSimd};
