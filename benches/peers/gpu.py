@@ -73,6 +73,19 @@ COPY (SELECT 'i' || i.value AS instance_id, 'a' || ((i.value * {each} + j.value)
 FROM range(0, {instances}) AS i CROSS JOIN range(0, {each}) AS j) TO '{path}'
 """
 """Features near the centre of their class, and labels of which one in five is wrong; the same on every machine."""
+OF_MNIST = {
+    "annotations": """
+COPY (SELECT instance_id, 'a' || ((i * {each} + j.value) % {annotators}) AS annotator_id,
+    'c' || CASE WHEN (i * 7 + j.value * 3) % 5 = 0 THEN (class + 1) % 10 ELSE class END AS label
+FROM (SELECT instance_id, CAST(substr(instance_id, 6) AS BIGINT) AS i, CAST(label AS BIGINT) AS class FROM truth
+    WHERE split = 'train') AS images CROSS JOIN range(0, {each}) AS j WHERE i < {instances}) TO '{path}'
+""",
+    "features": """
+COPY (SELECT instance_id, arrow_cast(pixels, 'FixedSizeList(784, Float32)') AS features FROM images
+WHERE split = 'train' AND CAST(substr(instance_id, 6) AS BIGINT) < {instances}) TO '{path}'
+""",
+}
+"""The same labels for MNIST's first training images, whose names are their places."""
 TABLES = {
     "posteriors": "SELECT instance_id, class, probability FROM posteriors ORDER BY 1, 2",
     "predictions": "SELECT instance_id, class, probability FROM predictions ORDER BY 1, 2",
@@ -124,7 +137,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class AgreementCrowd:
+class FeatureCrowdSizes:
     """The sizes of a crowd with features."""
 
     instances: int
@@ -132,6 +145,13 @@ class AgreementCrowd:
     annotators: int
     classes: int
     each: int = 3
+    mnist: Path | None = None
+    """The folder of MNIST, whose images are the features; they are generated without."""
+
+    def of(self) -> str:
+        """What is learned, for a table."""
+        size = " x ".join(map(str, self.shape))
+        return f"{self.instances} images of {'MNIST' if self.mnist else size}"
 
 
 @dataclass(frozen=True)
@@ -151,22 +171,29 @@ class Labelmill:
         models = json.loads(self.call("models", "--json"))
         return [m["kind"] for m in models if "backbone" in m["parameters"]["properties"]]
 
-    def write(self, crowd: AgreementCrowd) -> tuple[Path, Path]:
+    def write(self, crowd: FeatureCrowdSizes) -> tuple[Path, Path]:
         """Writes the annotations and features of a crowd, unless an earlier run did."""
         name = f"{crowd.instances}-{math.prod(crowd.shape)}-{crowd.annotators}-{crowd.classes}"
+        name += "-mnist" if crowd.mnist else ""
         paths = self.folder / f"annotations-{name}.parquet", self.folder / f"features-{name}.parquet"
         if not all(path.exists() for path in paths):
+            queries, tables = [ANNOTATIONS, FEATURES], []
+            if crowd.mnist:
+                queries = [OF_MNIST["annotations"], OF_MNIST["features"]]
+                sources = {"truth": "truth.parquet", "images": "features.parquet"}
+                for name, file in sources.items():
+                    tables += ["--table", f"{name}={crowd.mnist / file}"]
             numbers = range(math.prod(crowd.shape))
             features = (FEATURE.format(by_class=12.9898 * (j + 1), by_instance=37.719 * j) for j in numbers)
             values = vars(crowd) | {"features": ", ".join(features)}
             # A file, because the query for images is longer than an argument may be.
             file = self.folder / "query.sql"
-            for query, path in zip((ANNOTATIONS, FEATURES), paths, strict=True):
+            for query, path in zip(queries, paths, strict=True):
                 file.write_text(query.format(**values, path=path))
-                self.call("sql", "--write", file)
+                self.call("sql", *tables, "--write", file)
         return paths
 
-    def run(self, crowd: AgreementCrowd, device: str, settings: str, network: str = "model") -> Path:
+    def run(self, crowd: FeatureCrowdSizes, device: str, settings: str, network: str = "model") -> Path:
         """Runs a job, whose network has its settings in the table `network`; returns the folder of its tables."""
         annotations, features = self.write(crowd)
         folder = Path(tempfile.mkdtemp(dir=self.folder))
@@ -180,7 +207,7 @@ class Labelmill:
     def query(self, run: Path, query: str) -> list[dict]:
         return [json.loads(line) for line in self.call("sql", "--run", run, "--json", "-c", query).splitlines()]
 
-    def seconds(self, crowd: AgreementCrowd, device: str, settings: str) -> float:
+    def seconds(self, crowd: FeatureCrowdSizes, device: str, settings: str) -> float:
         """The median time of the epochs after the first."""
         run = self.run(crowd, device, settings)
         return median(row["seconds"] for row in self.query(run, "SELECT step, seconds FROM trace WHERE step > 1"))
@@ -201,7 +228,7 @@ class AgreementCase:
     """A job whose tables are compared with those of the processor."""
 
     what: str
-    crowd: AgreementCrowd
+    crowd: FeatureCrowdSizes
     settings: str
     optimiser: str = SGD
     network: str = "model"
@@ -217,8 +244,8 @@ class AgreementCase:
         return of_f32 if self.precision == "f32" else max(of_f32, BF16_TOLERANCE)
 
 
-def comparisons(labelmill: Labelmill, scale: float) -> list[AgreementCase]:
-    crowd = AgreementCrowd(max(60, round(600 * scale)), (16,), 9, 3)
+def comparisons(labelmill: Labelmill, mnist: Path | None, scale: float) -> list[AgreementCase]:
+    crowd = FeatureCrowdSizes(max(60, round(600 * scale)), (16,), 9, 3)
     plain = "model.backbone = { hidden = [32], dropout = 0.0 }"
     kinds = labelmill.kinds()
     cases = []
@@ -239,19 +266,21 @@ def comparisons(labelmill: Labelmill, scale: float) -> list[AgreementCase]:
         ("lenet", (1, 28, 28), ""), ("vgg16", (3, 32, 32), ""), ("resnet20", (3, 32, 32), ""),
         ("resnet20", (3, 32, 32), ", pad_crop = 4, flip = true"),
     ):  # fmt: skip
-        images = AgreementCrowd(max(64, round(128 * scale)), shape, 9, 3)
+        of_mnist = mnist if backbone == "lenet" else None
+        classes = 10 if of_mnist else 3
+        images = FeatureCrowdSizes(max(64, round(128 * scale)), shape, 9, classes, mnist=of_mnist)
         settings = f'model.kind = "dl"\nmodel.backbone = {{ kind = "{backbone}", input = {list(shape)}{more} }}'
-        what = f"dl, {backbone}{', cropped and flipped on the device' if more else ''}"
+        what = f"dl, {backbone}{', cropped and flipped on the device' if more else ''}{' on MNIST' if of_mnist else ''}"
         cases.append(AgreementCase(what, images, settings))
     return cases
 
 
 def agreement(
-    labelmill: Labelmill, device: str, scale: float, tolerance: float, clock: Clock
+    labelmill: Labelmill, device: str, mnist: Path | None, scale: float, tolerance: float, clock: Clock
 ) -> tuple[list[str], bool]:
     """The lines of the table, and whether all agree."""
     lines, agree = [], True
-    for case in comparisons(labelmill, scale):
+    for case in comparisons(labelmill, mnist, scale):
         try:
             with clock.limit(case.what):
                 jobs = partial(labelmill.run, case.crowd, settings=case.all_settings(), network=case.network)
@@ -269,13 +298,13 @@ def agreement(
     return lines, agree
 
 
-def image_peer(kind: str, crowd: AgreementCrowd, batch: int, device: str) -> float:
+def image_peer(kind: str, crowd: FeatureCrowdSizes, batch: int, device: str) -> float:
     from image_networks import epoch_seconds
 
     return median(epoch_seconds(kind, crowd.shape, crowd.instances, batch, EPOCHS, device)[1:])
 
 
-def conal_peer(crowd: AgreementCrowd, batch: int, device: str) -> float:
+def conal_peer(crowd: FeatureCrowdSizes, batch: int, device: str) -> float:
     """The time of an epoch of the dense form, scaled up from a few steps."""
     import network_cases
     from dense_conal import train_torch
@@ -292,25 +321,24 @@ class TimingCase:
     """A network whose epochs are timed on both sides."""
 
     what: str
-    crowd: AgreementCrowd
+    crowd: FeatureCrowdSizes
     batch: int
     settings: str
     peer: Callable[[], float]
 
 
-def networks(device: str, scale: float) -> list[TimingCase]:
+def networks(device: str, mnist: Path | None, scale: float) -> list[TimingCase]:
     cases = []
     for kind, shape, instances, batch in (
         ("lenet", (1, 28, 28), 8192, 128), ("vgg16", (3, 32, 32), 2048, 128), ("resnet20", (3, 32, 32), 2048, 128),
     ):  # fmt: skip
-        crowd = AgreementCrowd(max(128, round(instances * scale)), shape, 50, 10)
+        of_mnist = mnist if kind == "lenet" else None
+        crowd = FeatureCrowdSizes(max(128, round(instances * scale)), shape, 50, 10, mnist=of_mnist)
         settings = f'model.kind = "dl"\nmodel.backbone = {{ kind = "{kind}", input = {list(shape)} }}'
-        size = " x ".join(map(str, shape))
         peer = partial(image_peer, kind, crowd, batch, device)
-        what = f"{kind}, {crowd.instances} images of {size}"
-        cases.append(TimingCase(what, crowd, batch, settings, peer))
+        cases.append(TimingCase(f"{kind}, {crowd.of()}", crowd, batch, settings, peer))
     for annotators in (2_000, 50_000):
-        crowd = AgreementCrowd(max(512, round(20_000 * scale)), (128,), max(8, round(annotators * scale)), 10)
+        crowd = FeatureCrowdSizes(max(512, round(20_000 * scale)), (128,), max(8, round(annotators * scale)), 10)
         what = f"conal, {crowd.instances} instances, {crowd.annotators} annotators"
         peer = partial(conal_peer, crowd, 256, device)
         cases.append(TimingCase(what, crowd, 256, CONAL, peer))
@@ -318,11 +346,11 @@ def networks(device: str, scale: float) -> list[TimingCase]:
 
 
 def timings(
-    labelmill: Labelmill, device: str, scale: float, torch: bool, clock: Clock
+    labelmill: Labelmill, device: str, mnist: Path | None, scale: float, torch: bool, clock: Clock
 ) -> tuple[list[str], bool]:
     """The lines of the table, and whether every run of labelmill succeeded."""
     lines, complete = [], True
-    for case in networks(device, scale):
+    for case in networks(device, mnist, scale):
         try:
             with clock.limit(case.what):
                 settings = case.settings + TIMING.format(epochs=EPOCHS, batch=case.batch)
@@ -356,7 +384,7 @@ def around_the_bound(labelmill: Labelmill, device: str, scale: float, clock: Clo
     for width, hidden, batch in (
         (128, 128, 64), (512, 512, 64), (1024, 512, 64), (1024, 512, 256), (1024, 1024, 256), (2048, 2048, 256),
     ):  # fmt: skip
-        crowd = AgreementCrowd(max(batch, round(32 * batch * scale)), (width,), 50, 8)
+        crowd = FeatureCrowdSizes(max(batch, round(32 * batch * scale)), (width,), 50, 8)
         settings = f'model.kind = "dl"\nmodel.backbone = {{ hidden = [{hidden}] }}'
         settings += TIMING.format(epochs=EPOCHS, batch=batch)
         what = f"mlp, {width} features, {hidden} hidden"
@@ -409,6 +437,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="gpu.sh", description=__doc__.splitlines()[0])
     parser.add_argument("binary", type=Path, help="labelmill, built with --features cuda")
     parser.add_argument("--device", default="cuda", help='"cpu" tries this script without a GPU (default: cuda)')
+    data = os.environ.get("LABELMILL_DATA")
+    parser.add_argument(
+        "--data", type=Path, default=data and Path(data),
+        help="the datasets, for LeNet on MNIST (default: $LABELMILL_DATA; without, its images are generated)",
+    )  # fmt: skip
     parser.add_argument("--scale", type=float, default=1.0, help="shrink every crowd, for a trial")
     parser.add_argument("--tolerance", type=float, default=TOLERANCE, help=f"default: {TOLERANCE:g}")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for everything; default: {SECONDS:g}")
@@ -417,6 +450,9 @@ def main() -> int:
     options = parser.parse_args()
     if not options.binary.is_file():
         parser.error(f"no labelmill at {options.binary}")
+    mnist = options.data / "mnist" if options.data else None
+    if mnist and not mnist.is_dir():
+        parser.error(f"no folder {mnist}")
     torch = not options.no_torch and find_spec("torch") is not None
     clock = Clock(options.seconds, options.case_seconds)
     with tempfile.TemporaryDirectory() as folder:
@@ -424,12 +460,12 @@ def main() -> int:
         peer = torch_in_f32() if torch else "no PyTorch"
         versions = heading(labelmill, peer, options.device, options.scale)
         print(f"# Networks on a GPU\n\n{versions}\n")
-        near, agree = agreement(labelmill, options.device, options.scale, options.tolerance, clock)
+        near, agree = agreement(labelmill, options.device, mnist, options.scale, options.tolerance, clock)
         print("The largest difference of a probability from that of the processor, after one epoch; at most")
         print(f"{options.tolerance:g} is wanted:\n")
         print(f"| model | {' | '.join(TABLES)} | agrees |\n| --- |{' --- |' * (len(TABLES) + 1)}")
         print("\n".join(near), end="\n\n", flush=True)
-        lines, complete = timings(labelmill, options.device, options.scale, torch, clock)
+        lines, complete = timings(labelmill, options.device, mnist, options.scale, torch, clock)
         print(f"The median epoch of {EPOCHS - 1} after the first; of CoNAL, PyTorch computes the dense form:\n")
         print("| network | batch | labelmill | PyTorch | ratio |\n| --- | --- | --- | --- | --- |")
         print("\n".join(lines), end="\n\n", flush=True)
