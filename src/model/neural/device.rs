@@ -7,8 +7,8 @@
 //! A step on a GPU launches 40 kernels or more, copies the input and the gradients to the GPU, and waits for the outputs to
 //! be copied back, which takes 0.5 ms or more however small the batch is (`benches/gpu.md`). In this time a CPU finishes
 //! the whole step of a small network: beside an H100, 16 cores took 0.4 times as long for a step of 1 million
-//! multiply-adds, and 3 times as long for one of 17 million. The bound leaves some room for the second that a GPU takes
-//! to start.
+//! multiply-adds, and 3 times as long for one of 17 million. The bound is higher than that of a step alone, for the second
+//! that a GPU takes to start, and for slower GPUs beside faster processors.
 //!
 //! # Precision
 //! Matrix products of `f32` on a GPU use no TF32: candle's `set_gemm_reduced_precision_f32` stays off. Convolutions with

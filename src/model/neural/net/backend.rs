@@ -9,12 +9,8 @@ use crate::model::neural::net::precision::Precision;
 /// same outputs and gradients, up to rounding.
 ///
 /// # Why
-/// On the host, candle-nn's layers take longer than ours, forward and backward: linear layers 1.2 to 1.6 times, ReLU and
-/// dropout 1.5 to 3 times, convolutions 2 to 13 times, batch norms 9 to 21 times (`LABELMILL_LAYERS=1 cargo bench`). Its
-/// max pool propagates only a quarter of the gradient, and its batch norm divides by zero for a batch of one row. So on
-/// the host each layer is our own operation with its own backward pass, as one node of candle's graph. Only its mean pool
-/// is faster than ours: it takes half as long, in its own order of axes. Ours reads the host's order, which convolutions
-/// and norms need, and a mean pool takes less than a thousandth of a step of ResNet-20.
+/// On the host, candle-nn's layers take longer than ours, or are wrong ([`layers`](super::layers) has the figures). So there
+/// each layer is our own operation with its own backward pass, as one node of candle's graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
     /// The operations of `host/`, for images with the axes `[row, column, image, channel]`.

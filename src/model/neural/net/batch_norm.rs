@@ -4,7 +4,8 @@ use candle_core::{DType, Tensor, Var};
 
 use crate::error::Result;
 use crate::model::neural::net::backend::Backend;
-use crate::model::neural::net::gpu::norm::{NormSettings, channel_statistics, moved, normalised};
+use crate::model::neural::net::gpu::channels::channel_statistics;
+use crate::model::neural::net::gpu::norm::{NormSettings, move_running, normalised};
 use crate::model::neural::net::host::norm::{Normed, NormedColumns, statistics};
 use crate::model::neural::net::host::read;
 use crate::model::neural::net::mode::Mode;
@@ -88,8 +89,7 @@ impl BatchNorm {
                 [(&self.mean, 0, 1.0), (&self.variance, 1, count / (count - 1.0))]
             {
                 let seen = seen.narrow(0, row, 1)?.reshape(self.width())?;
-                let old = running.as_detached_tensor();
-                running.set(&moved(&old, &seen, NORM_MOMENTUM, factor)?)?;
+                move_running(running, &seen, NORM_MOMENTUM, factor)?;
             }
             seen
         } else {

@@ -1,13 +1,14 @@
 //! The parameters of a network on a GPU as flat tensors, which the optimiser updates at once.
 //!
 //! # Why
-//! One launch of a kernel updates all parameters of a kind, those with weight decay or the others; ResNet-20 has 76. Two
-//! copies for each parameter remain: of its gradient, and of its new value.
+//! One launch of a kernel updates all parameters of a kind, those with weight decay or the others; ResNet-20 has 76. Their
+//! gradients and their new values are copied by one launch each.
 
 use candle_core::{Result as CandleResult, Tensor, TensorId, Var};
 
 use crate::error::Result;
 use crate::model::neural::from_candle;
+use crate::model::neural::net::gpu::copies::{joined, set_all};
 use crate::model::neural::train::moments::Moments;
 
 /// The parameters of one kind that have gradients, one after the other.
@@ -35,12 +36,7 @@ impl Flat {
             (self.state, self.has_values) = (Tensor::cat(&[&values, &self.state], 0)?, true);
         }
         self.state = step(&self.state)?;
-        let mut first = 0;
-        for var in &self.vars {
-            var.set(&self.state.narrow(0, first, var.elem_count())?.reshape(var.dims())?)?;
-            first += var.elem_count();
-        }
-        Ok(())
+        set_all(&self.vars, &self.state)
     }
 
     /// Takes the values again in the next step, because the variables have been set.
@@ -61,10 +57,4 @@ impl Flat {
         let moments = Moments::from_gpu(&from_candle(self.moments())?, &self.vars)?;
         Ok(self.vars.iter().map(|var| var.id()).zip(moments))
     }
-}
-
-/// The values of all tensors, one after the other.
-pub(super) fn joined(tensors: impl Iterator<Item = Tensor>) -> CandleResult<Tensor> {
-    let flat = tensors.map(|tensor| tensor.flatten_all()).collect::<CandleResult<Vec<_>>>()?;
-    Tensor::cat(&flat, 0)
 }

@@ -7,7 +7,8 @@ use candle_core::{Tensor, TensorId, Var};
 
 use crate::error::Result;
 use crate::model::neural::from_candle;
-use crate::model::neural::net::flat::{Flat, joined};
+use crate::model::neural::net::flat::Flat;
+use crate::model::neural::net::gpu::copies::joined;
 use crate::model::neural::net::gpu::optimiser::stepped;
 use crate::model::neural::net::parameters::{ParameterKind, Parameters};
 use crate::model::neural::train::moments::Moments;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use candle_core::cuda_backend::cudarc::driver::{
-    CudaSlice, CudaView, DeviceRepr, LaunchConfig, PushKernelArg, result, sys,
+    CudaFunction, CudaSlice, CudaView, DeviceRepr, LaunchConfig, PushKernelArg, result, sys,
 };
 use candle_core::cuda_backend::cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
 use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
@@ -19,6 +19,9 @@ use crate::model::neural::net::gpu::kernel::{
 
 /// The threads of a group in which each has a value of its own.
 const THREADS: usize = 256;
+
+/// The largest number of tensors that one launch copies.
+pub(super) const MAX_TENSORS: usize = 128;
 
 /// The threads of a group that computes a sum: the bound of the kernels in `norm.cu`.
 const THREADS_OF_A_SUM: usize = 1024;
@@ -81,16 +84,14 @@ pub(super) fn launch(
     };
     let slice = match slice {
         CudaStorageSlice::F32(_) => {
-            static PTX: OnceLock<String> = OnceLock::new();
-            let code = Code { module: "labelmill_f32", ptx: compiled(&PTX, &[])? };
+            let code = Code::f32()?;
             CudaStorageSlice::F32(run(kernel, code, &all, values, device, |slice| match slice {
                 CudaStorageSlice::F32(slice) => Some(slice),
                 _ => None,
             })?)
         }
         CudaStorageSlice::BF16(_) => {
-            static PTX: OnceLock<String> = OnceLock::new();
-            let code = Code { module: "labelmill_bf16", ptx: compiled(&PTX, &["-DBF16"])? };
+            let code = Code::bf16()?;
             CudaStorageSlice::BF16(run(kernel, code, &all, values, device, |slice| match slice {
                 CudaStorageSlice::BF16(slice) => Some(slice),
                 _ => None,
@@ -103,9 +104,26 @@ pub(super) fn launch(
 
 /// The kernels for one data type.
 #[derive(Clone, Copy)]
-struct Code {
+pub(super) struct Code {
     module: &'static str,
     ptx: &'static str,
+}
+
+impl Code {
+    pub(super) fn f32() -> Result<Self> {
+        static PTX: OnceLock<String> = OnceLock::new();
+        Ok(Self { module: "labelmill_f32", ptx: compiled(&PTX, &[])? })
+    }
+
+    fn bf16() -> Result<Self> {
+        static PTX: OnceLock<String> = OnceLock::new();
+        Ok(Self { module: "labelmill_bf16", ptx: compiled(&PTX, &["-DBF16"])? })
+    }
+
+    /// The kernel of this name.
+    pub(super) fn function(self, name: &str, device: &CudaDevice) -> Result<CudaFunction> {
+        Ok(device.get_or_load_custom_func(name, self.module, self.ptx)?.into_cuda_function())
+    }
 }
 
 /// The kernels for the driver, compiled once, with these options and the constants that Rust and CUDA share.
@@ -113,8 +131,12 @@ fn compiled(ptx: &'static OnceLock<String>, options: &[&str]) -> Result<&'static
     if let Some(ptx) = ptx.get() {
         return Ok(ptx);
     }
-    let constants =
-        [("THREADS", THREADS as u64), ("ROWS", ROWS as u64), ("BLOCK_WORDS", BLOCK_WORDS)];
+    let constants = [
+        ("THREADS", THREADS as u64),
+        ("ROWS", ROWS as u64),
+        ("BLOCK_WORDS", BLOCK_WORDS),
+        ("MAX_TENSORS", MAX_TENSORS as u64),
+    ];
     let defined = constants.iter().map(|(name, value)| format!("-D{name}={value}"));
     let options = options.iter().map(|option| (*option).to_owned()).chain(defined).collect();
     let options = CompileOptions { options, ..CompileOptions::default() };
@@ -138,6 +160,19 @@ fn view<'a, T>(
     }
 }
 
+/// The groups of threads of a launch.
+pub(super) fn config(work: Work) -> Result<LaunchConfig> {
+    let (groups, threads) = match work {
+        Work::Threads(work) => (work.div_ceil(THREADS), THREADS),
+        Work::Groups(groups) => (groups, THREADS_OF_A_SUM),
+    };
+    Ok(LaunchConfig {
+        grid_dim: (u32::try_from(groups).map_err(Error::wrap)?, 1, 1),
+        block_dim: (threads as u32, 1, 1),
+        shared_mem_bytes: 0,
+    })
+}
+
 /// Launches a kernel on inputs of one type, and returns its output of so many values.
 fn run<T: DeviceRepr>(
     kernel: &KernelCall,
@@ -149,24 +184,17 @@ fn run<T: DeviceRepr>(
 ) -> Result<CudaSlice<T>> {
     let views = inputs.iter().map(|(storage, layout)| view(storage, layout, slice_of));
     let views = views.collect::<Result<Vec<_>>>()?;
-    let (work, groups, threads) = match kernel.work {
-        Work::Threads(work) => (work, work.div_ceil(THREADS), THREADS),
-        Work::Groups(groups) => (groups, groups, THREADS_OF_A_SUM),
-    };
-    let config = LaunchConfig {
-        grid_dim: (u32::try_from(groups).map_err(Error::wrap)?, 1, 1),
-        block_dim: (threads as u32, 1, 1),
-        shared_mem_bytes: 0,
-    };
+    let (Work::Threads(work) | Work::Groups(work)) = kernel.work;
     // SAFETY: the kernel writes every value.
     let out = unsafe { device.alloc::<T>(values)? };
-    if groups == 0 {
+    if work == 0 {
         return Ok(out);
     }
     debug_assert!(kernel.check(inputs.len()).is_ok(), "{}", kernel.name);
+    let config = config(kernel.work)?;
     let work = work as u64;
-    let function = device.get_or_load_custom_func(kernel.name, code.module, code.ptx)?;
-    let mut arguments = function.builder();
+    let (stream, function) = (device.cuda_stream(), code.function(kernel.name, device)?);
+    let mut arguments = stream.launch_builder(&function);
     for view in &views {
         arguments.arg(view);
     }

@@ -4,8 +4,8 @@ use std::sync::Mutex;
 
 use candle_core::{Result, Shape, Tensor};
 
+use crate::model::neural::net::gpu::channels::channel_sums;
 use crate::model::neural::net::gpu::kernel::KernelCall;
-use crate::model::neural::net::gpu::norm::channel_sums;
 use crate::model::neural::net::gpu::op::{DeviceOp, OnDevice, expect_len, taken};
 
 /// `x W + b`, for `x` `[row, in]`, `weight` `[in, out]` and `bias` `[out]`.

@@ -11,6 +11,7 @@ pub(super) const SOURCE: &str = concat!(
     include_str!("kernels/norm.cu"),
     include_str!("kernels/dropout.cu"),
     include_str!("kernels/optimiser.cu"),
+    include_str!("kernels/copies.cu"),
 );
 
 /// The rows of patches that a thread writes.
@@ -30,6 +31,7 @@ pub(super) struct KernelCall {
 }
 
 /// How many threads a kernel has.
+#[derive(Clone, Copy)]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
 pub(super) enum Work {
     /// One for each of so many values.

@@ -1,106 +1,15 @@
 //! Batch normalisation on a GPU, of tensors `[image, channel, pixel]`.
 
-use candle_core::{Result, Shape, Tensor};
+use candle_core::{Error, Result, Shape, Tensor, Var};
 
+use crate::model::neural::net::gpu::channels::{Planes, added};
 use crate::model::neural::net::gpu::kernel::KernelCall;
-use crate::model::neural::net::gpu::op::{
-    DeviceOp, OnDevice, expect_len, of_one, of_three, of_two,
-};
+use crate::model::neural::net::gpu::op::{DeviceOp, OnDevice, expect_len, of_three, set_to};
 
-/// The sizes of a tensor `[image, channel, ...]`, whose axes behind the second are the pixels.
-#[derive(Clone, Copy)]
-struct Planes {
-    images: usize,
-    channels: usize,
-    pixels: usize,
-}
-
-impl Planes {
-    fn of(x: &Tensor) -> Self {
-        let dims = x.dims();
-        Self { images: dims[0], channels: dims[1], pixels: dims[2..].iter().product() }
-    }
-
-    /// The number of values of a channel.
-    fn count(self) -> usize {
-        self.images * self.pixels
-    }
-
-    /// The channel of a value.
-    fn channel(self, at: usize) -> usize {
-        at / self.pixels.max(1) % self.channels.max(1)
-    }
-
-    /// The sum over each channel of what `value` has at each place.
-    fn sums(self, value: impl Fn(usize) -> f32) -> Vec<f64> {
-        let mut sums = vec![0.0; self.channels];
-        (0..self.count() * self.channels)
-            .for_each(|at| sums[self.channel(at)] += f64::from(value(at)));
-        sums
-    }
-
-    /// A kernel with a group of threads for each channel.
-    fn for_each_channel(self, name: &'static str) -> Result<KernelCall> {
-        let numbers = [self.count(), self.channels, self.pixels];
-        KernelCall::for_each_group(name, self.channels).with(&numbers)
-    }
-}
-
-/// The sum of each channel of `[image, channel, ...]`: `[channel]`.
-pub(super) fn channel_sums(x: &Tensor) -> Result<Tensor> {
-    of_one(ChannelSums(Planes::of(x)), x)
-}
-
-struct ChannelSums(Planes);
-
-impl DeviceOp<1> for ChannelSums {
-    const NAME: &'static str = "sums of channels";
-
-    fn shape(&self, _: [&Shape; 1]) -> Shape {
-        Shape::from(self.0.channels)
-    }
-
-    fn kernel(&self, _: usize) -> Result<KernelCall> {
-        self.0.for_each_channel("channel_sums")
-    }
-
-    fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {
-        let sums = self.0.sums(|at| inputs[0][at]);
-        out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum as f32);
-    }
-}
-
-/// The mean and the variance of each channel: `[2, channel]`.
-pub(crate) fn channel_statistics(x: &Tensor) -> Result<Tensor> {
-    of_one(ChannelStatistics(Planes::of(x)), x)
-}
-
-struct ChannelStatistics(Planes);
-
-impl DeviceOp<1> for ChannelStatistics {
-    const NAME: &'static str = "statistics of channels";
-
-    fn shape(&self, _: [&Shape; 1]) -> Shape {
-        Shape::from((2, self.0.channels))
-    }
-
-    fn kernel(&self, _: usize) -> Result<KernelCall> {
-        self.0.for_each_channel("statistics")
-    }
-
-    fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {
-        let (x, planes, count) = (inputs[0], self.0, self.0.count() as f64);
-        let (mean, variance) = out.split_at_mut(planes.channels);
-        let means = planes.sums(|at| x[at]);
-        mean.iter_mut().zip(means).for_each(|(out, sum)| *out = (sum / count) as f32);
-        let squares = planes.sums(|at| (x[at] - mean[planes.channel(at)]).powi(2));
-        variance.iter_mut().zip(squares).for_each(|(out, sum)| *out = (sum / count) as f32);
-    }
-}
-
-/// `running` moved by `share` to `factor` times what a batch has.
-pub(crate) fn moved(running: &Tensor, seen: &Tensor, share: f64, factor: f64) -> Result<Tensor> {
-    of_two(Moved { kept: (1.0 - share) as f32, added: (share * factor) as f32 }, [running, seen])
+/// Moves `running` by `share` to `factor` times what a batch has.
+pub(crate) fn move_running(running: &Var, seen: &Tensor, share: f64, factor: f64) -> Result<()> {
+    let moved = Moved { kept: (1.0 - share) as f32, added: (share * factor) as f32 };
+    set_to(moved, running, seen)
 }
 
 struct Moved {
@@ -215,7 +124,7 @@ impl DeviceOp<3> for Normalise {
         out: &Tensor,
         gradient: &Tensor,
     ) -> Result<[Option<Tensor>; 3]> {
-        let sums = of_three(NormSums(self.clone()), [x, out, gradient])?;
+        let sums = added(&of_three(NormSums(self.clone()), [x, out, gradient])?)?;
         let row = |n: usize, like: &Tensor| {
             like.track_op().then(|| sums.narrow(0, n, 1)?.reshape(like.dims())).transpose()
         };
@@ -230,15 +139,15 @@ impl DeviceOp<3> for Normalise {
     }
 }
 
-/// The sums of the gradient, and of its product with the normalised values: the gradients of shift and scale,
-/// `[2, channel]`.
+/// The sums of the gradient, and of its product with the normalised values, over each part of a channel: `[part, 2,
+/// channel]`. Added over the parts, they are the gradients of shift and scale.
 struct NormSums(Normalise);
 
 impl DeviceOp<3> for NormSums {
     const NAME: &'static str = "sums of a batch norm's gradient";
 
     fn shape(&self, _: [&Shape; 3]) -> Shape {
-        Shape::from((2, self.0.planes.channels))
+        Shape::from((self.0.planes.parts(), 2, self.0.planes.channels))
     }
 
     fn more_inputs(&self) -> Result<Vec<Tensor>> {
@@ -246,16 +155,21 @@ impl DeviceOp<3> for NormSums {
     }
 
     fn kernel(&self, _: usize) -> Result<KernelCall> {
-        self.0.with(KernelCall::for_each_group("norm_sums", self.0.planes.channels))
+        let mut kernel = self.0.with(self.0.planes.for_each_part("norm_sums")?)?;
+        kernel.numbers.push(u32::try_from(self.0.planes.per_part()).map_err(Error::wrap)?);
+        Ok(kernel)
     }
 
     fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {
         let (norm, planes) = (&self.0, self.0.planes);
         let &[x, y, gradient, statistics] = inputs else { return };
         let before_relu = |at: usize| norm.before_relu(y[at], gradient[at]);
-        let sums = planes.sums(before_relu);
-        let products = planes.sums(|at| before_relu(at) * norm.at(at, x, statistics).0);
-        out.iter_mut().zip(sums.iter().chain(&products)).for_each(|(out, sum)| *out = *sum as f32);
+        let sums = planes.part_sums(before_relu);
+        let products = planes.part_sums(|at| before_relu(at) * norm.at(at, x, statistics).0);
+        let channels = planes.channels.max(1);
+        let of_parts = sums.chunks_exact(channels).zip(products.chunks_exact(channels));
+        let all = of_parts.flat_map(|(sums, products)| sums.iter().chain(products));
+        out.iter_mut().zip(all).for_each(|(out, sum)| *out = *sum as f32);
     }
 }
 

@@ -3,7 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 
 use candle_core::{
-    CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor,
+    CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, InplaceOp2, Layout, Result, Shape,
+    Tensor, Var,
 };
 
 use crate::model::neural::net::gpu::kernel::{KernelCall, not_contiguous};
@@ -55,6 +56,11 @@ pub(super) fn of_one<T: DeviceOp<1>>(op: T, x: &Tensor) -> Result<Tensor> {
 /// The output for two inputs that have no gradient.
 pub(super) fn of_two<T: DeviceOp<2>>(op: T, [a, b]: [&Tensor; 2]) -> Result<Tensor> {
     a.contiguous()?.apply_op2_no_bwd(&b.contiguous()?, &OnDevice(op))
+}
+
+/// Sets a variable to the output for its values and `b`, which has the same shape, without a copy.
+pub(super) fn set_to<T: DeviceOp<2>>(op: T, var: &Var, b: &Tensor) -> Result<()> {
+    var.inplace_op2(&b.contiguous()?, &OnDevice(op))
 }
 
 /// The output for three inputs that have no gradient.
@@ -125,6 +131,14 @@ pub(super) fn expect_len(what: &str, tensor: &Tensor, len: usize) -> Result<()> 
     Ok(())
 }
 
+/// Checks that an output fits into the place of an input.
+fn expect_shape(of_input: &Layout, of_output: &Shape) -> Result<()> {
+    if of_input.shape() != of_output {
+        candle_core::bail!("values of shape {of_output:?} for {:?}", of_input.shape());
+    }
+    Ok(())
+}
+
 /// Takes the one more input of an operation whose graph is not to keep it in memory.
 pub(super) fn taken(input: &Mutex<Option<Tensor>>) -> Result<Vec<Tensor>> {
     match input.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -176,6 +190,39 @@ impl<T: DeviceOp<2>> CustomOp2 for OnDevice<T> {
         of_b: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
         self.cuda([(a, of_a), (b, of_b)])
+    }
+}
+
+/// The output takes the place of the first input, which is a variable, and so has the memory for itself.
+impl<T: DeviceOp<2>> InplaceOp2 for OnDevice<T> {
+    fn name(&self) -> &'static str {
+        T::NAME
+    }
+
+    fn cpu_fwd(
+        &self,
+        a: &mut CpuStorage,
+        of_a: &Layout,
+        b: &CpuStorage,
+        of_b: &Layout,
+    ) -> Result<()> {
+        let (values, shape) = self.cpu([(&*a, of_a), (b, of_b)])?;
+        expect_shape(of_a, &shape)?;
+        *a = values;
+        Ok(())
+    }
+
+    fn cuda_fwd(
+        &self,
+        a: &mut CudaStorage,
+        of_a: &Layout,
+        b: &CudaStorage,
+        of_b: &Layout,
+    ) -> Result<()> {
+        let (values, shape) = self.cuda([(&*a, of_a), (b, of_b)])?;
+        expect_shape(of_a, &shape)?;
+        *a = values;
+        Ok(())
     }
 }
 

@@ -1,5 +1,6 @@
-// The data type of the tensors, T, which is computed with as a float. Every kernel has the inputs, the output, the number
-// of its threads or groups, and then numbers and factors. THREADS, ROWS and BLOCK_WORDS are constants of the Rust code.
+// The data type of the tensors, T, which is computed with as a float. Every kernel, but for those of copies.cu, has the
+// inputs, the output, the number of its threads or groups, and then numbers and factors. THREADS, ROWS, BLOCK_WORDS and
+// MAX_TENSORS are constants of the Rust code.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
