@@ -14,7 +14,7 @@
 //! Matrix products of `f32` on a GPU use no TF32: candle's `set_gemm_reduced_precision_f32` stays off. Convolutions with
 //! the feature `cudnn` use it on Ampere and newer GPUs, because candle leaves cuDNN's default math type and offers no
 //! other. TF32 has a mantissa of ten bits, and outputs are off by up to a hundredth of their value;
-//! `NVIDIA_TF32_OVERRIDE=0` in the environment rules it out (`benches/gpu.md`).
+//! `NVIDIA_TF32_OVERRIDE=0` in the environment rules it out (`benches/networks.md`).
 
 use candle_core::{Device, DeviceLocation};
 
