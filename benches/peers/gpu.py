@@ -137,7 +137,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class FeatureCrowdSizes:
+class CrowdSpec:
     """The sizes of a crowd with features."""
 
     instances: int
@@ -148,8 +148,8 @@ class FeatureCrowdSizes:
     mnist: Path | None = None
     """The folder of MNIST, whose images are the features; they are generated without."""
 
-    def of(self) -> str:
-        """What is learned, for a table."""
+    def description(self) -> str:
+        """The data, for a table."""
         size = " x ".join(map(str, self.shape))
         return f"{self.instances} images of {'MNIST' if self.mnist else size}"
 
@@ -171,7 +171,7 @@ class Labelmill:
         models = json.loads(self.call("models", "--json"))
         return [m["kind"] for m in models if "backbone" in m["parameters"]["properties"]]
 
-    def write(self, crowd: FeatureCrowdSizes) -> tuple[Path, Path]:
+    def write(self, crowd: CrowdSpec) -> tuple[Path, Path]:
         """Writes the annotations and features of a crowd, unless an earlier run did."""
         name = f"{crowd.instances}-{math.prod(crowd.shape)}-{crowd.annotators}-{crowd.classes}"
         name += "-mnist" if crowd.mnist else ""
@@ -181,8 +181,8 @@ class Labelmill:
             if crowd.mnist:
                 queries = [OF_MNIST["annotations"], OF_MNIST["features"]]
                 sources = {"truth": "truth.parquet", "images": "features.parquet"}
-                for name, file in sources.items():
-                    tables += ["--table", f"{name}={crowd.mnist / file}"]
+                for table, file in sources.items():
+                    tables += ["--table", f"{table}={crowd.mnist / file}"]
             numbers = range(math.prod(crowd.shape))
             features = (FEATURE.format(by_class=12.9898 * (j + 1), by_instance=37.719 * j) for j in numbers)
             values = vars(crowd) | {"features": ", ".join(features)}
@@ -193,7 +193,7 @@ class Labelmill:
                 self.call("sql", *tables, "--write", file)
         return paths
 
-    def run(self, crowd: FeatureCrowdSizes, device: str, settings: str, network: str = "model") -> Path:
+    def run(self, crowd: CrowdSpec, device: str, settings: str, network: str = "model") -> Path:
         """Runs a job, whose network has its settings in the table `network`; returns the folder of its tables."""
         annotations, features = self.write(crowd)
         folder = Path(tempfile.mkdtemp(dir=self.folder))
@@ -207,7 +207,7 @@ class Labelmill:
     def query(self, run: Path, query: str) -> list[dict]:
         return [json.loads(line) for line in self.call("sql", "--run", run, "--json", "-c", query).splitlines()]
 
-    def seconds(self, crowd: FeatureCrowdSizes, device: str, settings: str) -> float:
+    def seconds(self, crowd: CrowdSpec, device: str, settings: str) -> float:
         """The median time of the epochs after the first."""
         run = self.run(crowd, device, settings)
         return median(row["seconds"] for row in self.query(run, "SELECT step, seconds FROM trace WHERE step > 1"))
@@ -228,7 +228,7 @@ class AgreementCase:
     """A job whose tables are compared with those of the processor."""
 
     what: str
-    crowd: FeatureCrowdSizes
+    crowd: CrowdSpec
     settings: str
     optimiser: str = SGD
     network: str = "model"
@@ -245,7 +245,7 @@ class AgreementCase:
 
 
 def comparisons(labelmill: Labelmill, mnist: Path | None, scale: float) -> list[AgreementCase]:
-    crowd = FeatureCrowdSizes(max(60, round(600 * scale)), (16,), 9, 3)
+    crowd = CrowdSpec(max(60, round(600 * scale)), (16,), 9, 3)
     plain = "model.backbone = { hidden = [32], dropout = 0.0 }"
     kinds = labelmill.kinds()
     cases = []
@@ -268,7 +268,7 @@ def comparisons(labelmill: Labelmill, mnist: Path | None, scale: float) -> list[
     ):  # fmt: skip
         of_mnist = mnist if backbone == "lenet" else None
         classes = 10 if of_mnist else 3
-        images = FeatureCrowdSizes(max(64, round(128 * scale)), shape, 9, classes, mnist=of_mnist)
+        images = CrowdSpec(max(64, round(128 * scale)), shape, 9, classes, mnist=of_mnist)
         settings = f'model.kind = "dl"\nmodel.backbone = {{ kind = "{backbone}", input = {list(shape)}{more} }}'
         what = f"dl, {backbone}{', cropped and flipped on the device' if more else ''}{' on MNIST' if of_mnist else ''}"
         cases.append(AgreementCase(what, images, settings))
@@ -298,13 +298,13 @@ def agreement(
     return lines, agree
 
 
-def image_peer(kind: str, crowd: FeatureCrowdSizes, batch: int, device: str) -> float:
+def image_peer(kind: str, crowd: CrowdSpec, batch: int, device: str) -> float:
     from image_networks import epoch_seconds
 
     return median(epoch_seconds(kind, crowd.shape, crowd.instances, batch, EPOCHS, device)[1:])
 
 
-def conal_peer(crowd: FeatureCrowdSizes, batch: int, device: str) -> float:
+def conal_peer(crowd: CrowdSpec, batch: int, device: str) -> float:
     """The time of an epoch of the dense form, scaled up from a few steps."""
     import network_cases
     from dense_conal import train_torch
@@ -321,7 +321,7 @@ class TimingCase:
     """A network whose epochs are timed on both sides."""
 
     what: str
-    crowd: FeatureCrowdSizes
+    crowd: CrowdSpec
     batch: int
     settings: str
     peer: Callable[[], float]
@@ -333,12 +333,12 @@ def networks(device: str, mnist: Path | None, scale: float) -> list[TimingCase]:
         ("lenet", (1, 28, 28), 8192, 128), ("vgg16", (3, 32, 32), 2048, 128), ("resnet20", (3, 32, 32), 2048, 128),
     ):  # fmt: skip
         of_mnist = mnist if kind == "lenet" else None
-        crowd = FeatureCrowdSizes(max(128, round(instances * scale)), shape, 50, 10, mnist=of_mnist)
+        crowd = CrowdSpec(max(128, round(instances * scale)), shape, 50, 10, mnist=of_mnist)
         settings = f'model.kind = "dl"\nmodel.backbone = {{ kind = "{kind}", input = {list(shape)} }}'
         peer = partial(image_peer, kind, crowd, batch, device)
-        cases.append(TimingCase(f"{kind}, {crowd.of()}", crowd, batch, settings, peer))
+        cases.append(TimingCase(f"{kind}, {crowd.description()}", crowd, batch, settings, peer))
     for annotators in (2_000, 50_000):
-        crowd = FeatureCrowdSizes(max(512, round(20_000 * scale)), (128,), max(8, round(annotators * scale)), 10)
+        crowd = CrowdSpec(max(512, round(20_000 * scale)), (128,), max(8, round(annotators * scale)), 10)
         what = f"conal, {crowd.instances} instances, {crowd.annotators} annotators"
         peer = partial(conal_peer, crowd, 256, device)
         cases.append(TimingCase(what, crowd, 256, CONAL, peer))
@@ -384,7 +384,7 @@ def around_the_bound(labelmill: Labelmill, device: str, scale: float, clock: Clo
     for width, hidden, batch in (
         (128, 128, 64), (512, 512, 64), (1024, 512, 64), (1024, 512, 256), (1024, 1024, 256), (2048, 2048, 256),
     ):  # fmt: skip
-        crowd = FeatureCrowdSizes(max(batch, round(32 * batch * scale)), (width,), 50, 8)
+        crowd = CrowdSpec(max(batch, round(32 * batch * scale)), (width,), 50, 8)
         settings = f'model.kind = "dl"\nmodel.backbone = {{ hidden = [{hidden}] }}'
         settings += TIMING.format(epochs=EPOCHS, batch=batch)
         what = f"mlp, {width} features, {hidden} hidden"
@@ -426,7 +426,7 @@ def heading(labelmill: Labelmill, torch: str, device: str, scale: float) -> str:
     on = f"{gpu.replace(', ', ', driver ')}" if gpu else "no GPU found"
     if device == "cpu":
         on = f"the processor on both sides, a trial of this script and no measurement ({platform.machine()})"
-    commit = first_line("git", "rev-parse", "--short", "HEAD") or "unknown"
+    commit = first_line("git", "describe", "--always", "--dirty") or "unknown"
     version = labelmill.call("--version").strip()
     trial = "" if scale == 1 else f" Crowds are scaled by {scale:g}."
     scripts = f"scripts of commit {commit}"

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_confidences_are_one_answer_whatever_their_order() {
+    fn equal_confidences_are_in_one_bin_whatever_their_order() {
         // half of the 40 at 0.5 are right: no gap; half of the 20 at 0.9 are right: a gap of 8
         for is_hit in [|n: u32| n.is_multiple_of(2), |n: u32| !(20..50).contains(&n)] {
             let predictions = (0..60).map(|n| (if n < 40 { 0.5 } else { 0.9 }, is_hit(n)));

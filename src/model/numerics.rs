@@ -64,7 +64,7 @@ pub fn normalise(values: &mut [f64], change: impl Fn(f64) -> f64) {
 mod tests {
     use super::*;
 
-    /// A floor of 0.1, and the sum of zeros: 0.2 + 0.7 + 0.1 after the first division.
+    /// With a floor of 0.1, the second case sums to 1.1 before the last division.
     #[test]
     fn probabilities_are_normalised_and_what_is_no_number_stays_visible() {
         let normalised = |mut values: [f64; 3]| {

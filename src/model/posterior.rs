@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::numerics::{MIN_PROBABILITY, normalise};
+use super::numerics::{MIN_PROBABILITY, at_least, normalise};
 use crate::frame::{Annotations, ITEMS_PER_BLOCK};
 
 /// P(class given everything observed), one row per instance.
@@ -62,7 +62,7 @@ impl Posterior {
         for sums in of_blocks {
             mean.iter_mut().zip(sums).for_each(|(mean, sum)| *mean += sum);
         }
-        normalise(&mut mean, |p| p.max(MIN_PROBABILITY));
+        normalise(&mut mean, |p| at_least(p, MIN_PROBABILITY));
         mean
     }
 

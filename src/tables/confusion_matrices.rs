@@ -141,7 +141,7 @@ fn weights_of_annotators(a: &Annotations) -> Vec<f64> {
     let dims = a.dims();
     let rows = (0..dims.annotators).map(|r| a.rows_of_annotator(r));
     let n_rows: usize = rows.clone().map(|n| n as usize).sum();
-    // No results were merged, and none has a weight of its own.
+    // No annotations were merged, and none has a weight of its own.
     if n_rows == a.len() && a.range(0..dims.instances).weights.is_ones() {
         return rows.map(f64::from).collect();
     }
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_weights_of_an_annotator_are_added_whether_or_not_answers_were_merged() {
+    fn the_weights_of_an_annotator_are_added_whether_or_not_annotations_were_merged() {
         let rows = [(0, 0, 1), (1, 0, 0), (0, 1, 1)];
         for more in [&[][..], &[(0, 0, 1)], &[(0, 0, 0)]] {
             let a = tiny(2, &[&rows[..], more].concat());

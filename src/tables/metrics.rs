@@ -43,7 +43,7 @@ impl OutcomeTable for MetricsTable {
         COLUMNS
     }
 
-    fn units(&self, _answer: &QuestionResult) -> usize {
+    fn units(&self, _result: &QuestionResult) -> usize {
         1
     }
 

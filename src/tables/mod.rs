@@ -130,11 +130,11 @@ pub trait OutcomeTable: Sync {
     /// The number of units (instances, annotators, rows of matrices) of a question that its rows are computed from.
     fn units(&self, result: &QuestionResult) -> usize;
     /// The most rows of a unit.
-    fn rows_per_unit(&self, _answer: &QuestionResult) -> usize {
+    fn rows_per_unit(&self, _result: &QuestionResult) -> usize {
         1
     }
     /// The spans of units that are not cut, where most units have far fewer rows than [`OutcomeTable::rows_per_unit`].
-    fn unit_spans<'a>(&self, _answer: &'a QuestionResult) -> Option<UnitSpans<'a>> {
+    fn unit_spans<'a>(&self, _result: &'a QuestionResult) -> Option<UnitSpans<'a>> {
         None
     }
     /// The columns' arrays for the rows of some units.
@@ -157,7 +157,7 @@ pub trait OutcomeTable: Sync {
     /// When ids cannot be turned into rows.
     fn questions(
         &self,
-        _answer: &QuestionResult,
+        _result: &QuestionResult,
         _units: Range<usize>,
     ) -> Result<Option<ArrayRef>> {
         Ok(None)

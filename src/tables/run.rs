@@ -97,7 +97,7 @@ impl OutcomeTable for RunTable {
         COLUMNS
     }
 
-    fn units(&self, _answer: &QuestionResult) -> usize {
+    fn units(&self, _result: &QuestionResult) -> usize {
         1
     }
 

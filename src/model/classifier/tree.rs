@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::model::numerics::normalise;
+use crate::model::numerics::{at_least, normalise};
 use crate::model::snapshot::Snapshot;
 
 /// The measure of how mixed the classes of a node are.
@@ -58,7 +58,7 @@ impl Default for TreeSpec {
 impl TreeSpec {
     /// Turns the weights of the classes of a leaf into probabilities; uniform ones where there is no weight.
     pub(super) fn normalise(&self, counts: &mut [f64]) {
-        normalise(counts, |p| p.max(self.min_probability));
+        normalise(counts, |p| at_least(p, self.min_probability));
     }
 }
 

@@ -111,7 +111,7 @@ const LN_2_LOW: f64 = 1.908_214_929_270_587_7e-10;
 
 /// 2^52 + 2^51: adding and then subtracting it rounds to an integer, and an integer n below 2^51 in its low bits makes it
 /// larger by n.
-const INTEGERS: f64 = 6_755_399_441_055_744.0;
+const ROUND_TO_INTEGER: f64 = 6_755_399_441_055_744.0;
 
 /// The exponential of a number of at most 0, to two units in the last place; 0 for a number of at most -708, where the
 /// result comes close to the least normal number. It is a polynomial because the compiler vectorises that, but not a
@@ -135,8 +135,8 @@ fn exp(x: f64) -> f64 {
         1.0,
     ];
     let x = if x > -708.0 { x } else { -708.0 };
-    let shifted = x.mul_add(std::f64::consts::LOG2_E, INTEGERS);
-    let power = shifted - INTEGERS;
+    let shifted = x.mul_add(std::f64::consts::LOG2_E, ROUND_TO_INTEGER);
+    let power = shifted - ROUND_TO_INTEGER;
     let rest = power.mul_add(-LN_2_LOW, power.mul_add(-LN_2_HIGH, x));
     let mut value = COEFFICIENTS[0];
     for coefficient in &COEFFICIENTS[1..] {
@@ -173,7 +173,7 @@ pub(super) fn ln_ratio(x: f64, y: f64) -> f64 {
         0.333_333_333_333_354_13,
     ];
     let exponent = x.to_bits().wrapping_sub(y.to_bits()).wrapping_add(ROUND) >> 52;
-    let power = f64::from_bits(exponent | INTEGERS.to_bits()) - INTEGERS - 1100.0;
+    let power = f64::from_bits(exponent | ROUND_TO_INTEGER.to_bits()) - ROUND_TO_INTEGER - 1100.0;
     let mantissa = f64::from_bits(x.to_bits().wrapping_sub(exponent.wrapping_sub(1100) << 52));
     let z = (mantissa - y) / (mantissa + y);
     let square = z * z;

@@ -48,7 +48,7 @@ pub use statistics::Statistics;
 pub use strategy::CountStrategy;
 
 use crate::frame::Annotations;
-use crate::model::numerics::{MIN_PROBABILITY, normalise};
+use crate::model::numerics::{MIN_PROBABILITY, at_least, normalise};
 use crate::model::posterior::Posterior;
 
 /// The state of a model of confusion columns between iterations, allocated once.
@@ -100,7 +100,7 @@ impl ColumnModel {
     /// has annotations.
     pub fn prior(&self, prior: &mut [f64]) {
         prior.copy_from_slice(&self.class_counts());
-        normalise(prior, |p| p.max(MIN_PROBABILITY));
+        normalise(prior, |p| at_least(p, MIN_PROBABILITY));
     }
 
     /// Computes the likelihood from the expected counts of `t`.

@@ -60,7 +60,7 @@ pub(crate) fn reported(params: &AnnotatorParams, dims: Dims) -> Vec<f64> {
     for row in matrices.chunks_exact_mut(dims.labels.max(1)) {
         let sum: f64 = row.iter().sum();
         let uniform = 1.0 / row.len() as f64;
-        row.iter_mut().for_each(|p| *p = if sum > 0.0 { *p / sum } else { uniform });
+        row.iter_mut().for_each(|p| *p = if sum == 0.0 { uniform } else { *p / sum });
     }
     matrices
 }
@@ -70,4 +70,28 @@ pub(crate) fn cell(context: &BatchContext<'_>, annotation: &BatchAnnotation, k: 
     let Dims { classes, labels, .. } = context.dims;
     let row = annotation.annotator as usize * classes + k;
     context.gathered[CONFUSION][row * labels + annotation.label as usize]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::tiny;
+
+    /// Two annotators, two classes and labels: columns are (annotator, label). The second annotator's counts of class 1
+    /// are no numbers.
+    #[test]
+    fn counts_that_are_no_numbers_stay_visible() {
+        let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (0, 1, 0), (1, 1, 1)]);
+        let counts = [3.0, 0.0, 1.0, 0.0, 2.0, f64::NAN, 2.0, 4.0];
+        let mut params = AnnotatorParams { tables: vec![table(a.dims())] };
+        count(&a, &counts, 0.0, &mut params);
+        let got = reported(&params, a.dims());
+        // Class 0 of annotator 0, whose class 1 has no counts; then class 0 of annotator 1.
+        assert_eq!(got[..6], [0.75, 0.25, 0.5, 0.5, 0.5, 0.5]);
+        assert!(got[6..].iter().all(|p| p.is_nan()), "{got:?}");
+        count(&a, &counts, 1.0, &mut params);
+        let floored = &params.tables[CONFUSION].values;
+        assert_eq!(floored[..6], [0.75, 0.25, 0.5, 0.5, 0.5, 0.5]);
+        assert!(floored[6..].iter().all(|p| p.is_nan()), "{floored:?}");
+    }
 }

@@ -251,7 +251,7 @@ mod tests {
         assert!((of(scale) + 1.224_73).abs() < 1e-4 && (of(shift) - 1.0).abs() < 1e-6);
     }
 
-    /// Images, and rows of more than one block, with and without ReLU, and without a learned scale and shift, when a value
+    /// Images, rows of more than one block and, on a GPU, of more than one part, with and without ReLU, and without a learned scale and shift, when a value
     /// at the mean is at the kink of a ReLU; a single row, which has no variance.
     #[test]
     fn the_host_and_a_gpu_agree() {
@@ -263,7 +263,9 @@ mod tests {
             (false, false, true),
             (false, false, false),
         ];
-        for dims in [&[7, 3, 5, 6][..], &[1300, 5], &[1, 4], &[40, 6, 1, 3], &[2, 1, 8, 9]] {
+        for dims in
+            [&[7, 3, 5, 6][..], &[1300, 5], &[5000, 3], &[1, 4], &[40, 6, 1, 3], &[2, 1, 8, 9]]
+        {
             for (training, relu, affine) in CASES {
                 let (x, slopes) = (counted(dims, 7), counted(dims, 5));
                 let what = format!("{dims:?}, {training}, {relu}, {affine}");

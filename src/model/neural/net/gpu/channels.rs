@@ -5,12 +5,12 @@
 //! leave most of a GPU idle: an H100 has 132 multiprocessors. Therefore a channel is summed in parts, whose sums are added
 //! by a second launch. The parts depend on the sizes alone, so that the result does not depend on the GPU.
 
-use candle_core::{Result, Shape, Tensor};
+use candle_core::{DType, Result, Shape, Tensor};
 
 use crate::model::neural::net::gpu::kernel::KernelCall;
 use crate::model::neural::net::gpu::op::{DeviceOp, of_one};
 
-/// The least number of values in a part of a channel, of which a channel has several.
+/// The least number of values in a part of a channel, except the last.
 const MIN_PER_PART: usize = 4096;
 
 /// The largest number of parts of a channel.
@@ -22,12 +22,16 @@ pub(super) struct Planes {
     pub(super) images: usize,
     pub(super) channels: usize,
     pub(super) pixels: usize,
+    /// The largest number of parts of a channel.
+    max_parts: usize,
 }
 
 impl Planes {
     pub(super) fn of(x: &Tensor) -> Self {
         let dims = x.dims();
-        Self { images: dims[0], channels: dims[1], pixels: dims[2..].iter().product() }
+        // The sum of a part would be rounded to the eight bits of bf16.
+        let max_parts = if x.dtype() == DType::BF16 { 1 } else { MAX_PARTS };
+        Self { images: dims[0], channels: dims[1], pixels: dims[2..].iter().product(), max_parts }
     }
 
     /// The number of values of a channel.
@@ -42,7 +46,7 @@ impl Planes {
 
     /// The number of values in a part of a channel; the last part may have fewer.
     pub(super) fn per_part(self) -> usize {
-        self.count().div_ceil(MAX_PARTS).max(MIN_PER_PART)
+        self.count().div_ceil(self.max_parts).max(MIN_PER_PART)
     }
 
     /// The number of parts of a channel.
@@ -204,8 +208,6 @@ impl DeviceOp<1> for MergedStatistics {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::DType;
-
     use super::*;
     use crate::model::neural::net::backend::Backend;
     use crate::model::neural::net::testing::{device_of, numbers};

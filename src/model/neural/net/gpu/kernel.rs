@@ -8,6 +8,7 @@ pub(super) const SOURCE: &str = concat!(
     include_str!("kernels/pointwise.cu"),
     include_str!("kernels/max_pool.cu"),
     include_str!("kernels/conv.cu"),
+    include_str!("kernels/channels.cu"),
     include_str!("kernels/norm.cu"),
     include_str!("kernels/dropout.cu"),
     include_str!("kernels/optimiser.cu"),

@@ -1,6 +1,6 @@
 //! Batch normalisation on a GPU, of tensors `[image, channel, pixel]`.
 
-use candle_core::{Error, Result, Shape, Tensor, Var};
+use candle_core::{Result, Shape, Tensor, Var};
 
 use crate::model::neural::net::gpu::channels::{Planes, added};
 use crate::model::neural::net::gpu::kernel::KernelCall;
@@ -8,6 +8,7 @@ use crate::model::neural::net::gpu::op::{DeviceOp, OnDevice, expect_len, of_thre
 
 /// Moves `running` by `share` to `factor` times what a batch has.
 pub(crate) fn move_running(running: &Var, seen: &Tensor, share: f64, factor: f64) -> Result<()> {
+    expect_len("a running statistic", running, seen.elem_count())?;
     let moved = Moved { kept: (1.0 - share) as f32, added: (share * factor) as f32 };
     set_to(moved, running, seen)
 }
@@ -155,9 +156,9 @@ impl DeviceOp<3> for NormSums {
     }
 
     fn kernel(&self, _: usize) -> Result<KernelCall> {
-        let mut kernel = self.0.with(self.0.planes.for_each_part("norm_sums")?)?;
-        kernel.numbers.push(u32::try_from(self.0.planes.per_part()).map_err(Error::wrap)?);
-        Ok(kernel)
+        let mut kernel = self.0.planes.for_each_part("norm_sums")?;
+        kernel.numbers.push(u32::from(self.0.settings.relu));
+        Ok(KernelCall { factors: vec![self.0.settings.epsilon], ..kernel })
     }
 
     fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {
