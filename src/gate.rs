@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Error, Problem, Result, Stage};
+use crate::frame::Rejects;
 use crate::tables::Outcome;
 
 /// Bounds that a run must meet; a bound that is left out is not checked.
@@ -71,6 +72,7 @@ impl GateSpec {
         match serde_json::from_value(measures.clone()) {
             Ok(measures) => self.check_bounds(
                 &measures,
+                &Rejects::default(),
                 "the run was committed before; look into the input, or move the bound",
             ),
             Err(_) if *self == Self::default() => Ok(()),
@@ -84,15 +86,17 @@ impl GateSpec {
         }
     }
 
-    /// Checks the measures of a run before it is published.
+    /// Checks the measures of a run before it is published. An error names the reasons of `rejects`, which no table will
+    /// list.
     ///
     /// # Errors
     /// Every bound that the measures break, at once.
-    pub fn check(&self, measures: &Measures) -> Result<()> {
-        self.check_bounds(measures, "nothing was published; look into the input, or move the bound")
+    pub fn check(&self, measures: &Measures, rejects: &Rejects) -> Result<()> {
+        let help = "nothing was published; look into the input, or move the bound";
+        self.check_bounds(measures, rejects, help)
     }
 
-    fn check_bounds(&self, measures: &Measures, help: &str) -> Result<()> {
+    fn check_bounds(&self, measures: &Measures, rejects: &Rejects, help: &str) -> Result<()> {
         let most = [
             ("max_rejected", "rows were rejected", self.max_rejected, measures.rejected),
             ("max_tied", "labels are broken ties", self.max_tied, measures.tied),
@@ -100,8 +104,10 @@ impl GateSpec {
         ];
         let broken = most.into_iter().filter_map(|(key, what, bound, found)| {
             let bound = bound.filter(|bound| found > *bound)?;
+            let reasons: Vec<String> = rejects.texts().filter(|_| key == "max_rejected").collect();
+            let found = [vec![format!("{found:.4}")], reasons].concat().join("; ");
             let problem = Problem::new(format!("too many {what}"));
-            Some(problem.at(format!("gate.{key} = {bound}")).found(format!("{found:.4}")))
+            Some(problem.at(format!("gate.{key} = {bound}")).found(found))
         });
         let mut problems: Vec<Problem> = broken.chain(self.accuracy_problem(measures)).collect();
         let Some(last) = problems.last_mut() else { return Ok(()) };

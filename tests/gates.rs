@@ -15,7 +15,7 @@ fn every_broken_bound_is_named_with_what_was_found() {
     assert_says(
         &error,
         &[
-            "too many rows were rejected\n  where: gate.max_rejected = 0.19\n  found: 0.2000",
+            "too many rows were rejected\n  where: gate.max_rejected = 0.19\n  found: 0.2000; 1 ",
             "too many labels are broken ties\n  where: gate.max_tied = 0.33\n  found: 0.3333",
             "too many instances have no label\n  where: gate.max_abstained = 0.3\n  found: 0.3333",
             "the accuracy is too low\n  where: gate.min_accuracy = 0.5\n  found: 0.0000",

@@ -147,7 +147,7 @@ fn bad_features_are_named() {
     values[7 * WIDTH + 2] = f32::NAN;
     assert_says(
         &with(list(&values, WIDTH)),
-        &["a feature is not a number", "NaN in number 2 of `7`"],
+        &["a feature is not a finite number", "NaN in number 2 of `7`"],
     );
     let ragged = ListArray::from_iter_primitive::<Float32Type, _, _>([
         Some(vec![Some(1.0), Some(2.0)]),

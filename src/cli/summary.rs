@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use crate::error::clipped;
 use crate::escape;
-use crate::frame::Rejects;
 use crate::model::fitted::Stop;
 use crate::sink::Published;
 use crate::tables::{Outcome, QuestionResult, RunRecord};
@@ -42,14 +41,7 @@ impl Summary for Published<Outcome> {
                 run.rows_read, run.rows_used, run.rows_rejected
             ),
         );
-        let mut rejects = Rejects::default();
-        let all = outcome.results.iter().flat_map(|result| result.frame.all_rejects());
-        all.for_each(|more| rejects.merge(more));
-        for (reason, count, values) in rejects.iter() {
-            let values: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
-            let word = reason.word();
-            line("rejected", format!("{count} {word} {}", values.join(", ")).trim_end().to_owned());
-        }
+        outcome.rejects().texts().for_each(|text| line("rejected", text));
         let counts = outcome.tally();
         line(
             "labels",

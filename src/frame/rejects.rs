@@ -111,6 +111,14 @@ impl Rejects {
         ))
     }
 
+    /// The count, the reason and the first values of every reason, as text.
+    pub fn texts(&self) -> impl Iterator<Item = String> {
+        self.iter().map(|(reason, count, values)| {
+            let values: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
+            format!("{count} {} {}", reason.word(), values.join(", ")).trim_end().to_owned()
+        })
+    }
+
     /// Reason, count and offending values, by reason.
     pub fn iter(&self) -> impl Iterator<Item = (Reason, u64, &BTreeSet<String>)> {
         self.0.iter().map(|(reason, (count, values))| (*reason, *count, values))

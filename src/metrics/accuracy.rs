@@ -59,7 +59,7 @@ impl Scored {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::testing::close;
+    use crate::metrics::tests::close;
     use crate::model::posterior::TIE;
 
     #[test]

@@ -1,7 +1,8 @@
 //! Calibration: whether predictions with a confidence of 80 % are right four times out of five.
 //!
 //! Every error here is the mean gap between confidence and accuracy over bins, weighted by the predictions in each bin:
-//! sum over the bins of |hits - sum of the confidences|, divided by the number of predictions.
+//! sum over the bins of |hits - sum of the confidences|, divided by the number of predictions. An instance without a
+//! posterior has no confidence, and does not count.
 
 use super::{Scored, winner};
 use crate::tables::metrics::Metric;
@@ -11,7 +12,7 @@ const BINS: usize = 15;
 
 impl Scored {
     /// The expected calibration error over 15 bins of equal width, ((m - 1) / 15, m / 15]: Guo et al. 2017,
-    /// arXiv:1706.04599. An instance without a posterior counts as wrong with a confidence of 0.
+    /// arXiv:1706.04599.
     #[must_use]
     pub fn ece(&self) -> Option<f64> {
         equal_width(&self.predictions()?)
@@ -28,9 +29,8 @@ impl Scored {
     #[must_use]
     pub fn ece_classwise(&self) -> Option<f64> {
         let of = |k: usize| {
-            let predictions: Vec<_> =
-                self.rows()?.map(|(row, truth)| (row[k], truth == k)).collect();
-            equal_width(&predictions)
+            let rows = self.rows()?.filter(|(row, _)| winner(row).is_some());
+            equal_width(&rows.map(|(row, truth)| (row[k], truth == k)).collect::<Vec<_>>())
         };
         let errors = (0..self.n_classes).map(of).collect::<Option<Vec<f64>>>()?;
         (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64)
@@ -60,11 +60,9 @@ impl Scored {
 
     /// The probability of each instance's most probable class, and whether this class is the true one.
     fn predictions(&self) -> Option<Vec<(f64, bool)>> {
-        let prediction = |(row, truth): (&[f64], usize)| match winner(row) {
-            Some(class) => (row[class], class == truth),
-            None => (0.0, false),
-        };
-        Some(self.rows()?.map(prediction).collect())
+        let prediction =
+            |(row, truth): (&[f64], usize)| winner(row).map(|class| (row[class], class == truth));
+        Some(self.rows()?.filter_map(prediction).collect())
     }
 }
 
@@ -114,7 +112,7 @@ fn gap(bins: &[Bin], n: usize) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::testing::close;
+    use crate::metrics::tests::close;
 
     #[test]
     fn calibration_errors_are_those_worked_out_by_hand() {
@@ -168,14 +166,18 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_without_a_posterior_is_no_hit_for_the_first_class() {
+    fn instances_without_a_posterior_do_not_dilute_an_error() {
         let mut s = Scored::new(2);
-        s.push(None, &[0.0, 0.0], 0);
-        s.push(Some(0), &[1.0, 0.0], 0);
-        close(s.ece(), 0.0);
-        close(s.ece_adaptive(), 0.0);
-        // one of the two instances of class 0 has a P(class 0) of 0
-        close(s.ece_classwise(), 0.25);
+        s.push(Some(0), &[0.7, 0.3], 0);
+        for _ in 0..9 {
+            s.push(None, &[0.0, 0.0], 0);
+        }
+        close(s.ece(), 0.3);
+        close(s.ece_adaptive(), 0.3);
+        close(s.ece_classwise(), 0.3);
+        let counts = s.reliability("", "truth");
+        let counts = counts.iter().filter(|m| m.name.contains("count"));
+        assert_eq!(counts.map(|m| m.value).collect::<Vec<_>>(), [Some(1.0)]);
     }
 
     #[test]

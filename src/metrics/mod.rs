@@ -134,19 +134,14 @@ fn winner(row: &[f64]) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod testing {
+mod tests {
+    use super::*;
     use crate::testing::assert_close;
 
     #[track_caller]
     pub(super) fn close(got: Option<f64>, want: f64) {
         assert_close(&[got.unwrap()], &[want], 1e-12, "measure");
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::testing::close;
-    use super::*;
 
     /// Four instances of two classes; the third is a tie, broken wrongly.
     fn scored() -> Scored {

@@ -44,7 +44,7 @@ impl Scored {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::testing::close;
+    use crate::metrics::tests::close;
 
     /// The unknown instance has the highest P(class 1): one of the two pairs of class 1 is in order.
     #[test]

@@ -66,16 +66,17 @@ pub(super) fn warn_of_annotator_features(
     }
 }
 
-/// The warning for a model whose posteriors say nothing new where no instance has a second annotator; `None` if one
-/// has, or there are no annotations. Several answers of one annotator for an instance count as one annotation.
+/// The warning for a model that needs a second annotator of an instance to tell the annotators' mistakes from the
+/// classifier's; `None` if one has, or there are no annotations. Several annotations of an instance by one annotator count
+/// as one.
 pub(super) fn single_annotations(a: &Annotations) -> Option<String> {
     // The columns of one annotator are adjacent.
     let is_of_one =
         |columns: &[u32]| columns.windows(2).all(|c| a.annotator_of(c[0]) == a.annotator_of(c[1]));
     let is_single =
         !a.is_empty() && (0..a.dims().instances).all(|i| is_of_one(a.columns_of_instance(i)));
-    let warning = "no instance has a second annotator: the posteriors give the annotations back, and the matrices \
-                   are those of the votes; `trace_regularised` learns from single annotations";
+    let warning = "no instance has a second annotator: nothing tells the annotators' mistakes from the classifier's, so \
+                   that the posteriors follow the one or the other; `trace_regularised` learns from single annotations";
     is_single.then(|| warning.to_owned())
 }
 

@@ -79,7 +79,7 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
         ..outcome.run
     };
     let measures = Measures::of(&outcome);
-    spec.gate.check(&measures)?;
+    spec.gate.check(&measures, &outcome.rejects())?;
     let tables = FilledTable::all(&outcome, |name| spec.sink.writes(name));
     let contents = Contents {
         tables: tables.iter().map(|table| table as &dyn Table).collect(),

@@ -131,7 +131,7 @@ impl<'a> FeatureTable<'a> {
                 "no column holds features".to_owned(),
                 offenders(all),
                 "name the column of lists in source.columns.features (in `predict`, --features-column), or give columns of \
-                 numbers",
+                 numbers; the columns of a text file without rows count as text",
             );
         };
         match self.field(first).map(Field::data_type) {

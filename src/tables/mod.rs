@@ -25,7 +25,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use crate::decide::{DecideSpec, Tally, TieSeed};
 use crate::error::{Problem, Result, did_you_mean};
-use crate::frame::{Frame, Ids};
+use crate::frame::{Frame, Ids, Rejects};
 use crate::model::fitted::Fitted;
 pub use computed::ComputedTable;
 use cut::{Chunk, RowBytes, UnitRows, cut};
@@ -66,6 +66,15 @@ impl Outcome {
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.results.iter().fold(Tally::default(), |all, result| all.and(&result.tally))
+    }
+
+    /// The rejected rows of all questions.
+    #[must_use]
+    pub fn rejects(&self) -> Rejects {
+        let mut rejects = Rejects::default();
+        let all = self.results.iter().flat_map(|result| result.frame.all_rejects());
+        all.for_each(|more| rejects.merge(more));
+        rejects
     }
 }
 

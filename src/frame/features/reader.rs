@@ -123,7 +123,7 @@ impl FeatureReader {
                     let what = if text.parse().is_ok_and(f64::is_finite) {
                         "a feature is too large for 32 bits"
                     } else {
-                        "a feature is not a number"
+                        "a feature is not a finite number"
                     };
                     return Err(Error::data(what)
                         .found(format!("{text} in {place} of `{}`", name(row)))

@@ -23,7 +23,7 @@
 //! because their fit is no maximum of the likelihood. A network is trained by `classifier.network.epochs_per_fit` epochs
 //! in each round, at a learning rate that falls. After `classifier.network.epochs` it stays as it is; the rounds end no
 //! sooner, and converge. An instance without features has the same prior probability of all classes. With a single
-//! annotation for every instance, the posteriors only give the annotation back: a warning says so.
+//! annotation for every instance, nothing tells the annotators' mistakes from the classifier's: a warning says so.
 //!
 //! ```
 //! use labelmill::frame::Evidence;
