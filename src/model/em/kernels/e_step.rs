@@ -23,7 +23,7 @@ use super::log_domain::{LogProduct, exp_all, shift};
 use super::m_step::Columns;
 use super::plain_rows::{plain_rows, plain_run};
 use super::posterior_rows::{MAX_CHUNK, PosteriorRows, chunk_len};
-use super::prefetcher::Prefetcher;
+use super::prefetcher::{LIST_DISTANCE, Prefetcher};
 use super::prior::{LogPrior, Prior};
 use super::ranges::{for_each_range, log_likelihood};
 use super::sparse::SparseColumns;
@@ -33,6 +33,7 @@ use super::sums::{Sums, normalise_row};
 use super::width::{for_classes, width};
 use crate::frame::{Annotations, InstanceRange, WeightSlice};
 use crate::model::posterior::Posterior;
+use crate::prefetch::prefetch;
 
 /// Computes the posteriors of all instances, and the statistics of each range in `parts`; returns the log-likelihood.
 /// Without `t` the posteriors are counted, but not stored.
@@ -52,7 +53,7 @@ pub fn e_step(
     log_likelihood(parts)
 }
 
-/// The inputs of the kernel in addition to the columns.
+/// The annotations, prior and estimator of a range of instances.
 pub struct EStep<'a> {
     /// The annotations of the instances.
     pub range: InstanceRange<'a>,
@@ -256,6 +257,7 @@ impl EStep<'_> {
                 let (i, positions) = (start + at, begin..end - base);
                 begin = positions.end;
                 prefetcher.prefetch::<STORES_ALL>(positions.clone(), sums.table, n);
+                prefetch(weights, positions.end + LIST_DISTANCE);
                 let (columns, weights) = (&range.columns[positions.clone()], &weights[positions]);
                 if let Some(class) = range.trusted_class(i) {
                     terms += special.row(&range, i, prior.of(i, n), write, true, row);
