@@ -4,9 +4,8 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::em::kernels::{CountStrategy, stride};
 use super::numerics::MIN_PROBABILITY;
-use crate::frame::{Annotations, Dims, FitBytes, ITEMS_PER_BLOCK, QuestionSizes, dense_fit_bytes};
+use crate::frame::{Annotations, Dims, ITEMS_PER_BLOCK};
 
 /// P(label given class) of every annotator.
 #[derive(Debug, Clone, PartialEq)]
@@ -142,22 +141,6 @@ pub struct AnnotatorMatrix<'a> {
 }
 
 impl Confusion {
-    /// The memory of the fit of a model with expected counts, the rows of which may be padded as those of the kernels.
-    /// Where the E-step counts, each range of instances has a table of counts of its own.
-    #[must_use]
-    pub(super) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
-        let dense = dense_fit_bytes(sizes)?;
-        let counts = sizes.columns.checked_mul(stride(sizes.dims.classes))?;
-        let counts = counts.checked_mul(size_of::<f64>())?;
-        let matrices = dense.matrices.checked_add(counts)?;
-        let working = match CountStrategy::for_size(sizes.dims, sizes.annotations, sizes.columns) {
-            CountStrategy::Scatter(tables) => counts.checked_mul(tables)?,
-            // Sparse rows take the place of dense columns.
-            CountStrategy::Gather | CountStrategy::SparseGather => 0,
-        };
-        Some(FitBytes { matrices, working, ..dense })
-    }
-
     /// The matrix of annotator `r`; `sums` is a buffer for the sums of its rows.
     #[must_use]
     pub fn of<'a>(
@@ -240,28 +223,5 @@ impl AnnotatorMatrix<'_> {
             Cells::Counted(added) => added.cell(count, class, label) / self.row_sum(class),
         };
         (probability, count)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Of 200 000 instances and 1000 classes, the counts take more than the posteriors where annotators rarely repeat a
-    /// label. Of 6 classes they take next to nothing where annotators often do, but each of eight ranges of instances has
-    /// as many.
-    #[test]
-    fn the_memory_of_expected_counts_follows_the_pairs_of_annotator_and_label() {
-        let bytes = |instances, annotations, columns, classes| {
-            let dims = Dims { instances, annotators: 1000, classes, labels: classes };
-            let sizes = QuestionSizes { dims, annotations, columns, gold_roles: Vec::new() };
-            Confusion::fit_bytes(&sizes)
-        };
-        let many = bytes(200_000, 1_000_000, 1_000_000, 1000).unwrap();
-        assert_eq!((many.posteriors, many.matrices), (1_600_000_000, 8_008_000_000));
-        let few = bytes(20_000_000, 100_000_000, 600_000, 6).unwrap();
-        assert_eq!((few.posteriors, few.matrices), (960_000_000, 600_000 * 8 * 8 + 36 * 8));
-        assert_eq!((many.working, few.working), (0, 8 * 600_000 * 8 * 8));
-        assert_eq!(bytes(1, 1, usize::MAX / 8, 3), None);
     }
 }

@@ -54,7 +54,6 @@ pub use classifier::NetworkClassifierSpec;
 pub use classifier::{
     ClassifierKind, ClassifierSpec, Criterion, ForestSpec, LogisticSpec, TreeSpec,
 };
-use confusion::Confusion;
 use fitted::Fitted;
 use posterior::Posterior;
 
@@ -224,7 +223,7 @@ impl ModelKind {
     }
 
     const fn em<E: em::EmSteps + Spec>() -> Self {
-        Self { fit_bytes: Confusion::fit_bytes, ..Self::fitted_by::<E, em::Em<E>>() }
+        Self { fit_bytes: em::kernels::fit_bytes, ..Self::fitted_by::<E, em::Em<E>>() }
     }
 
     #[cfg(feature = "neural")]

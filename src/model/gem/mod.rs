@@ -56,7 +56,7 @@ use crate::frame::{
 };
 use crate::model::classifier::{Classifier, ClassifierSpec, ExampleFeatures, Examples};
 use crate::model::confusion::{Cells, Confusion, Smoothing};
-use crate::model::em::kernels::{ColumnModel, Prior};
+use crate::model::em::kernels::{self, ColumnModel, Prior};
 use crate::model::em::{
     EmSteps, LoopState, Objective, Optimum, StopRule, few_annotations, maximise,
 };
@@ -124,7 +124,7 @@ impl Gem {
     /// The memory of its fit: beside that of matrices with expected counts, the prior of each instance, and the target
     /// that the classifier learns.
     fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
-        let own = Confusion::fit_bytes(sizes)?;
+        let own = kernels::fit_bytes(sizes)?;
         let rows = own.posteriors.checked_mul(2)?;
         Some(FitBytes { working: own.working.checked_add(rows)?, ..own })
     }

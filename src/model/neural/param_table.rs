@@ -265,7 +265,8 @@ mod tests {
             let mut alone: Vec<f32> = (0..ROWS * WIDTH).map(value).collect();
             let (mut moments, mut steps) = (vec![Moments::default(); ROWS], [0; ROWS]);
             for batch in 1..=3 {
-                let is_moved = |row: &u32| row % 7 != 0 && (batch != 2 || row % 2 == 0);
+                let is_moved =
+                    |row: &u32| !row.is_multiple_of(7) && (batch != 2 || row.is_multiple_of(2));
                 let moved: Vec<u32> = (0..ROWS as u32).filter(is_moved).collect();
                 let gradient: Vec<f64> =
                     (0..moved.len() * WIDTH).map(|n| (n as f64 + f64::from(batch)).cos()).collect();

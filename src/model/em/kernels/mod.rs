@@ -45,7 +45,7 @@ pub use m_step::{Columns, expected_counts_of};
 pub use padded_matrix::stride;
 pub use prior::Prior;
 pub use statistics::Statistics;
-pub use strategy::CountStrategy;
+pub use strategy::{CountStrategy, fit_bytes};
 
 use crate::frame::Annotations;
 use crate::model::numerics::{MIN_PROBABILITY, at_least, normalise};

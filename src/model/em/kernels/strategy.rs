@@ -7,7 +7,10 @@ use rayon::prelude::*;
 use super::padded_matrix::stride;
 use super::sparse_rows::MIN_SIGNIFICANT;
 use super::width::has_kernel;
-use crate::frame::{Annotations, Dims, ITEMS_PER_BLOCK, MAX_RANGES, ranges_of_instances};
+use crate::frame::{
+    Annotations, Dims, FitBytes, ITEMS_PER_BLOCK, MAX_RANGES, QuestionSizes, dense_fit_bytes,
+    ranges_of_instances,
+};
 
 /// The strategy by which expected counts are summed.
 ///
@@ -34,6 +37,22 @@ pub enum CountStrategy {
     /// The M-step gathers the entries of posterior rows that can change a count; whole rows if the estimator does not
     /// allow sparse columns.
     SparseGather,
+}
+
+/// The memory of the fit of a model with expected counts, whose rows may be padded. Where the E-step counts, each range of
+/// instances has a table of counts of its own.
+#[must_use]
+pub fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
+    let dense = dense_fit_bytes(sizes)?;
+    let counts = sizes.columns.checked_mul(stride(sizes.dims.classes))?;
+    let counts = counts.checked_mul(size_of::<f64>())?;
+    let matrices = dense.matrices.checked_add(counts)?;
+    let working = match CountStrategy::for_size(sizes.dims, sizes.annotations, sizes.columns) {
+        CountStrategy::Scatter(tables) => counts.checked_mul(tables)?,
+        // Sparse rows take the place of dense columns.
+        CountStrategy::Gather | CountStrategy::SparseGather => 0,
+    };
+    Some(FitBytes { matrices, working, ..dense })
 }
 
 /// The least number of annotations per column for which zeroing and summing tables pays off.
@@ -132,5 +151,23 @@ mod tests {
         // instance leave no other class.
         assert_eq!(choose(20 * million, 5, 50, 200_000, 8 * million), SparseGather);
         assert_eq!(choose(10 * million, 20, 50, 5 * million, 9 * million), SparseGather);
+    }
+
+    /// Of 200 000 instances and 1000 classes, the counts take more than the posteriors where annotators rarely repeat a
+    /// label. Of 6 classes they take next to nothing where annotators often do, but each of eight ranges of instances has
+    /// as many.
+    #[test]
+    fn the_memory_of_expected_counts_follows_the_pairs_of_annotator_and_label() {
+        let bytes = |instances, annotations, columns, classes| {
+            let dims = Dims { instances, annotators: 1000, classes, labels: classes };
+            let sizes = QuestionSizes { dims, annotations, columns, gold_roles: Vec::new() };
+            fit_bytes(&sizes)
+        };
+        let many = bytes(200_000, 1_000_000, 1_000_000, 1000).unwrap();
+        assert_eq!((many.posteriors, many.matrices), (1_600_000_000, 8_008_000_000));
+        let few = bytes(20_000_000, 100_000_000, 600_000, 6).unwrap();
+        assert_eq!((few.posteriors, few.matrices), (960_000_000, 600_000 * 8 * 8 + 36 * 8));
+        assert_eq!((many.working, few.working), (0, 8 * 600_000 * 8 * 8));
+        assert_eq!(bytes(1, 1, usize::MAX / 8, 3), None);
     }
 }

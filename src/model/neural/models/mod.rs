@@ -28,7 +28,7 @@ pub use trace_regularised::TraceRegularised;
 pub use weighted_doctor_net::WeightedDoctorNet;
 
 use crate::model::ModelKind;
-use crate::model::confusion::Confusion;
+use crate::model::em::kernels;
 
 /// The models of this folder.
 pub static KINDS: &[ModelKind] = &[
@@ -36,7 +36,7 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind::neural::<SoftBootstrap>(),
     ModelKind::neural::<AggNet>(),
     // Its first targets are those of an EM model.
-    ModelKind { fit_bytes: Confusion::fit_bytes, ..ModelKind::neural::<Tcl>() },
+    ModelKind { fit_bytes: kernels::fit_bytes, ..ModelKind::neural::<Tcl>() },
     ModelKind::neural::<SingleConfusion>(),
     ModelKind::neural::<DoctorNet>(),
     ModelKind::neural::<WeightedDoctorNet>(),
