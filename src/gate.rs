@@ -104,10 +104,12 @@ impl GateSpec {
         ];
         let broken = most.into_iter().filter_map(|(key, what, bound, found)| {
             let bound = bound.filter(|bound| found > *bound)?;
-            let reasons: Vec<String> = rejects.texts().filter(|_| key == "max_rejected").collect();
-            let found = [vec![format!("{found:.4}")], reasons].concat().join("; ");
+            let mut found = vec![format!("{found:.4}")];
+            if key == "max_rejected" {
+                found.extend(rejects.texts());
+            }
             let problem = Problem::new(format!("too many {what}"));
-            Some(problem.at(format!("gate.{key} = {bound}")).found(found))
+            Some(problem.at(format!("gate.{key} = {bound}")).found(found.join("; ")))
         });
         let mut problems: Vec<Problem> = broken.chain(self.accuracy_problem(measures)).collect();
         let Some(last) = problems.last_mut() else { return Ok(()) };

@@ -36,9 +36,9 @@ impl CommonConfusion {
         let Dims { classes, labels, .. } = a.dims();
         let all_labels: Vec<u32> = (0..labels as u32).collect();
         let all_classes: Vec<usize> = (0..classes).collect();
-        let pooled = common_counts(a, expected_counts, &all_labels, &all_classes);
+        let common = common_counts(a, expected_counts, &all_labels, &all_classes);
         let of_class = |k: usize| (0..labels).map(move |label| label * classes + k);
-        let expected_count = (0..classes).flat_map(of_class).map(|cell| pooled[cell]).collect();
+        let expected_count = (0..classes).flat_map(of_class).map(|cell| common[cell]).collect();
         Self { probability, expected_count }
     }
 }
@@ -51,14 +51,14 @@ pub(crate) fn common_counts(
     labels: &[u32],
     classes: &[usize],
 ) -> Vec<f64> {
-    let mut pooled = vec![0.0; labels.len() * classes.len()];
+    let mut common = vec![0.0; labels.len() * classes.len()];
     for (column, counts) in expected_counts.chunks_exact(a.dims().classes.max(1)).enumerate() {
         if let Ok(at) = labels.binary_search(&a.label_of(column as u32)) {
-            let sums = &mut pooled[at * classes.len()..(at + 1) * classes.len()];
+            let sums = &mut common[at * classes.len()..(at + 1) * classes.len()];
             sums.iter_mut().zip(classes).for_each(|(sum, k)| *sum += counts[*k]);
         }
     }
-    pooled
+    common
 }
 
 /// The probabilities of confusion matrices.

@@ -57,10 +57,10 @@ pub fn switched(
     if rows.saturating_mul(rows).saturating_mul(width) > MAX_STEPS {
         return Err(TooManyClasses(rows));
     }
-    let pooled = common_counts(a, &confusion.expected_count, &labels, &classes);
+    let common = common_counts(a, &confusion.expected_count, &labels, &classes);
     // The assignment solver needs integers; nine digits are enough for a threshold of five percent.
     let share =
-        |row: usize, label: usize| (pooled[label * rows + row] / totals[classes[row]] * 1e9) as i64;
+        |row: usize, label: usize| (common[label * rows + row] / totals[classes[row]] * 1e9) as i64;
     let weights = (0..rows * width).map(|cell| share(cell / width, cell % width)).collect();
     let Ok(matrix) = Matrix::from_vec(rows, width, weights) else { return Ok(None) };
     let (best, assignment) = kuhn_munkres(&matrix);

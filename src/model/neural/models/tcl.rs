@@ -17,11 +17,12 @@
 //! Trusted instances are gold of the role `train`; those with annotations also count in the matrices of their
 //! annotators. Without trusted instances, c is the identity.
 //!
-//! Differs from the paper in the start, which is the shares of the votes, not the vote of the majority, and in the first
-//! round, which has no E-step before the classifier is trained (both as in the public code); in the matrices and the prior
-//! of TCL+I, which add one to each count, where the paper replaces zero cells by 1e-10; in c, which keeps a slope of 1e-6 where the regression is flat, so that no class is impossible, and is the
-//! identity for a class of which no trusted instance has features, where the paper's regression is 0; and in
-//! network and training, which are labelmill's defaults. `preset = "paper"` has the paper's settings for LabelMe.
+//! Differs from the paper in the start, which is the shares of the votes, not the vote of the majority, and in the
+//! first round, which has no E-step before the classifier is trained (both as in the public code); in the matrices and
+//! the prior of TCL+I, which add one to each count, where the paper replaces zero cells by 1e-10; in c, which keeps a
+//! slope of 1e-6 where the regression is flat, so that no class is impossible, and is the identity for a class of
+//! which no trusted instance has features, where the paper's regression is 0; and in network and training, which are
+//! labelmill's defaults. `preset = "paper"` has the paper's settings for LabelMe.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -251,8 +251,8 @@ mod tests {
         assert!((of(scale) + 1.224_73).abs() < 1e-4 && (of(shift) - 1.0).abs() < 1e-6);
     }
 
-    /// Images, rows of more than one block and, on a GPU, of more than one part, with and without ReLU, and without a learned scale and shift, when a value
-    /// at the mean is at the kink of a ReLU; a single row, which has no variance.
+    /// Images, and rows of more than one block (and, on a GPU, part), with and without ReLU, and without a learned scale and
+    /// shift, when a value at the mean is at the kink of a ReLU; a single row, which has no variance.
     #[test]
     fn the_host_and_a_gpu_agree() {
         const CASES: [(bool, bool, bool); 6] = [

@@ -83,13 +83,13 @@ impl Planes {
 
 /// The sum of each channel of `[image, channel, ...]`: `[channel]`.
 pub(super) fn channel_sums(x: &Tensor) -> Result<Tensor> {
-    added(&of_one(PartSums(Planes::of(x)), x)?)
+    sum_of_parts(&of_one(PartSums(Planes::of(x)), x)?)
 }
 
 /// The sum over the first axis, over parts of channels.
-pub(super) fn added(parts: &Tensor) -> Result<Tensor> {
+pub(super) fn sum_of_parts(parts: &Tensor) -> Result<Tensor> {
     let n = parts.dims()[0];
-    if n == 1 { parts.squeeze(0) } else { of_one(Added { parts: n }, parts) }
+    if n == 1 { parts.squeeze(0) } else { of_one(SumOfParts { parts: n }, parts) }
 }
 
 struct PartSums(Planes);
@@ -111,11 +111,11 @@ impl DeviceOp<1> for PartSums {
     }
 }
 
-struct Added {
+struct SumOfParts {
     parts: usize,
 }
 
-impl DeviceOp<1> for Added {
+impl DeviceOp<1> for SumOfParts {
     const NAME: &'static str = "sum of parts";
 
     fn shape(&self, [parts]: [&Shape; 1]) -> Shape {

@@ -3,8 +3,6 @@
 // The kernels are launched through cudarc's interface, which is unsafe.
 #![allow(unsafe_code)]
 
-use std::ops::Deref;
-
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::{DevicePtr, DeviceRepr, PushKernelArg};
 use candle_core::{CudaStorage, DType, Device, Layout, Result, Storage, Tensor, Var};
@@ -17,13 +15,13 @@ pub(super) fn gather(tensors: &[Tensor], device: &Device) -> Result<Tensor> {
     let count: usize = tensors.iter().map(Tensor::elem_count).sum();
     // SAFETY: the kernel writes every value.
     let all = unsafe { Tensor::empty(count, DType::F32, device)? };
-    copy("gather", &tensors.iter().collect::<Vec<_>>(), &all)?;
+    copy("gather", tensors.iter(), &all)?;
     Ok(all)
 }
 
 /// Sets variables of `f32` to values that follow each other.
 pub(super) fn scatter(values: &Tensor, vars: &[Var]) -> Result<()> {
-    copy("scatter", vars, values)
+    copy("scatter", vars.iter().map(Var::as_tensor), values)
 }
 
 /// The argument `Tensors` of the kernels.
@@ -40,7 +38,8 @@ const _: () = assert!(size_of::<Tensors>() <= 4096 - 3 * size_of::<u64>());
 unsafe impl DeviceRepr for Tensors {}
 
 /// Launches a kernel for each [`MAX_TENSORS`] of the tensors, whose values follow each other in `all`.
-fn copy(name: &str, tensors: &[impl Deref<Target = Tensor>], all: &Tensor) -> Result<()> {
+fn copy<'a>(name: &str, tensors: impl Iterator<Item = &'a Tensor>, all: &Tensor) -> Result<()> {
+    let tensors: Vec<&Tensor> = tensors.collect();
     let count: usize = tensors.iter().map(|tensor| tensor.elem_count()).sum();
     if count > all.elem_count() {
         candle_core::bail!("{} values for tensors of {count}", all.elem_count());

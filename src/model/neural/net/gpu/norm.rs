@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Shape, Tensor, Var};
 
-use crate::model::neural::net::gpu::channels::{Planes, added};
+use crate::model::neural::net::gpu::channels::{Planes, sum_of_parts};
 use crate::model::neural::net::gpu::kernel::KernelCall;
 use crate::model::neural::net::gpu::op::{DeviceOp, OnDevice, expect_len, of_three, set_to};
 
@@ -125,7 +125,7 @@ impl DeviceOp<3> for Normalise {
         out: &Tensor,
         gradient: &Tensor,
     ) -> Result<[Option<Tensor>; 3]> {
-        let sums = added(&of_three(NormSums(self.clone()), [x, out, gradient])?)?;
+        let sums = sum_of_parts(&of_three(NormSums(self.clone()), [x, out, gradient])?)?;
         let row = |n: usize, like: &Tensor| {
             like.track_op().then(|| sums.narrow(0, n, 1)?.reshape(like.dims())).transpose()
         };
