@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::frame::{Annotations, Frame, ITEMS_PER_BLOCK};
 use crate::model::fitted::Fitted;
-use crate::model::posterior::{best, tied};
+use crate::model::posterior::{Top, tied};
 use crate::model::sparse_posterior::StoredRow;
 use crate::run;
 
@@ -81,7 +81,7 @@ impl DecideSpec {
     #[must_use]
     pub fn decide(&self, a: &Annotations, fitted: &Fitted, seed: TieSeed, i: usize) -> Decided {
         let row = fitted.posterior.stored_row(i);
-        let Some((lowest, is_tied)) = best(row.values).filter(|_| a.has_evidence(i)) else {
+        let Some(top) = Top::of(row.values).filter(|_| a.has_evidence(i)) else {
             return Decided {
                 class: None,
                 confidence: None,
@@ -89,10 +89,7 @@ impl DecideSpec {
                 decision: Decision::Abstained,
             };
         };
-        // Of tied classes, another may be larger than the lowest one by rounding.
-        let confidence = row.values.iter().copied().fold(0.0, f64::max);
-        let others = row.values.iter().enumerate().map(|(k, p)| if k == lowest { 0.0 } else { *p });
-        let second = others.fold(0.0, f64::max);
+        let Top { class: lowest, is_tied, largest: confidence, second } = top;
         let decision = match (a.trusted_class(i), is_tied) {
             (Some(_), _) => Decision::Gold,
             _ if confidence < self.min_confidence => Decision::Abstained,
@@ -106,7 +103,7 @@ impl DecideSpec {
             Decision::Decided | Decision::Gold => Some(row.class(lowest)),
         };
         // Tied classes have a margin of 0, even where they differ by rounding.
-        let margin = if is_tied { 0.0 } else { confidence - second };
+        let margin = if is_tied { 0.0 } else { confidence - second.max(0.0) };
         let class = class.map(|c| c as u32);
         Decided { class, confidence: Some(confidence), margin: Some(margin), decision }
     }

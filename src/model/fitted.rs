@@ -1,5 +1,7 @@
 //! The result of a fit: the posterior, estimates for annotators and instances, and the trace.
 
+use rayon::prelude::*;
+
 use super::confusion::{CommonConfusion, Confusion};
 use super::fitted_posterior::FittedPosterior;
 use super::posterior::Posterior;
@@ -156,11 +158,15 @@ impl Fitted {
 }
 
 /// The name and value of the first number that is not fine.
-fn first_broken(name: &str, values: &[f64], is_fine: fn(f64) -> bool) -> Option<String> {
+fn first_broken(
+    name: &str,
+    values: &[f64],
+    is_fine: impl Fn(f64) -> bool + Sync,
+) -> Option<String> {
     let are_fine = |chunk: &[f64]| chunk.iter().fold(true, |fine, v| fine & is_fine(*v));
-    let chunk =
-        values.chunks(ITEMS_PER_BLOCK).position(|chunk| !are_fine(chunk))? * ITEMS_PER_BLOCK;
-    let at = chunk + values[chunk..].iter().position(|v| !is_fine(*v))?;
+    let chunks = values.par_chunks(ITEMS_PER_BLOCK);
+    let start = chunks.position_first(|chunk| !are_fine(chunk))? * ITEMS_PER_BLOCK;
+    let at = start + values[start..].iter().position(|v| !is_fine(*v))?;
     Some(format!("{name}[{at}] is {}", values[at]))
 }
 

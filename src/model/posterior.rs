@@ -143,8 +143,11 @@ pub const TIE: f64 = 1e-9;
 /// The least probability that counts as equal to the largest one of a row.
 #[must_use]
 pub fn least_tied(row: &[f64]) -> f64 {
-    let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    max - TIE * max.abs()
+    least_tied_with(row.iter().copied().fold(f64::NEG_INFINITY, f64::max))
+}
+
+fn least_tied_with(largest: f64) -> f64 {
+    largest - TIE * largest.abs()
 }
 
 /// The classes of a row that are as probable as the most probable one, ascending.
@@ -167,15 +170,44 @@ pub fn tied(row: &[f64]) -> impl Iterator<Item = usize> {
 /// ```
 #[must_use]
 pub fn best(row: &[f64]) -> Option<(usize, bool)> {
-    let least = least_tied(row);
-    let (mut first, mut n_tied) = (0, 0);
-    // To the end, without a branch: no processor could predict which class is the best.
-    for (class, p) in row.iter().enumerate().rev() {
-        let is_tied = *p >= least;
-        first = if is_tied { class } else { first };
-        n_tied += usize::from(is_tied);
+    let top = Top::of(row)?;
+    Some((top.class, top.is_tied))
+}
+
+/// The most probable class of a row, as [`best`], and the two largest probabilities.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Top {
+    /// The most probable class; of tied ones the lowest.
+    pub class: usize,
+    /// Whether another class is as probable.
+    pub is_tied: bool,
+    /// The largest probability; of tied classes, a higher one may have it by rounding.
+    pub largest: f64,
+    /// The largest probability of the other classes; -inf without another.
+    pub second: f64,
+}
+
+impl Top {
+    /// The top of a row; `None` if it is empty or has no number.
+    #[inline]
+    #[must_use]
+    pub fn of(row: &[f64]) -> Option<Self> {
+        let (mut class, mut largest, mut second) = (0, f64::NEG_INFINITY, f64::NEG_INFINITY);
+        // Without a branch: no processor could predict which class is the best.
+        for (k, p) in row.iter().enumerate() {
+            let is_larger = *p > largest;
+            let smaller = if is_larger { largest } else { *p };
+            second = if smaller > second { smaller } else { second };
+            class = if is_larger { k } else { class };
+            largest = if is_larger { *p } else { largest };
+        }
+        if largest == f64::NEG_INFINITY {
+            return None;
+        }
+        let is_tied = second >= least_tied_with(largest);
+        let class = if is_tied { tied(row).next()? } else { class };
+        Some(Self { class, is_tied, largest, second })
     }
-    (n_tied > 0).then_some((first, n_tied > 1))
 }
 
 /// Makes the most probable classes of a row share it equally, such as the winners of a vote.
@@ -212,6 +244,28 @@ mod tests {
         let mut hard = row;
         harden(&mut hard);
         assert_eq!(hard, [0.5, 0.5, 0.0, 0.0]);
+    }
+
+    /// All rows of up to four of these numbers.
+    #[test]
+    fn the_top_of_a_row_is_found_in_one_pass_as_in_many() {
+        let numbers = [0.0, 0.25, 0.25 + f64::EPSILON / 4.0, 0.5, 1.0, f64::NAN];
+        for n in 0..=4_u32 {
+            for code in 0..6_usize.pow(n) {
+                let row: Vec<f64> = (0..n).map(|k| numbers[code / 6_usize.pow(k) % 6]).collect();
+                let Some(class) = tied(&row).next() else {
+                    assert_eq!(Top::of(&row), None, "{row:?}");
+                    continue;
+                };
+                let is_tied = tied(&row).count() > 1;
+                let largest = row.iter().copied().fold(f64::NAN, f64::max);
+                let first = row.iter().position(|p| *p == largest);
+                let others = (0..row.len()).filter(|k| Some(*k) != first).map(|k| row[k]);
+                let second = others.fold(f64::NEG_INFINITY, f64::max);
+                let want = Top { class, is_tied, largest, second };
+                assert_eq!(Top::of(&row), Some(want), "{row:?}");
+            }
+        }
     }
 
     /// Instance 1 has no annotation; nothing speaks for class 2.
