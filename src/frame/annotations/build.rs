@@ -23,6 +23,9 @@ pub struct AnnotationRows {
     pub weight: Vec<f64>,
 }
 
+/// How many rows there are for each cell of a table of columns, at least: it takes little beside the rows.
+const ROWS_PER_CELL: usize = 4;
+
 /// The view by column.
 #[derive(Debug, Clone)]
 pub(super) struct ByColumn {
@@ -42,22 +45,14 @@ impl Annotations {
             || count(&rows.annotator, dims.annotators),
         );
         let is_single: Vec<bool> = rows_of_annotator.iter().map(|n| *n == 1).collect();
-        let Slots { order, of_annotator: slots, by_slot, labels, first_singleton } =
-            Slots::new(sorted, &is_single);
-        let mut columns = rows.annotator;
-        columns.par_iter_mut().zip(&rows.label).with_min_len(ITEMS_PER_BLOCK).for_each(
-            |(column, label)| {
-                let slot = slots[*column as usize] as usize;
-                let columns_of_slot = by_slot[slot]..by_slot[slot + 1];
-                *column = number(
-                    columns_of_slot.start + labels[columns_of_slot].partition_point(|l| l < label),
-                );
-            },
-        );
+        let slots = Slots::new(sorted, &is_single);
+        let columns = slots.columns_of(rows.annotator, &rows.label, dims.labels);
+        let Slots { order, of_annotator: slots, by_slot, labels, first_singleton } = slots;
         let annotators = owners(&order, &by_slot);
+        drop(rows.label);
         let ungrouped =
             UngroupedRows { instance: rows.instance, column: columns, weight: rows.weight };
-        let grouped = Grouped::new(dims.instances, ungrouped, rows.label);
+        let grouped = Grouped::new(dims.instances, ungrouped);
         let (view, rows_of_instance) = ByInstance::new(grouped);
         let (by_instance, columns, weights) = view.resolve(&annotators, policy)?;
         Ok(Self {
@@ -167,6 +162,35 @@ impl Slots {
         let first_singleton = by_slot[others];
         Self { order, of_annotator: slots, by_slot, labels, first_singleton }
     }
+
+    /// The column of each row, given its annotator and its label.
+    fn columns_of(&self, annotators: Vec<u32>, labels: &[u32], n_labels: usize) -> Vec<u32> {
+        let is_small = self.order.len().saturating_mul(n_labels) <= labels.len() / ROWS_PER_CELL;
+        let of_cell = if is_small { self.column_of_cells(n_labels) } else { Vec::new() };
+        let column = |annotator: u32, label: u32| {
+            if is_small {
+                return of_cell[annotator as usize * n_labels + label as usize];
+            }
+            let slot = self.of_annotator[annotator as usize] as usize;
+            let own = self.by_slot[slot]..self.by_slot[slot + 1];
+            number(own.start + self.labels[own].partition_point(|l| *l < label))
+        };
+        let mut columns = annotators;
+        let rows = columns.par_iter_mut().zip(labels).with_min_len(ITEMS_PER_BLOCK);
+        rows.for_each(|(place, label)| *place = column(*place, *label));
+        columns
+    }
+
+    /// The column of each (annotator, label) that occurs, `[annotator, label]`.
+    fn column_of_cells(&self, n_labels: usize) -> Vec<u32> {
+        let mut of_cell = vec![0; self.order.len() * n_labels];
+        for (r, own) in self.order.iter().zip(self.by_slot.windows(2)) {
+            for column in own[0]..own[1] {
+                of_cell[*r as usize * n_labels + self.labels[column] as usize] = number(column);
+            }
+        }
+        of_cell
+    }
 }
 
 #[cfg(test)]
@@ -211,6 +235,33 @@ mod tests {
             (a.labels_of(0), a.columns_of_instance(0), a.instances_of(2)),
             (&[1][..], &[0, 2][..], &[0][..])
         );
+    }
+
+    /// Seven annotators of the labels 0, 2 and 4, where one has a single row; three times the rows are enough for a table
+    /// of cells.
+    #[test]
+    fn a_table_of_cells_gives_the_columns_that_a_search_gives() {
+        let dims = Dims { instances: 10, annotators: 7, classes: 3, labels: 5 };
+        let all: Vec<(u32, u32, u32)> =
+            (0..60).map(|n| (n % 10, n % 6, n * n % 3 * 2)).chain([(9, 6, 4)]).collect();
+        let columns_of = |repeats: usize| {
+            let rows = all.repeat(repeats);
+            let (annotator, label): (Vec<u32>, Vec<u32>) =
+                rows.iter().map(|(_, r, l)| (*r, *l)).unzip();
+            let rows = AnnotationRows { annotator, label, ..AnnotationRows::default() };
+            let is_single: Vec<bool> = (0..7).map(|r| r == 6).collect();
+            let slots = Slots::new(distinct_columns(dims, &rows), &is_single);
+            let columns = slots.columns_of(rows.annotator.clone(), &rows.label, dims.labels);
+            let owners = owners(&slots.order, &slots.by_slot);
+            for ((column, annotator), label) in columns.iter().zip(&rows.annotator).zip(&rows.label)
+            {
+                let at = *column as usize;
+                assert_eq!((owners[at], slots.labels[at]), (*annotator, *label));
+            }
+            columns[..all.len()].to_vec()
+        };
+        assert!((all.len()..3 * all.len()).contains(&(35 * ROWS_PER_CELL)));
+        assert_eq!(columns_of(1), columns_of(3));
     }
 
     #[test]

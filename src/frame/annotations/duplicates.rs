@@ -58,8 +58,7 @@ impl ByInstance {
         annotators: &[u32],
         policy: Duplicates,
     ) -> Result<Resolved, Repeated> {
-        self.sort();
-        let repeated = self.repeated(annotators);
+        let repeated = self.sort(annotators);
         let weights = if repeated.is_empty() || policy == Duplicates::Keep {
             self.weights.map_or(Weights::Ones, Weights::new)
         } else if policy == Duplicates::Error {
@@ -70,41 +69,34 @@ impl ByInstance {
         Ok((self.offsets, self.columns, weights))
     }
 
-    /// Sorts every instance's columns.
-    fn sort(&mut self) {
+    /// Sorts every instance's columns. Returns (instance, annotator) of every answer after an annotator's first to an
+    /// instance.
+    fn sort(&mut self, annotators: &[u32]) -> Vec<(u32, u32)> {
         let Self { offsets, columns, weights } = self;
-        let parts = split_by(columns, offsets, 1, ITEMS_PER_BLOCK).into_par_iter();
-        if let Some(weights) = weights {
-            let weights = split_by(weights, offsets, 1, ITEMS_PER_BLOCK);
-            parts.zip(weights).for_each(|((instances, columns), (_, weights))| {
-                let (first, mut buffer) = (offsets[instances.start], Vec::new());
-                for positions in instances.map(|i| offsets[i] - first..offsets[i + 1] - first) {
-                    let columns = &mut columns[positions.clone()];
-                    sort_with_weights(columns, &mut weights[positions], &mut buffer);
+        let offsets = offsets.as_slice();
+        let parts = split_by(columns, offsets, 1, ITEMS_PER_BLOCK);
+        let weights: Vec<&mut [f64]> = match weights {
+            Some(all) => {
+                let weights = split_by(all, offsets, 1, ITEMS_PER_BLOCK);
+                weights.into_iter().map(|(_, weights)| weights).collect()
+            }
+            None => parts.iter().map(|_| <&mut [f64]>::default()).collect(),
+        };
+        let sort = |((instances, columns), weights): ((Range<usize>, &mut [u32]), &mut [f64])| {
+            let (first, mut buffer, mut repeated) =
+                (offsets[instances.start], Vec::new(), Vec::new());
+            for i in instances {
+                let positions = offsets[i] - first..offsets[i + 1] - first;
+                let columns = &mut columns[positions.clone()];
+                match weights.get_mut(positions) {
+                    Some(weights) => sort_with_weights(columns, weights, &mut buffer),
+                    None => columns.sort_unstable(),
                 }
-            });
-        } else {
-            parts.for_each(|(instances, columns)| {
-                let first = offsets[instances.start];
-                for i in instances {
-                    columns[offsets[i] - first..offsets[i + 1] - first].sort_unstable();
-                }
-            });
-        }
-    }
-
-    /// (instance, annotator) of every answer after an annotator's first to an instance.
-    fn repeated(&self, annotators: &[u32]) -> Vec<(u32, u32)> {
-        let of = |column: &u32| annotators[*column as usize];
-        (0..self.offsets.len() - 1)
-            .into_par_iter()
-            .with_min_len(ITEMS_PER_BLOCK)
-            .flat_map_iter(|i| {
-                let columns = &self.columns[self.offsets[i]..self.offsets[i + 1]];
-                let again = columns.windows(2).filter(move |w| of(&w[0]) == of(&w[1]));
-                again.map(move |w| (number(i), of(&w[0])))
-            })
-            .collect()
+                add_repeated(number(i), columns, annotators, &mut repeated);
+            }
+            repeated
+        };
+        parts.into_par_iter().zip(weights).flat_map_iter(sort).collect()
     }
 
     /// Merges an annotator's equal answers to an instance and scales different ones, so that together they count as one
@@ -162,6 +154,21 @@ impl ByInstance {
             weights.into_iter().for_each(|all| all.copy_within(positions.clone(), out));
         }
         positions.end - gap
+    }
+}
+
+/// Adds (instance, annotator) for every answer after an annotator's first to an instance, whose columns are sorted.
+fn add_repeated(
+    instance: u32,
+    columns: &[u32],
+    annotators: &[u32],
+    repeated: &mut Vec<(u32, u32)>,
+) {
+    let of = |column: u32| annotators[column as usize];
+    for pair in columns.windows(2) {
+        if of(pair[0]) == of(pair[1]) {
+            repeated.push((instance, of(pair[0])));
+        }
     }
 }
 

@@ -16,7 +16,7 @@ const ROWS_OF_RANGE: usize = 1 << 16;
 const MAX_WRITE_STREAMS: usize = 1 << 10;
 
 /// The columns and weights of rows in any order.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct UngroupedRows {
     pub(super) instance: Vec<u32>,
     pub(super) column: Vec<u32>,
@@ -35,31 +35,29 @@ pub(super) struct Grouped {
 }
 
 impl Grouped {
-    /// Groups the rows of `n_instances` instances. `buffer`, as long as the rows, is reused in place of a new
-    /// allocation.
-    pub(super) fn new(n_instances: usize, rows: UngroupedRows, buffer: Vec<u32>) -> Self {
+    /// Groups the rows of `n_instances` instances.
+    pub(super) fn new(n_instances: usize, rows: UngroupedRows) -> Self {
         let ranges = (rows.instance.len() / ROWS_OF_RANGE).clamp(1, MAX_WRITE_STREAMS);
-        Self::by_ranges(n_instances, rows, buffer, ranges)
+        Self::by_ranges(n_instances, rows, ranges)
     }
 
-    fn by_ranges(n_instances: usize, rows: UngroupedRows, buffer: Vec<u32>, ranges: usize) -> Self {
+    fn by_ranges(n_instances: usize, rows: UngroupedRows, ranges: usize) -> Self {
         let shift = n_instances.div_ceil(ranges).max(1).next_power_of_two().ilog2();
-        let (partitioned, bounds, buffer) =
-            partition(rows, buffer, shift, (n_instances >> shift) + 1);
-        let UngroupedRows { instance, column: mut columns, weight: mut weights } = buffer;
+        let partitioned = partition(&rows, shift, (n_instances >> shift) + 1);
+        let UngroupedRows { instance, column: mut columns, weight: mut weights } = rows;
         drop(instance);
         let mut offsets = vec![0; n_instances + 1];
         let mut rows_of_instance = vec![0; n_instances];
         let width = 1 << shift;
         let (mut columns_left, mut weights_left) = (columns.as_mut_slice(), weights.as_mut_slice());
         let places = offsets[1..].chunks_mut(width).zip(rows_of_instance.chunks_mut(width));
-        let mut work = Vec::with_capacity(bounds.len());
-        for ((range, bounds), (places, counts)) in bounds.windows(2).enumerate().zip(places) {
+        let bounds = partitioned.bounds.windows(2).enumerate();
+        let mut work = Vec::with_capacity(partitioned.bounds.len());
+        for ((range, bounds), (places, counts)) in bounds.zip(places) {
             let range_rows = bounds[0]..bounds[1];
             work.push(RangeSort {
                 first: range * width,
-                instance: &partitioned.instance[range_rows.clone()],
-                column: &partitioned.column[range_rows.clone()],
+                rows: &partitioned.rows[range_rows.clone()],
                 weight: partitioned.weight.get(range_rows.clone()).unwrap_or_default(),
                 start: range_rows.start,
                 places,
@@ -78,8 +76,8 @@ impl Grouped {
 struct RangeSort<'a> {
     /// The first instance of the range.
     first: usize,
-    instance: &'a [u32],
-    column: &'a [u32],
+    /// (Instance, column) of each row.
+    rows: &'a [(u32, u32)],
     weight: &'a [f64],
     /// The number of rows in the ranges before it.
     start: usize,
@@ -93,13 +91,13 @@ struct RangeSort<'a> {
 impl RangeSort<'_> {
     fn run(self) {
         let local = |i: u32| i as usize - self.first;
-        self.instance.iter().for_each(|i| self.counts[local(*i)] += 1);
+        self.rows.iter().for_each(|(i, _)| self.counts[local(*i)] += 1);
         let mut begin = self.start;
         for (place, count) in self.places.iter_mut().zip(&*self.counts) {
             *place = begin;
             begin += *count as usize;
         }
-        for (row, (i, column)) in self.instance.iter().zip(self.column).enumerate() {
+        for (row, (i, column)) in self.rows.iter().enumerate() {
             let place = &mut self.places[local(*i)];
             let at = *place - self.start;
             self.columns[at] = *column;
@@ -111,27 +109,30 @@ impl RangeSort<'_> {
     }
 }
 
+/// Rows by range of instances, in the order of the input within a range.
+struct PartitionedRows {
+    /// (Instance, column) of each row: one write stream for both.
+    rows: Vec<(u32, u32)>,
+    /// Empty if all weights are 1.
+    weight: Vec<f64>,
+    /// Where the rows of each range begin, and one past the last.
+    bounds: Vec<usize>,
+}
+
 /// The output of one part of the input in one range: the places that are not yet written.
 struct WriteCursors<'a> {
-    instance: IterMut<'a, u32>,
-    column: IterMut<'a, u32>,
+    rows: IterMut<'a, (u32, u32)>,
     weight: IterMut<'a, f64>,
 }
 
-/// Partitions the rows by range of instances, in the order of the input within a range. Returns them, where the rows of
-/// each range begin and one past the last, and buffers for as many rows.
-fn partition(
-    rows: UngroupedRows,
-    buffer: Vec<u32>,
-    shift: u32,
-    ranges: usize,
-) -> (UngroupedRows, Vec<usize>, UngroupedRows) {
+/// Partitions the rows by range of instances.
+fn partition(rows: &UngroupedRows, shift: u32, ranges: usize) -> PartitionedRows {
     let n = rows.instance.len();
-    let weight = vec![0.0; rows.weight.len()];
     if ranges == 1 {
-        return (rows, vec![0, n], UngroupedRows { instance: Vec::new(), column: buffer, weight });
+        let pairs = rows.instance.iter().copied().zip(rows.column.iter().copied()).collect();
+        return PartitionedRows { rows: pairs, weight: rows.weight.clone(), bounds: vec![0, n] };
     }
-    let mut partitioned = UngroupedRows { instance: vec![0; n], column: buffer, weight };
+    let (mut partitioned, mut weights) = (vec![(0, 0); n], vec![0.0; rows.weight.len()]);
     let range_of = |i: u32| (i >> shift) as usize;
     let at_once = n.div_ceil(rayon::current_num_threads()).max(1);
     let counts: Vec<Vec<usize>> = rows
@@ -146,18 +147,15 @@ fn partition(
     let mut bounds = Vec::with_capacity(ranges + 1);
     bounds.push(0);
     let mut cursors: Vec<Vec<WriteCursors<'_>>> = counts.iter().map(|_| Vec::new()).collect();
-    let (mut instance, mut column) =
-        (partitioned.instance.as_mut_slice(), partitioned.column.as_mut_slice());
-    let mut weight = partitioned.weight.as_mut_slice();
+    let (mut rows_left, mut weights_left) = (partitioned.as_mut_slice(), weights.as_mut_slice());
     for range in 0..ranges {
         let mut end = bounds[range];
         for (cursors, counts) in cursors.iter_mut().zip(&counts) {
             let n = counts[range];
             end += n;
             cursors.push(WriteCursors {
-                instance: instance.split_off_mut(..n).unwrap_or_default().iter_mut(),
-                column: column.split_off_mut(..n).unwrap_or_default().iter_mut(),
-                weight: weight.split_off_mut(..n).unwrap_or_default().iter_mut(),
+                rows: rows_left.split_off_mut(..n).unwrap_or_default().iter_mut(),
+                weight: weights_left.split_off_mut(..n).unwrap_or_default().iter_mut(),
             });
         }
         bounds.push(end);
@@ -166,14 +164,13 @@ fn partition(
     let parts: Vec<(usize, Vec<WriteCursors<'_>>)> = starts.zip(cursors).collect();
     parts.into_par_iter().with_max_len(1).for_each(|(start, mut cursors)| {
         for row in start..(start + at_once).min(n) {
-            let i = rows.instance[row];
-            let cursor = &mut cursors[range_of(i)];
-            cursor.instance.next().into_iter().for_each(|place| *place = i);
-            cursor.column.next().into_iter().for_each(|place| *place = rows.column[row]);
+            let pair = (rows.instance[row], rows.column[row]);
+            let cursor = &mut cursors[range_of(pair.0)];
+            cursor.rows.next().into_iter().for_each(|place| *place = pair);
             cursor.weight.next().into_iter().for_each(|place| *place = rows.weight[row]);
         }
     });
-    (partitioned, bounds, rows)
+    PartitionedRows { rows: partitioned, weight: weights, bounds }
 }
 
 #[cfg(test)]
@@ -192,7 +189,7 @@ mod tests {
                 column: (0..20_000).map(|n| 50_000 - n).collect(),
                 weight: if is_weighted { (0..20_000).map(weight).collect() } else { Vec::new() },
             };
-            let grouped = Grouped::by_ranges(1000, rows, vec![0; 20_000], ranges);
+            let grouped = Grouped::by_ranges(1000, rows, ranges);
             assert_eq!((grouped.offsets.len(), grouped.offsets[1000]), (1001, 20_000));
             for i in 0..1000 {
                 let of_instance: Vec<usize> =
