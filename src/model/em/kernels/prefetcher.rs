@@ -61,3 +61,15 @@ impl Prefetcher<'_> {
         }
     }
 }
+
+/// Prefetches the counts of the annotations [`PREFETCH_DISTANCE`] after `positions`, those of an instance, and a cache line
+/// of the list of their columns.
+#[inline(always)]
+pub(super) fn prefetch_counts(columns: &[u32], positions: Range<usize>, table: &[f64], n: usize) {
+    let (begin, end) = (positions.start + PREFETCH_DISTANCE, positions.end + PREFETCH_DISTANCE);
+    let Some(ahead) = columns.get(begin..end) else { return };
+    prefetch(columns, positions.end + LIST_DISTANCE);
+    for column in ahead {
+        prefetch_row(table, *column as usize * stride(n), n);
+    }
+}

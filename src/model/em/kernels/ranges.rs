@@ -2,10 +2,15 @@
 
 use std::ops::Range;
 
+use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
+use super::log_domain::LogProduct;
+use super::prefetcher::prefetch_counts;
 use super::statistics::Statistics;
 use super::strategy::CountStrategy;
+use super::sums::Sums;
+use super::width::{for_classes, width};
 use crate::frame::{Annotations, InstanceRange};
 use crate::model::posterior::Posterior;
 
@@ -51,16 +56,47 @@ pub fn for_each_range(
 
 /// Counts posteriors that no E-step computed.
 pub fn count(a: &Annotations, t: &Posterior, parts: &mut [Statistics]) {
+    let arch = Arch::new();
     parts.par_iter_mut().with_max_len(1).for_each(|part| {
         part.clear();
-        let (range, first) = (a.range(part.instances()), part.instances().start);
-        for i in 0..range.len() {
+        let instances = part.instances();
+        let (range, n) = (a.range(instances.clone()), a.dims().classes);
+        let rows = &t.values()[instances.start * n..instances.end * n];
+        if part.table().is_some() {
+            for_classes!(n, K => arch.dispatch(CountSweep::<K> { range, rows, part }));
+            return;
+        }
+        for (i, row) in rows.chunks_exact(n.max(1)).enumerate() {
             let positions = range.positions(i);
-            let (columns, weights) =
-                (&range.columns[positions.clone()], range.weights.slice(positions));
-            part.add(i, t.row(first + i), columns, weights);
+            let columns = &range.columns[positions.clone()];
+            part.add(i, row, columns, range.weights.slice(positions));
         }
     });
+}
+
+/// Adds the rows of a range, `[instance, class]`, to its class sums and to its table of counts.
+struct CountSweep<'a, const K: usize> {
+    range: InstanceRange<'a>,
+    rows: &'a [f64],
+    part: &'a mut Statistics,
+}
+
+impl<const K: usize> WithSimd for CountSweep<'_, K> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { range, rows, part } = self;
+        let (classes, table) = part.sums_and_table();
+        let n = width::<K>(classes.len()).max(1);
+        let mut sums = Sums { classes, table, likelihood: LogProduct::default() };
+        for (i, row) in rows.chunks_exact(n).enumerate() {
+            let positions = range.positions(i);
+            prefetch_counts(range.columns, positions.clone(), sums.table, n);
+            let columns = &range.columns[positions.clone()];
+            sums.add_normalised::<K>(row, columns, range.weights.slice(positions));
+        }
+    }
 }
 
 /// The log-likelihood of all ranges, summed in their order.
