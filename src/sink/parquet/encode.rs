@@ -2,7 +2,7 @@
 
 use arrow::datatypes::{DataType, Field, SchemaRef};
 use parquet::arrow::ArrowWriter;
-use parquet::arrow::arrow_writer::{ArrowColumnWriter, compute_leaves};
+use parquet::arrow::arrow_writer::{ArrowColumnChunk, ArrowColumnWriter, compute_leaves};
 use parquet::basic::{Compression as Codec, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
@@ -28,6 +28,9 @@ pub enum Compression {
     /// Largest and fastest.
     None,
 }
+
+/// More bytes than the metadata of most files takes.
+const METADATA_BYTES: usize = 1 << 16;
 
 /// The bytes of the Parquet file of one part of a table, and the number of its rows.
 ///
@@ -79,11 +82,22 @@ pub(super) fn encode(
             .into_par_iter()
             .map(ArrowColumnWriter::close)
             .collect::<Result<_, ParquetError>>()?;
+        file.inner_mut().reserve_exact(file_bytes(&columns));
         let mut group = file.next_row_group()?;
         columns.into_iter().try_for_each(|column| column.append_to_row_group(&mut group))?;
         group.close()?;
     }
     Ok((file.into_inner()?, rows))
+}
+
+/// About as many bytes as a file of one row group with these columns takes.
+///
+/// # Why
+/// A file of 8 MB that grows is copied to twice the memory again and again, which the system clears first: that took as
+/// much time as a fifth of the writing of 10 M posteriors.
+fn file_bytes(columns: &[ArrowColumnChunk]) -> usize {
+    let pages: u64 = columns.iter().map(|column| column.close().bytes_written).sum();
+    usize::try_from(pages).unwrap_or(0) + METADATA_BYTES
 }
 
 /// Turns dictionaries off for columns in which almost every unit has a value of its own, and for floats: they would not
