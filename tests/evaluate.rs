@@ -334,6 +334,8 @@ fn a_truth_that_repeats_itself_counts_once_and_one_that_contradicts_itself_is_re
     let out = job.url("out");
     let found = scores(&out, &truth, &[]);
     assert_scores(&found, &[("instances", 2.0), ("accuracy", 0.5), ("unknown_instances", 1.0)]);
+    let told = stderr(&run_ok(&["evaluate", "--run", &out, "--truth", &truth]));
+    assert_says(&told, &["warning: 1 row of the truth has no class and is left out"]);
     let truth = job.write("truth.csv", "instance_id,class\n1,y\n1,n\n2,y\n");
     let error = run_fails(&["evaluate", "--run", &out, "--truth", &truth], 3);
     assert_says(&error, &["the truth gives an instance two classes", "`1`", "--truth"]);

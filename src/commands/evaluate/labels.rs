@@ -14,6 +14,7 @@ use super::tables::{Tables, columns_of};
 use crate::error::{Error, Result, offenders};
 use crate::frame::{Ids, cast_exact_text};
 use crate::metrics::Scored;
+use crate::run::Run;
 use crate::source::{is_plain_integer, value_type};
 
 /// The rows of the truth that give a class.
@@ -29,7 +30,7 @@ impl TrueClasses {
     pub(super) async fn read(truth: &DataFrame, tables: &Tables<'_>) -> Result<Self> {
         let classes = tables.classes().await?;
         let truth = tables.about(truth.clone())?.select_columns(&["instance_id", "class"])?;
-        // Rows without a class are ignored, and repeated rows count once.
+        // Rows without a class are left out, and repeated rows count once.
         let truth = with_finite_values(truth)?.filter(col("class").is_not_null())?.distinct()?;
         refuse_contradictions(&truth).await?;
         let columns = columns_of(truth).await?;
@@ -47,6 +48,18 @@ impl TrueClasses {
     pub(super) fn n_classes(&self) -> usize {
         self.classes.len()
     }
+}
+
+/// Warns of rows of the truth that give no class.
+pub(super) async fn warn_without_class(truth: &DataFrame, run: &mut Run) -> Result<()> {
+    let truth = truth.clone().select_columns(&["instance_id", "class"])?;
+    let rows = with_finite_values(truth)?.filter(col("class").is_null())?.count().await?;
+    match rows {
+        0 => {}
+        1 => run.warn("1 row of the truth has no class and is left out"),
+        n => run.warn(format!("{n} rows of the truth have no class and are left out")),
+    }
+    Ok(())
 }
 
 /// The truth with null for an id or a class that is NaN or infinite: as in gold, it is none.

@@ -83,6 +83,7 @@ async fn evaluate_run(
     let (mut found, mut disjoint) = (Vec::new(), Vec::new());
     let questions = Tables::of_questions(&ctx).await?;
     tables::check_questions(&truth, &questions, run).await?;
+    labels::warn_without_class(&truth, run).await?;
     for tables in &questions {
         let truth = TrueClasses::read(&truth, tables).await?;
         let (mut measured, n_instances) = label_scores(tables, &truth).await?;
