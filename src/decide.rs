@@ -81,7 +81,9 @@ impl DecideSpec {
     #[must_use]
     pub fn decide(&self, a: &Annotations, fitted: &Fitted, seed: TieSeed, i: usize) -> Decided {
         let row = fitted.posterior.stored_row(i);
-        let Some(top) = Top::of(row.values).filter(|_| a.has_evidence(i)) else {
+        let Some(Top { class: lowest, is_tied, largest: confidence, second }) =
+            Top::of(row.values).filter(|_| a.has_evidence(i))
+        else {
             return Decided {
                 class: None,
                 confidence: None,
@@ -89,7 +91,6 @@ impl DecideSpec {
                 decision: Decision::Abstained,
             };
         };
-        let Top { class: lowest, is_tied, largest: confidence, second } = top;
         let decision = match (a.trusted_class(i), is_tied) {
             (Some(_), _) => Decision::Gold,
             _ if confidence < self.min_confidence => Decision::Abstained,

@@ -327,6 +327,22 @@ fn a_truth_of_other_questions_than_the_run_is_a_warning() {
 }
 
 #[test]
+fn rows_of_the_truth_without_a_class_are_left_out_with_a_warning() {
+    let job = Job::new();
+    job.run("source.annotations = [['1', 'a', 1], ['2', 'a', 2]]\nmodel.kind = 'majority_vote'");
+    let told = |classes: &[f64]| {
+        let truth = job.path("truth.parquet");
+        let ids = words(&"1 2 3 4"[..2 * classes.len() - 1]);
+        write_parquet(&truth, vec![("instance_id", ids), ("class", f64s(classes))]);
+        let (run, truth) = (job.url("out"), truth.display().to_string());
+        stderr(&run_ok(&["evaluate", "--run", &run, "--truth", &truth]))
+    };
+    let warning = "warning: rows of the truth without a class are left out: 3";
+    assert_says(&told(&[1.0, f64::NAN, f64::INFINITY, f64::NAN]), &[warning]);
+    assert!(!told(&[1.0, 2.0]).contains("warning"));
+}
+
+#[test]
 fn a_truth_that_repeats_itself_counts_once_and_one_that_contradicts_itself_is_refused() {
     let job = Job::new();
     job.run("source.annotations = [['1', 'a', 'y'], ['2', 'a', 'n']]\nmodel.kind = 'dawid_skene'");
@@ -334,8 +350,6 @@ fn a_truth_that_repeats_itself_counts_once_and_one_that_contradicts_itself_is_re
     let out = job.url("out");
     let found = scores(&out, &truth, &[]);
     assert_scores(&found, &[("instances", 2.0), ("accuracy", 0.5), ("unknown_instances", 1.0)]);
-    let told = stderr(&run_ok(&["evaluate", "--run", &out, "--truth", &truth]));
-    assert_says(&told, &["warning: 1 row of the truth has no class and is left out"]);
     let truth = job.write("truth.csv", "instance_id,class\n1,y\n1,n\n2,y\n");
     let error = run_fails(&["evaluate", "--run", &out, "--truth", &truth], 3);
     assert_says(&error, &["the truth gives an instance two classes", "`1`", "--truth"]);

@@ -17,7 +17,7 @@ use super::fit_bytes::{FitBytes, FitMemory, QuestionSizes, posteriors_in_words, 
 use crate::engine::{bytes_in_words, too_little_memory};
 use crate::error::{Error, Result};
 
-/// Bytes of an annotation while the views are built: its three numbers, in order of arrival and grouped by instance,
+/// Bytes of an annotation while the views are built: its three numbers in order of arrival, two of them grouped by instance,
 /// and its positions in both views.
 pub const BYTES_PER_ANNOTATION: u64 = 44;
 

@@ -121,7 +121,7 @@ pub struct Trained {
 
 impl Fitted {
     /// The name and value of the first NaN or infinity, if there is any: such a fit must never be published. A NaN among
-    /// the parameters of instances stands for an instance without one.
+    /// the parameters of instances stands for an instance without one. Call it in the run's pool of threads.
     #[must_use]
     pub fn not_finite(&self) -> Option<String> {
         let report = &self.report;
@@ -157,7 +157,7 @@ impl Fitted {
     }
 }
 
-/// The name and value of the first number that is not fine.
+/// The name and value of the first number that is not fine. Generic, so that the check of each number is inlined.
 fn first_broken(
     name: &str,
     values: &[f64],
@@ -256,5 +256,15 @@ mod tests {
             "difficulty[0] is inf",
         ];
         assert_eq!(found, want);
+    }
+
+    #[test]
+    fn the_first_of_several_broken_numbers_is_named() {
+        let mut values = vec![0.5; 3 * ITEMS_PER_BLOCK];
+        for at in [ITEMS_PER_BLOCK + 7, ITEMS_PER_BLOCK + 9, 2 * ITEMS_PER_BLOCK] {
+            values[at] = f64::NAN;
+        }
+        let found = first_broken("posterior", &values, f64::is_finite);
+        assert_eq!(found, Some(format!("posterior[{}] is NaN", ITEMS_PER_BLOCK + 7)));
     }
 }

@@ -176,22 +176,21 @@ pub fn best(row: &[f64]) -> Option<(usize, bool)> {
 
 /// The most probable class of a row, as [`best`], and the two largest probabilities.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Top {
+pub(crate) struct Top {
     /// The most probable class; of tied ones the lowest.
-    pub class: usize,
+    pub(crate) class: usize,
     /// Whether another class is as probable.
-    pub is_tied: bool,
-    /// The largest probability; of tied classes, a higher one may have it by rounding.
-    pub largest: f64,
-    /// The largest probability of the other classes; -inf without another.
-    pub second: f64,
+    pub(crate) is_tied: bool,
+    /// The largest probability; by rounding, that of a tied class of a higher index may be it.
+    pub(crate) largest: f64,
+    /// The largest of the other probabilities; -inf where no other is a number.
+    pub(crate) second: f64,
 }
 
 impl Top {
-    /// The top of a row; `None` if it is empty or has no number.
+    /// The top of a row; `None` where no probability is above -inf, as in a row of NaN or without classes.
     #[inline]
-    #[must_use]
-    pub fn of(row: &[f64]) -> Option<Self> {
+    pub(crate) fn of(row: &[f64]) -> Option<Self> {
         let (mut class, mut largest, mut second) = (0, f64::NEG_INFINITY, f64::NEG_INFINITY);
         // Without a branch: no processor could predict which class is the best.
         for (k, p) in row.iter().enumerate() {
@@ -204,8 +203,9 @@ impl Top {
         if largest == f64::NEG_INFINITY {
             return None;
         }
-        let is_tied = second >= least_tied_with(largest);
-        let class = if is_tied { tied(row).next()? } else { class };
+        let least = least_tied_with(largest);
+        let is_tied = second >= least;
+        let class = if is_tied { row.iter().position(|p| *p >= least)? } else { class };
         Some(Self { class, is_tied, largest, second })
     }
 }
@@ -246,13 +246,14 @@ mod tests {
         assert_eq!(hard, [0.5, 0.5, 0.0, 0.0]);
     }
 
-    /// All rows of up to four of these numbers.
+    /// All rows of up to four of these numbers, of which some are tied with 0.25.
     #[test]
     fn the_top_of_a_row_is_found_in_one_pass_as_in_many() {
-        let numbers = [0.0, 0.25, 0.25 + f64::EPSILON / 4.0, 0.5, 1.0, f64::NAN];
+        let near = |ties: f64| 0.25 * (1.0 - ties * TIE);
+        let numbers = [0.0, 0.25, 0.25 + f64::EPSILON / 4.0, near(0.9), near(2.4), 1.0, f64::NAN];
         for n in 0..=4_u32 {
-            for code in 0..6_usize.pow(n) {
-                let row: Vec<f64> = (0..n).map(|k| numbers[code / 6_usize.pow(k) % 6]).collect();
+            for code in 0..7_usize.pow(n) {
+                let row: Vec<f64> = (0..n).map(|k| numbers[code / 7_usize.pow(k) % 7]).collect();
                 let Some(class) = tied(&row).next() else {
                     assert_eq!(Top::of(&row), None, "{row:?}");
                     continue;
@@ -266,6 +267,8 @@ mod tests {
                 assert_eq!(Top::of(&row), Some(want), "{row:?}");
             }
         }
+        assert_eq!(Top::of(&[f64::NEG_INFINITY; 2]), None);
+        assert_eq!(best(&[0.0, f64::INFINITY]), Some((1, false)));
     }
 
     /// Instance 1 has no annotation; nothing speaks for class 2.

@@ -196,7 +196,7 @@ fn fit_question(
     let pool = run.pool();
     run.keep_checkpoint(checkpoints.next());
     let mut fitted = pool.install(|| model.fit(frame.evidence(), run))?;
-    if let Some(what) = fitted.not_finite() {
+    if let Some(what) = pool.install(|| fitted.not_finite()) {
         return Err(Error::new(
             crate::error::Stage::Bug,
             Problem::new(format!("the fit gave NaN or an infinity: {what}")).at("model"),

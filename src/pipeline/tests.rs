@@ -151,3 +151,30 @@ async fn accuracy_and_tally_are_those_of_the_labels_however_ties_fall_in_a_quest
         assert_eq!(accuracy.unwrap().1.value, Some(x as f64 / 64.0));
     }
 }
+
+/// Rayon's own pool is started by the first parallel step outside the run's pool, and then cannot be started again. In a
+/// process of its own, as other tests start it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_computes_on_no_threads_but_those_of_its_run() {
+    const CHILD: &str = "LABELMILL_TEST_OF_THREADS";
+    if std::env::var_os(CHILD).is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["a_job_computes_on_no_threads_but_those_of_its_run", "--test-threads", "1"]);
+        let output = child.env(CHILD, "1").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let rows = "['i', 'a', 'x'], ['i', 'b', 'x'], ['j', 'a', 'y'], ['j', 'b', 'y']";
+    let gold = "source.gold = [['i', 'x', 'holdout'], ['j', 'y', 'calibrate']]";
+    for model in ["kind = 'majority_vote'", "kind = 'dawid_skene', restarts = 1", "kind = 'glad'"] {
+        let spec = pipeline(&format!(
+            "source.annotations = [{rows}]\n{gold}\nmodel = {{ {model} }}\ncalibration.method = 'temperature'\n\
+             sink.url = '{}'",
+            folder.path().display()
+        ));
+        let mut run = Run::new(0).with_threads(1).unwrap();
+        super::run(&spec, false, &mut run).await.unwrap();
+    }
+    rayon::ThreadPoolBuilder::new().num_threads(1).build_global().unwrap();
+}

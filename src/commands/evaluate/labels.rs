@@ -54,10 +54,8 @@ impl TrueClasses {
 pub(super) async fn warn_without_class(truth: &DataFrame, run: &mut Run) -> Result<()> {
     let truth = truth.clone().select_columns(&["instance_id", "class"])?;
     let rows = with_finite_values(truth)?.filter(col("class").is_null())?.count().await?;
-    match rows {
-        0 => {}
-        1 => run.warn("1 row of the truth has no class and is left out"),
-        n => run.warn(format!("{n} rows of the truth have no class and are left out")),
+    if rows > 0 {
+        run.warn(format!("rows of the truth without a class are left out: {rows}"));
     }
     Ok(())
 }

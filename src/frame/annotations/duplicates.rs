@@ -88,6 +88,7 @@ impl ByInstance {
             for i in instances {
                 let positions = offsets[i] - first..offsets[i + 1] - first;
                 let columns = &mut columns[positions.clone()];
+                // Without weights the list is empty, and has none of an instance with annotations.
                 match weights.get_mut(positions) {
                     Some(weights) => sort_with_weights(columns, weights, &mut buffer),
                     None => columns.sort_unstable(),

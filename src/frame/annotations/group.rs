@@ -51,9 +51,9 @@ impl Grouped {
         let width = 1 << shift;
         let (mut columns_left, mut weights_left) = (columns.as_mut_slice(), weights.as_mut_slice());
         let places = offsets[1..].chunks_mut(width).zip(rows_of_instance.chunks_mut(width));
-        let bounds = partitioned.bounds.windows(2).enumerate();
+        let ranges = partitioned.bounds.windows(2).enumerate();
         let mut work = Vec::with_capacity(partitioned.bounds.len());
-        for ((range, bounds), (places, counts)) in bounds.zip(places) {
+        for ((range, bounds), (places, counts)) in ranges.zip(places) {
             let range_rows = bounds[0]..bounds[1];
             work.push(RangeSort {
                 first: range * width,
@@ -111,7 +111,7 @@ impl RangeSort<'_> {
 
 /// Rows by range of instances, in the order of the input within a range.
 struct PartitionedRows {
-    /// (Instance, column) of each row: one write stream for both.
+    /// (Instance, column) of each row.
     rows: Vec<(u32, u32)>,
     /// Empty if all weights are 1.
     weight: Vec<f64>,
@@ -128,10 +128,6 @@ struct WriteCursors<'a> {
 /// Partitions the rows by range of instances.
 fn partition(rows: &UngroupedRows, shift: u32, ranges: usize) -> PartitionedRows {
     let n = rows.instance.len();
-    if ranges == 1 {
-        let pairs = rows.instance.iter().copied().zip(rows.column.iter().copied()).collect();
-        return PartitionedRows { rows: pairs, weight: rows.weight.clone(), bounds: vec![0, n] };
-    }
     let (mut partitioned, mut weights) = (vec![(0, 0); n], vec![0.0; rows.weight.len()]);
     let range_of = |i: u32| (i >> shift) as usize;
     let at_once = n.div_ceil(rayon::current_num_threads()).max(1);

@@ -65,8 +65,8 @@ pub struct EStep<'a> {
 
 impl EStep<'_> {
     /// Replaces `rows`, `[instance, class]`, the posteriors from which the M-step computed the columns, by the new
-    /// posteriors, and adds these to `statistics`. Without `rows` all columns must be stored: the others are computed
-    /// from the old posteriors.
+    /// posteriors, and adds these to `statistics`, whose strategy must be that of the columns. Without `rows` all columns
+    /// must be stored: the others are computed from the old posteriors.
     pub fn run(self, columns: &Columns, rows: Option<&mut [f64]>, statistics: &mut Statistics) {
         // A copy in memory of this thread, as the class sums: see `Statistics::clear`.
         let own;
@@ -345,7 +345,7 @@ impl WithSimd for SparseSweep<'_> {
                         likelihood.push(total);
                     }
                 }
-                statistics.add(i, row, own_columns, weights);
+                statistics.add(i, row, !own_columns.is_empty());
             }
         }
         statistics.add_objective(terms + likelihood.ln(), 0.0);

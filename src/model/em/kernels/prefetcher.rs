@@ -30,8 +30,7 @@ pub(super) struct Prefetcher<'a> {
 
 impl Prefetcher<'_> {
     /// Prefetches the cells and the counts of the annotations [`PREFETCH_DISTANCE`] after `positions`, those of an
-    /// instance, and a cache line of the list of columns, enough for 16 annotations. `STORES_ALL` says that every column is
-    /// stored.
+    /// instance. `STORES_ALL` says that every column is stored.
     #[inline(always)]
     pub(super) fn prefetch<const STORES_ALL: bool>(
         self,
@@ -39,13 +38,7 @@ impl Prefetcher<'_> {
         table: &[f64],
         n: usize,
     ) {
-        let Some(ahead) = self
-            .columns
-            .get(positions.start + PREFETCH_DISTANCE..positions.end + PREFETCH_DISTANCE)
-        else {
-            return;
-        };
-        prefetch(self.columns, positions.end + LIST_DISTANCE);
+        let Some(ahead) = columns_ahead(self.columns, positions) else { return };
         for column in ahead {
             let at = *column as usize * stride(n);
             // Without a branch, which would often be mispredicted. Prefetching an unmapped address, such as that of a
@@ -55,21 +48,25 @@ impl Prefetcher<'_> {
         }
         // In a loop of its own, so that one check is enough for all.
         if !table.is_empty() {
-            for column in ahead {
-                prefetch_row(table, *column as usize * stride(n), n);
-            }
+            prefetch_rows(table, ahead, n);
         }
     }
 }
 
-/// Prefetches the counts of the annotations [`PREFETCH_DISTANCE`] after `positions`, those of an instance, and a cache line
-/// of the list of their columns.
+/// The columns of the annotations [`PREFETCH_DISTANCE`] after `positions`, those of an instance; `None` near the end of the
+/// list. Prefetches a cache line of the list, enough for 16 annotations.
 #[inline(always)]
-pub(super) fn prefetch_counts(columns: &[u32], positions: Range<usize>, table: &[f64], n: usize) {
-    let (begin, end) = (positions.start + PREFETCH_DISTANCE, positions.end + PREFETCH_DISTANCE);
-    let Some(ahead) = columns.get(begin..end) else { return };
+pub(super) fn columns_ahead(columns: &[u32], positions: Range<usize>) -> Option<&[u32]> {
+    let ahead = positions.start + PREFETCH_DISTANCE..positions.end + PREFETCH_DISTANCE;
+    let ahead = columns.get(ahead)?;
     prefetch(columns, positions.end + LIST_DISTANCE);
-    for column in ahead {
+    Some(ahead)
+}
+
+/// Prefetches the rows of these columns in a table of rows of `n` numbers.
+#[inline(always)]
+pub(super) fn prefetch_rows(table: &[f64], columns: &[u32], n: usize) {
+    for column in columns {
         prefetch_row(table, *column as usize * stride(n), n);
     }
 }

