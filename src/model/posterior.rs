@@ -181,7 +181,7 @@ pub(crate) struct Top {
     pub(crate) class: usize,
     /// Whether another class is as probable.
     pub(crate) is_tied: bool,
-    /// The largest probability; by rounding, that of a tied class of a higher index may be it.
+    /// The largest probability; by rounding, a tied class with a higher index may have it.
     pub(crate) largest: f64,
     /// The largest of the other probabilities; -inf where no other is a number.
     pub(crate) second: f64,

@@ -58,7 +58,7 @@ impl ByInstance {
         annotators: &[u32],
         policy: Duplicates,
     ) -> Result<Resolved, Repeated> {
-        let repeated = self.sort(annotators);
+        let repeated = self.sort_and_find_repeated(annotators);
         let weights = if repeated.is_empty() || policy == Duplicates::Keep {
             self.weights.map_or(Weights::Ones, Weights::new)
         } else if policy == Duplicates::Error {
@@ -71,7 +71,7 @@ impl ByInstance {
 
     /// Sorts every instance's columns. Returns (instance, annotator) of every answer after an annotator's first to an
     /// instance.
-    fn sort(&mut self, annotators: &[u32]) -> Vec<(u32, u32)> {
+    fn sort_and_find_repeated(&mut self, annotators: &[u32]) -> Vec<(u32, u32)> {
         let Self { offsets, columns, weights } = self;
         let offsets = offsets.as_slice();
         let parts = split_by(columns, offsets, 1, ITEMS_PER_BLOCK);
@@ -88,7 +88,7 @@ impl ByInstance {
             for i in instances {
                 let positions = offsets[i] - first..offsets[i + 1] - first;
                 let columns = &mut columns[positions.clone()];
-                // Without weights the list is empty, and has none of an instance with annotations.
+                // If all weights are 1 the list is empty, and only an instance without annotations finds its part.
                 match weights.get_mut(positions) {
                     Some(weights) => sort_with_weights(columns, weights, &mut buffer),
                     None => columns.sort_unstable(),
