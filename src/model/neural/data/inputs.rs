@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::frame::Matrix;
 use crate::model::neural::annotator_params::AnnotatorParams;
-use crate::model::neural::data::scaler::{ImageMove, Scaler};
+use crate::model::neural::data::input_rows::InputRows;
+use crate::model::neural::data::scaler::Scaler;
 use crate::model::neural::data::{AnnotationsByInstance, TrainingData, batch::Batch, read};
 use crate::model::neural::param_table::Owner;
 use crate::run::Run;
@@ -224,20 +225,6 @@ impl EmbeddingInput {
     }
 }
 
-/// The scaled input of a network, one row after the other, and how images are to be moved before the network reads them.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct InputRows {
-    pub(crate) values: Vec<f32>,
-    /// One for each row, or none if images stay as they are.
-    pub(crate) moves: Vec<ImageMove>,
-}
-
-impl From<Vec<f32>> for InputRows {
-    fn from(values: Vec<f32>) -> Self {
-        Self { values, moves: Vec::new() }
-    }
-}
-
 /// Reads the input of one learner during training.
 pub struct Reader {
     pub(crate) input: LearnerInput,
@@ -252,20 +239,18 @@ pub struct Reader {
 impl Reader {
     /// Reads the rows of a batch, and draws with the stream of this name how images are moved.
     pub(super) fn read(&self, inputs: Inputs<'_>, batch: &Batch, stream: &str) -> InputRows {
-        let values = self.input.read(inputs, &self.scaler, self.width, self.input.ids(batch));
-        let mut rows = InputRows::from(values);
-        if self.scaler.augments() {
-            let mut rng = self.run.rng(stream);
-            for image in rows.values.chunks_exact_mut(self.width.max(1)) {
-                let by = self.scaler.draw_move(&mut rng);
-                if self.moves_on_device {
-                    rows.moves.push(by);
-                } else {
-                    self.scaler.augment(image, by);
-                }
-            }
+        let mut rows = self.input.read(inputs, &self.scaler, self.width, self.input.ids(batch));
+        if !self.scaler.augments() {
+            return rows.into();
         }
-        rows
+        let (mut rng, images) = (self.run.rng(stream), rows.chunks_exact_mut(self.width.max(1)));
+        let moves: Vec<_> = images.map(|image| (self.scaler.draw_move(&mut rng), image)).collect();
+        if self.moves_on_device {
+            let numbers = self.scaler.numbers(moves.into_iter().map(|(by, _)| by));
+            return InputRows::with_moves(rows, numbers);
+        }
+        moves.into_iter().for_each(|(by, image)| self.scaler.augment(image, by));
+        rows.into()
     }
 }
 

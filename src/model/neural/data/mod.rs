@@ -2,7 +2,9 @@
 
 pub(crate) mod batch;
 pub(crate) mod batching;
+pub(crate) mod input_rows;
 pub(crate) mod inputs;
+pub(crate) mod read_ahead;
 pub(crate) mod scaler;
 
 use std::sync::mpsc::sync_channel;
@@ -16,7 +18,8 @@ use crate::model::posterior::Posterior;
 use crate::run::Run;
 use batch::{Batch, BatchAnnotation};
 use batching::{Batching, InstanceSubset};
-use inputs::{InputRows, Inputs, Reader};
+use inputs::{Inputs, Reader};
+use read_ahead::{READ_AHEAD, ReadAhead, ReadBatch};
 use scaler::Scaler;
 
 /// Everything that a model is trained on.
@@ -284,8 +287,7 @@ impl<'a> TrainingData<'a> {
     }
 
     /// Runs one epoch: visits every unit of `instances` once, in an order shuffled by the random stream of `name`, and
-    /// calls `step` for each batch with its index and the input of each learner. Another thread reads and scales the
-    /// next batches meanwhile.
+    /// calls `step` for each batch, with those that are still to come. Another thread reads and scales these meanwhile.
     ///
     /// # Errors
     /// When `step` fails.
@@ -293,28 +295,32 @@ impl<'a> TrainingData<'a> {
         &self,
         Epoch { name, instances, targets, batching, readers }: Epoch<'_>,
         run: &Run,
-        mut step: impl FnMut(usize, Batch, Vec<InputRows>) -> Result<()>,
+        mut step: impl FnMut(ReadBatch, &mut ReadAhead) -> Result<()>,
     ) -> Result<()> {
         let mut units = self.units.clone();
         units.retain(|unit| instances.has(self.annotations.trusted_class(unit.instance())));
         units.shuffle(&mut run.rng(&format!("order of {name}")));
         let (size, batches) = (batching.size(units.len()), batching.batches(units.len()));
         thread::scope(|scope| {
-            let (sender, receiver) = sync_channel(2);
+            let (sender, receiver) = sync_channel(READ_AHEAD);
             let units = &units;
             scope.spawn(move || {
-                for (n, units) in units.chunks(size).take(batches).enumerate() {
+                for (index, units) in units.chunks(size).take(batches).enumerate() {
                     let batch = self.batch(units, targets, batches);
-                    let stream = format!("augmentation of {name}, batch {n}");
+                    let stream = format!("augmentation of {name}, batch {index}");
                     let read = |reader: &Reader| reader.read(self.inputs(), &batch, &stream);
-                    let features = readers.iter().map(|r| r.as_ref().map(read).unwrap_or_default());
-                    let features = features.collect();
-                    if sender.send((n, batch, features)).is_err() {
+                    let inputs = readers.iter().map(|r| r.as_ref().map(read).unwrap_or_default());
+                    let inputs = inputs.collect();
+                    if sender.send(ReadBatch { index, batch, inputs }).is_err() {
                         break;
                     }
                 }
             });
-            receiver.into_iter().try_for_each(|(n, batch, features)| step(n, batch, features))
+            let mut ahead = ReadAhead::new(receiver);
+            while let Some(batch) = ahead.next() {
+                step(batch, &mut ahead)?;
+            }
+            Ok(())
         })
     }
 }

@@ -148,6 +148,14 @@ impl Scaler {
         ImageMove { down, right, is_mirrored: self.flip && rng.random::<bool>() }
     }
 
+    /// What a device needs to move images: the numbers of each move, then as many numbers from 0 on as an image has rows or
+    /// columns.
+    pub(crate) fn numbers(&self, moves: impl Iterator<Item = ImageMove>) -> Vec<f32> {
+        let [_, height, width] = self.input[..] else { return Vec::new() };
+        let places = (0..height.max(width)).map(|place| place as f32);
+        moves.flat_map(|by| by.numbers(width)).chain(places).collect()
+    }
+
     /// Crops and mirrors a scaled image.
     pub(crate) fn augment(&self, image: &mut [f32], by: ImageMove) {
         let [channels, height, width] = self.input[..] else { return };

@@ -4,6 +4,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor};
 
 use crate::error::Result;
+use crate::model::neural::data::input_rows::InputRows;
 use crate::model::neural::from_candle;
 use crate::model::neural::net::gpu::loss::with_gradient;
 use crate::model::neural::net::heads::Outputs;
@@ -76,25 +77,26 @@ impl ForwardPass {
         Ok(Some(values.into_iter().map(f64::from).collect()))
     }
 
-    /// The gradients of all parameters, given the gradients of the outputs.
+    /// The gradients of all parameters, given the gradients of the outputs. On a GPU the network's input of the next batch
+    /// is copied with these.
     ///
     /// # Errors
     /// When the device fails.
-    pub(crate) fn backward(&self, gradient: &Outputs) -> Result<GradStore> {
+    pub(crate) fn backward(&self, gradient: &Outputs, next: &mut InputRows) -> Result<GradStore> {
         let of_classifier = self.classifier.iter().map(|_| &gradient.logits);
         let of_hidden = self.hidden.iter().map(|_| &gradient.hidden);
         let gradients = of_classifier.chain(&gradient.named).chain(of_hidden);
-        let loss = |out: &Tensor, values: Vec<f32>| {
-            with_gradient(out, Tensor::from_vec(values, out.dims(), out.device())?)
-        };
         from_candle((|| {
             let f32s = |gradient: &Vec<f64>| gradient.iter().map(|g| *g as f32).collect::<Vec<_>>();
             if let Some(joined) = &self.joined {
-                return loss(joined, gradients.flat_map(f32s).collect())?.backward();
+                let gradient = gradients.flat_map(f32s).collect();
+                let gradient = next.copy_with(gradient, joined.device())?;
+                return with_gradient(joined, gradient)?.backward();
             }
             let mut sum = Tensor::zeros((), DType::F32, &Device::Cpu)?;
             for (n, (out, gradient)) in self.outputs().zip(gradients).enumerate() {
-                let of_head = loss(out, f32s(gradient))?;
+                let gradient = Tensor::from_vec(f32s(gradient), out.dims(), out.device())?;
+                let of_head = with_gradient(out, gradient)?;
                 sum = if n == 0 { of_head } else { (sum + of_head)? };
             }
             sum.backward()

@@ -30,7 +30,7 @@ mod testing;
 use candle_core::{Device, Tensor, Var};
 
 use crate::error::Result;
-use crate::model::neural::data::inputs::InputRows;
+use crate::model::neural::data::input_rows::InputRows;
 use crate::model::neural::data::scaler::Scaler;
 use crate::model::neural::from_candle;
 use crate::model::neural::net::backbone::BackboneSpec;
@@ -141,9 +141,16 @@ impl Network {
         self.hidden.unwrap_or_default()
     }
 
-    /// Whether the device crops and mirrors images; the host does it for its own backend, in the thread that reads them.
-    pub(crate) fn moves_on_device(&self) -> bool {
+    /// Whether the input is copied to a device, which also crops and mirrors images; on the host the thread that reads them
+    /// does it.
+    pub(crate) fn copies_input(&self) -> bool {
         self.backend != Backend::Host
+    }
+
+    /// Uses the operations of a GPU from now on, on whatever device.
+    #[cfg(test)]
+    pub(crate) fn use_gpu_operations(&mut self) {
+        self.backend = Backend::Candle(candle_core::DType::F32);
     }
 
     /// Computes the network's outputs for scaled features, `[row, ...]`.
@@ -172,24 +179,18 @@ impl Network {
         Ok(ForwardPass { input: Some(input), ..pass })
     }
 
-    /// Features `[row, ...]` on the device. How images are moved is copied together with them.
-    fn tensor(&self, InputRows { mut values, moves }: InputRows) -> Result<Tensor> {
+    /// Features `[row, ...]` on the device, where images are moved if the input says how.
+    fn tensor(&self, input: InputRows) -> Result<Tensor> {
         let width: usize = self.input.iter().product();
-        let (len, rows) = (values.len(), values.len() / width.max(1));
-        let shape: Vec<usize> = std::iter::once(rows).chain(self.input.iter().copied()).collect();
-        let device = self.parameters.device();
-        let (&[_, height, width], false) = (&self.input[..], moves.is_empty()) else {
-            return from_candle(Tensor::from_vec(values, shape, device));
-        };
-        let n_places = height.max(width);
-        values.extend(moves.into_iter().flat_map(|by| by.numbers(width)));
-        values.extend((0..n_places).map(|place| place as f32));
         from_candle((|| {
-            let all = Tensor::from_vec(values, len + 3 * rows + n_places, device)?;
-            let images = all.narrow(0, 0, len)?.reshape(shape)?;
-            let moves = all.narrow(0, len, 3 * rows)?.reshape((rows, 3))?;
-            let places = all.narrow(0, len + 3 * rows, n_places)?;
-            augment(&images, &moves, &places, self.scaler.padding())
+            let (features, moves) = input.on_device(self.parameters.device())?;
+            let rows = features.elem_count() / width.max(1);
+            let shape: Vec<usize> = std::iter::once(rows).chain(self.input.clone()).collect();
+            let features = features.reshape(shape)?;
+            let Some(numbers) = moves else { return Ok(features) };
+            let moves = numbers.narrow(0, 0, 3 * rows)?.reshape((rows, 3))?;
+            let places = numbers.narrow(0, 3 * rows, numbers.elem_count() - 3 * rows)?;
+            augment(&features, &moves, &places, self.scaler.padding())
         })())
     }
 
@@ -235,6 +236,7 @@ impl Network {
 #[cfg(test)]
 mod tests {
     use candle_core::DType;
+    use candle_core::backprop::GradStore;
 
     use super::*;
     use crate::model::neural::Outputs;
@@ -297,7 +299,7 @@ mod tests {
         };
         let pass = training(net);
         assert_eq!(pass.joined.is_some(), net.backend != Backend::Host);
-        let found = pass.backward(&gradient).unwrap();
+        let found = pass.backward(&gradient, &mut InputRows::default()).unwrap();
         let names = ["hidden0", "hidden1", "classifier", "inner0", "inner1", "outer0"];
         for (name, part) in names.iter().flat_map(|name| [(name, "weight"), (name, "bias")]) {
             let name = format!("{name}.{part}");
@@ -341,11 +343,43 @@ mod tests {
         let mut values: Vec<f32> = (1..=8 * 30).map(|n| n as f32).collect();
         let rng = &mut Run::new(1).rng("moves");
         let moves: Vec<_> = (0..8).map(|_| net.scaler.draw_move(rng)).collect();
-        let rows = InputRows { values: values.clone(), moves: moves.clone() };
+        let numbers = net.scaler.numbers(moves.iter().copied());
+        let rows = InputRows::with_moves(values.clone(), numbers);
         let got = net.tensor(rows).unwrap();
         assert_eq!(got.dims(), [8, 2, 3, 5]);
         values.chunks_exact_mut(30).zip(moves).for_each(|(i, by)| net.scaler.augment(i, by));
         assert_eq!(got.flatten_all().unwrap().to_vec1::<f32>().unwrap(), values);
+    }
+
+    /// The gradients are the same to the bit, and so are the outputs for the next batch. Only a GPU copies its input ahead.
+    #[test]
+    fn the_next_input_is_copied_with_the_gradients() {
+        for backend in BACKENDS {
+            let net = network(backend);
+            let gradient = Outputs {
+                rows: 6,
+                logits: (0..12).map(f64::from).collect(),
+                hidden: vec![0.5; 24],
+                named: vec![vec![0.25; 12], vec![-1.0; 12]],
+                ..Outputs::default()
+            };
+            let backward = |rows: &mut InputRows| {
+                let mut rng = Run::new(1).rng("dropout");
+                let pass = outputs(&net, &mut Mode::Training(&mut rng));
+                pass.backward(&gradient, rows).unwrap()
+            };
+            let wanted = backward(&mut InputRows::default());
+            let mut ahead = InputRows::from(vec![0.3, -0.7, 0.2, 1.5, 0.0, -2.0]);
+            let alone = ahead.clone();
+            let with_rows = backward(&mut ahead);
+            let weight = net.parameters.var("hidden0.weight").unwrap();
+            let of_weight = |all: &GradStore| testing::numbers(all.get(&weight).unwrap());
+            assert_eq!(of_weight(&with_rows), of_weight(&wanted));
+            assert_eq!(ahead.is_copied(), backend != Backend::Host);
+            let out = |rows| net.forward(rows, &mut Mode::Fixed).unwrap().to_host().unwrap();
+            let (got, want) = (out(ahead), out(alone));
+            assert_eq!((got.rows, got.logits, got.named), (2, want.logits, want.named));
+        }
     }
 
     /// The outputs of a prediction are no nodes of a graph, so that a layer's input is freed as soon as its output is

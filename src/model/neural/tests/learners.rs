@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::fits::{agreeing, fit};
 use super::linear::{expect_step, numbers, of, probabilities};
 use super::resumed::assert_resumes;
+use super::trainer::trainer_of;
 use super::*;
 use crate::model::SavedModel;
 use crate::model::snapshot::Snapshot;
@@ -262,6 +263,36 @@ fn an_interrupted_training_in_turn_ends_with_the_same_bits() {
     let stages = [(Teacher, 2), (Student, 1), (Teacher, 1), (Reset, 0), (Mean, 2), (Student, 2)];
     let model = pair(OptimiserSpec { learning_rate: 0.02, ..OptimiserSpec::default() }, &stages);
     assert_resumes(&model, &a, &described, 1..8);
+}
+
+/// As on a GPU, both learners read inputs that are copied with the gradients of the batch before: 5 batches of 7 rows and
+/// one of 5, in each of two epochs.
+#[test]
+fn learners_learn_the_same_from_inputs_that_are_copied_ahead() {
+    let a = agreeing();
+    let described = described(&a);
+    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let mut spec = pair(adam(0.02), &[(TrainingStage::Mean, 2)]);
+    spec.network.train.batch_size = Some(7);
+    let data = TrainingData::new(evidence, None, true, spec.network.train.batching(false)).unwrap();
+    let parameters = |copies_ahead: bool| -> Vec<f32> {
+        let mut run = Run::new(1);
+        let mut trainer = trainer_of(&spec, &data, evidence, &run);
+        if copies_ahead {
+            trainer.learners.use_gpu_operations();
+        }
+        assert_eq!(trainer.learners.copies_inputs(), copies_ahead);
+        trainer.train(&mut run).unwrap();
+        let mut snapshot = Snapshot::default();
+        trainer.learners.save(&mut snapshot).unwrap();
+        let saved = trainer.learners.to_pytorch(&snapshot);
+        ["", "teacher."].map(|learner| of(learner, &saved).0).concat()
+    };
+    let (got, want) = (parameters(true), parameters(false));
+    assert_eq!(got.len(), want.len());
+    for (at, (got, want)) in got.iter().zip(want).enumerate() {
+        assert!((got - want).abs() < 1e-6, "{at}: {got}, expected {want}");
+    }
 }
 
 /// The prediction is the mean of both learners.

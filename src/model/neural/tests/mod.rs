@@ -119,8 +119,8 @@ fn batches_of(
 ) -> Vec<Batch> {
     let epoch = Epoch { name: "epoch", instances, targets: None, batching, readers: &[] };
     let mut batches = Vec::new();
-    data.epoch(epoch, &Run::new(1), |_, batch, _| {
-        batches.push(batch);
+    data.epoch(epoch, &Run::new(1), |read, _| {
+        batches.push(read.batch);
         Ok(())
     })
     .unwrap();

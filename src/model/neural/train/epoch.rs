@@ -3,10 +3,12 @@
 use super::Trainer;
 use crate::error::{Error, Result};
 use crate::model::fitted::TraceRow;
-use crate::model::neural::data::{Epoch, batch::Batch};
-use crate::model::neural::train::learners::{
-    ForwardPasses, LearnerGradients, LearnerUpdate, Learners,
-};
+use crate::model::neural::data::Epoch;
+use crate::model::neural::data::batch::Batch;
+use crate::model::neural::data::input_rows::InputRows;
+use crate::model::neural::data::read_ahead::{ReadAhead, ReadBatch};
+use crate::model::neural::train::forward_passes::{ForwardPasses, LearnerGradients};
+use crate::model::neural::train::learners::{LearnerUpdate, Learners};
 use crate::model::neural::train::optimiser::Optimiser;
 use crate::model::neural::train::step::loss_and_gradient;
 use crate::model::neural::{
@@ -54,13 +56,13 @@ impl<N: TrainingObjective> Trainer<'_, N> {
             batching: spec.batching(N::DROPS_LAST_BATCH),
             readers: &readers,
         };
-        let of_epoch = data.epoch(over, run, |n, batch, features| {
+        let of_epoch = data.epoch(over, run, |ReadBatch { index, batch, inputs }, ahead| {
             run.cancel.check()?;
-            let stream = format!("dropout of {name}, batch {n}");
+            let stream = format!("dropout of {name}, batch {index}");
             let forward = |learners: &Learners, tables: &AnnotatorParams| {
-                learners.forward(&batch, features, tables, phase.learners, &stream)
+                learners.forward(&batch, inputs, tables, phase.learners, &stream)
             };
-            let of_batch = self.step(&batch, forward, &updates)?;
+            let of_batch = self.step(&batch, forward, &updates, ahead)?;
             loss += of_batch * batch.len() as f64;
             rows += batch.len();
             Ok(())
@@ -96,12 +98,14 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         Ok(())
     }
 
-    /// Makes one step of the optimiser; returns the loss before the step.
+    /// Makes one step of the optimiser; returns the loss before the step. A GPU receives the inputs of the next batch with
+    /// the gradients of this one.
     fn step(
         &mut self,
         batch: &Batch,
         forward: impl FnOnce(&Learners, &AnnotatorParams) -> Result<ForwardPasses> + Send,
         updates: &EpochUpdates,
+        ahead: &mut ReadAhead,
     ) -> Result<f64> {
         let (learners, annotator_params) = (&self.learners, &self.annotator_params);
         let gather = || annotator_params.gather(batch);
@@ -122,7 +126,8 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         if !loss.is_finite() {
             return Err(self.diverged(&format!("a loss of {loss}")));
         }
-        self.descend(batch, &passes, gradient, updates)?;
+        let next = if self.learners.copies_inputs() { ahead.next_inputs() } else { &mut [] };
+        self.descend(batch, &passes, gradient, updates, next)?;
         Ok(loss)
     }
 
@@ -141,14 +146,15 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         passes: &ForwardPasses,
         gradient: Gradient,
         updates: &EpochUpdates,
+        next_inputs: &mut [InputRows],
     ) -> Result<()> {
         let spec = &self.spec.optimiser;
         let Gradient { out, others, mut tables } = gradient;
         let are_updated = updates.learners.iter().any(|update| update.rate > 0.0);
         let read_tables = self.learners.read_tables();
-        let backward = || {
+        let mut backward = || {
             if are_updated || read_tables {
-                passes.backward(&out, &others)
+                passes.backward(&out, &others, next_inputs)
             } else {
                 Ok(LearnerGradients::default())
             }

@@ -62,7 +62,7 @@ mod tests {
     use crate::frame::Evidence;
     use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
-    use crate::model::neural::data::inputs::{InputRows, Sizes};
+    use crate::model::neural::data::{input_rows::InputRows, inputs::Sizes};
     use crate::model::neural::models::doctor_net::label_probabilities;
     use crate::model::neural::net::heads::{Head, HeadInput, Heads};
     use crate::model::neural::net::precision::Precision;

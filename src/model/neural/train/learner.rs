@@ -10,9 +10,8 @@ use candle_core::Device;
 
 use crate::error::Result;
 use crate::model::neural::annotator_params::AnnotatorParams;
-use crate::model::neural::data::inputs::{
-    EmbeddingInput, InputRows, Inputs, LearnerInput, Reader, Sizes,
-};
+use crate::model::neural::data::input_rows::InputRows;
+use crate::model::neural::data::inputs::{EmbeddingInput, Inputs, LearnerInput, Reader, Sizes};
 use crate::model::neural::data::{TrainingData, batch::Batch};
 use crate::model::neural::net::forward_pass::ForwardPass;
 use crate::model::neural::net::heads::{Heads, Outputs};
@@ -190,7 +189,7 @@ impl Learner {
             input: *input,
             width: *width,
             scaler: self.network.scaler.clone(),
-            moves_on_device: self.network.moves_on_device(),
+            moves_on_device: self.network.copies_input(),
             run: run.clone(),
         };
         (self.frozen.is_none() && self.embedding().is_none()).then(reader)

@@ -7,12 +7,13 @@ use candle_core::backprop::GradStore;
 
 use crate::error::{Error, Result};
 use crate::model::neural::annotator_params::{AnnotatorParams, Gathered};
-use crate::model::neural::data::inputs::{InputRows, Inputs, LearnerInput, Reader};
+use crate::model::neural::data::input_rows::InputRows;
+use crate::model::neural::data::inputs::{Inputs, LearnerInput, Reader};
 use crate::model::neural::data::{TrainingData, batch::Batch};
-use crate::model::neural::net::forward_pass::ForwardPass;
 use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::net::pytorch::to_pytorch;
 use crate::model::neural::param_table::ParamTable;
+use crate::model::neural::train::forward_passes::ForwardPasses;
 use crate::model::neural::train::learner::{Learner, LearnerSetting, LearnerSpec};
 use crate::model::neural::train::optimiser::Optimiser;
 use crate::model::neural::train::optimiser_spec::OptimiserSpec;
@@ -47,6 +48,12 @@ impl Learners {
 
     fn all_mut(&mut self) -> impl Iterator<Item = &mut Learner> {
         std::iter::once(&mut self.classifier).chain(&mut self.others)
+    }
+
+    /// Uses the operations of a GPU in all networks.
+    #[cfg(test)]
+    pub(crate) fn use_gpu_operations(&mut self) {
+        self.all_mut().for_each(|learner| learner.network.use_gpu_operations());
     }
 
     fn those_of(&mut self, learners: LearnerSubset) -> impl Iterator<Item = &mut Learner> {
@@ -145,6 +152,11 @@ impl Learners {
         }
         let are_trained = self.all().map(|learner| trained.has(learner.name)).collect();
         Ok(ForwardPasses { passes, are_trained, out, others })
+    }
+
+    /// Whether the inputs of a batch are copied to a device with the gradients of the batch before.
+    pub(crate) fn copies_inputs(&self) -> bool {
+        self.all().any(|learner| learner.network.copies_input())
     }
 
     /// Whether a learner reads a table of parameters.
@@ -343,52 +355,4 @@ pub(super) struct LearnerUpdate {
     pub(super) optimiser: Optimiser,
     pub(super) rate: f64,
     pub(super) weight_decay: f64,
-}
-
-/// The forward passes of a batch, and their outputs.
-pub(super) struct ForwardPasses {
-    /// The forward pass of each learner that the phase trains, or that reads a table of parameters.
-    passes: Vec<Option<ForwardPass>>,
-    /// Whether the phase trains each learner.
-    are_trained: Vec<bool>,
-    /// The outputs of the classifier.
-    pub(super) out: Outputs,
-    /// The outputs of the other learners.
-    pub(super) others: Vec<Outputs>,
-}
-
-impl ForwardPasses {
-    /// The gradients of the learners, given the gradients of the outputs.
-    ///
-    /// # Errors
-    /// When the device fails.
-    pub(super) fn backward(
-        &self,
-        of_out: &Outputs,
-        of_others: &[Outputs],
-    ) -> Result<LearnerGradients> {
-        let of_outputs = std::iter::once(of_out).chain(of_others);
-        let mut all = LearnerGradients::default();
-        for ((pass, gradient), is_trained) in
-            self.passes.iter().zip(of_outputs).zip(&self.are_trained)
-        {
-            let store = pass.as_ref().map(|pass| pass.backward(gradient)).transpose()?;
-            let of_input = match (pass, &store) {
-                (Some(pass), Some(store)) => pass.of_input(store)?,
-                _ => None,
-            };
-            all.of_inputs.push(of_input);
-            all.of_parameters.push(store.filter(|_| *is_trained));
-        }
-        Ok(all)
-    }
-}
-
-/// The gradients of each learner.
-#[derive(Default)]
-pub(super) struct LearnerGradients {
-    /// The gradients of the parameters, for learners that are trained.
-    pub(super) of_parameters: Vec<Option<GradStore>>,
-    /// The gradients with respect to the input, `[row, column]`, for learners that read a table of parameters.
-    pub(super) of_inputs: Vec<Option<Vec<f64>>>,
 }

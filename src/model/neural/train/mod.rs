@@ -2,6 +2,7 @@
 
 mod constants;
 mod epoch;
+mod forward_passes;
 mod frozen;
 mod labels;
 pub(crate) mod learner;
