@@ -1,11 +1,13 @@
 //! Writes the files of an attempt: the run's threads encode parts of tables while other parts are being uploaded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use futures::{StreamExt, stream};
+use futures::{StreamExt, TryStreamExt, stream};
 use tokio::sync::mpsc;
 use tokio::task::block_in_place;
 
@@ -76,7 +78,7 @@ impl ParquetSink {
         let tables = self.write_tables(attempt, &contents.tables, run).await?;
         if self.spec.sync {
             let files = tables.values().flatten().chain(&model);
-            block_in_place(|| self.sync_folders(attempt, files))?;
+            self.sync_folders(attempt, files).await?;
         }
         Ok(WrittenFiles { tables, model })
     }
@@ -191,15 +193,17 @@ impl ParquetSink {
         }
         sent.map_err(|e| Error::from(e).or_at(&self.text(&place)))?;
         if let Some(file) = self.local(&place).filter(|_| self.spec.sync) {
-            let synced = tokio::task::spawn_blocking(move || sync(&file)).await;
-            let synced = synced.map_err(|e| Error::bug(format!("a sync broke: {e}")))?;
+            let synced = sync_in_background(file).await;
             synced.map_err(|e| Error::store(format!("cannot sync: {e}")).at(self.text(&place)))?;
         }
         Ok(entry)
     }
 
     /// Syncs the folders of an attempt's files, up to the sink's root, so that the names of the files are durable.
-    fn sync_folders<'a>(
+    ///
+    /// # Why
+    /// Several at once: one sync waits for the disk, and the disk writes the names of all folders together.
+    async fn sync_folders<'a>(
         &self,
         attempt: &Attempt,
         files: impl Iterator<Item = &'a FileEntry>,
@@ -209,33 +213,34 @@ impl ParquetSink {
         else {
             return Ok(());
         };
-        let mut folders = std::collections::BTreeSet::new();
+        let mut folders = BTreeSet::new();
         for file in files {
             let below = run.join(&file.path);
-            folders.extend(
-                below
-                    .ancestors()
-                    .skip(1)
-                    .take_while(|f| f.starts_with(&root))
-                    .map(ToOwned::to_owned),
-            );
+            let within = below.ancestors().skip(1).take_while(|f| f.starts_with(&root));
+            folders.extend(within.map(FilePath::to_owned));
         }
-        folders.iter().try_for_each(|folder| {
-            sync(folder).map_err(|e| {
-                Error::store(format!("cannot sync the folder: {e}"))
-                    .at(folder.display().to_string())
-            })
-        })?;
+        let sync_folder = |folder: PathBuf| async {
+            let place = folder.display().to_string();
+            let synced = sync_in_background(folder).await;
+            synced.map_err(|e| Error::store(format!("cannot sync the folder: {e}")).at(place))
+        };
+        let synced = stream::iter(folders).map(sync_folder).buffer_unordered(WRITERS);
+        synced.try_collect::<()>().await?;
         // The parent folders may be new too. A folder that cannot be opened is not new.
-        root.ancestors().skip(1).for_each(|folder| drop(sync(folder)));
+        let above = root.ancestors().skip(1).map(FilePath::to_owned);
+        let synced = stream::iter(above).map(sync_in_background).buffer_unordered(WRITERS);
+        synced.for_each(|_| async {}).await;
         Ok(())
     }
 }
 
+/// As [`sync`], in a thread that may wait for the disk.
+async fn sync_in_background(path: PathBuf) -> io::Result<()> {
+    tokio::task::spawn_blocking(move || sync(&path)).await.map_err(io::Error::other)?
+}
+
 #[cfg(test)]
 mod tests {
-    use std::path::{Path as FilePath, PathBuf};
-
     use arrow::array::RecordBatch;
     use arrow::datatypes::Schema;
 
