@@ -5,7 +5,7 @@ use candle_core::{Device, Result, Tensor};
 /// The scaled input of a network, one row after the other, on the host or already on its device.
 #[derive(Debug, Clone, Default)]
 pub struct InputRows {
-    /// The rows; if the device moves images, the numbers of [`Scaler::numbers`](super::scaler::Scaler::numbers) follow.
+    /// The rows; if the device moves images, [`Scaler::move_numbers`](super::scaler::Scaler::move_numbers) follow.
     values: Vec<f32>,
     /// The number of values in all rows.
     len: usize,
@@ -15,16 +15,21 @@ pub struct InputRows {
 
 impl From<Vec<f32>> for InputRows {
     fn from(rows: Vec<f32>) -> Self {
-        Self::with_moves(rows, Vec::new())
+        Self { len: rows.len(), values: rows, copied: None }
     }
 }
 
 impl InputRows {
-    /// Images, and the numbers by which the device moves them.
-    pub(crate) fn with_moves(mut rows: Vec<f32>, moves: Vec<f32>) -> Self {
-        let len = rows.len();
-        rows.extend(moves);
-        Self { values: rows, len, copied: None }
+    /// Adds the numbers by which the device moves the images.
+    pub(crate) fn with_moves(mut self, moves: Vec<f32>) -> Self {
+        self.values.extend(moves);
+        self
+    }
+
+    /// Allocates room for the gradient of so many outputs, which [`InputRows::copy_with`] appends.
+    pub(crate) fn with_room(mut self, n_outputs: usize) -> Self {
+        self.values.reserve_exact(n_outputs);
+        self
     }
 
     /// Whether the values are on the device.
@@ -36,21 +41,21 @@ impl InputRows {
     /// Copies these values and the gradient of the batch before to the device at once, and returns the gradient there.
     ///
     /// # Why
-    /// A copy to a GPU takes the host about 10 us, however few values it has. The values come first: matrix products want
-    /// their input at an address that is a multiple of 16 bytes, as that of an allocation is.
+    /// A copy to a GPU takes the host about 10 us, however few values it has. The input comes first: matrix products want
+    /// it at an address that is a multiple of 16 bytes, as that of an allocation is.
     ///
     /// # Errors
     /// When the device fails.
     pub(crate) fn copy_with(&mut self, gradient: Vec<f32>, device: &Device) -> Result<Tensor> {
-        let (own, others) = (self.values.len(), gradient.len());
-        if own == 0 {
-            return Tensor::from_vec(gradient, others, device);
+        let (n_input, n_gradient) = (self.values.len(), gradient.len());
+        if n_input == 0 {
+            return Tensor::from_vec(gradient, n_gradient, device);
         }
         let mut values = std::mem::take(&mut self.values);
         values.extend(gradient);
-        let all = Tensor::from_vec(values, own + others, device)?;
-        self.copied = Some(all.narrow(0, 0, own)?);
-        all.narrow(0, own, others)
+        let all = Tensor::from_vec(values, n_input + n_gradient, device)?;
+        self.copied = Some(all.narrow(0, 0, n_input)?);
+        all.narrow(0, n_input, n_gradient)
     }
 
     /// The rows and the numbers by which they are moved, if they are, on the device.
@@ -84,7 +89,7 @@ mod tests {
         for (rows, moves) in
             [(vec![1.0, 2.0], vec![]), (vec![1.0, 2.0], vec![3.0]), (vec![], vec![])]
         {
-            let mut input = InputRows::with_moves(rows.clone(), moves.clone());
+            let mut input = InputRows::from(rows.clone()).with_moves(moves.clone());
             let alone = input.clone().on_device(&Device::Cpu).unwrap();
             let gradient = input.copy_with(vec![7.0, 8.0], &Device::Cpu).unwrap();
             assert_eq!(numbers(&gradient), [7.0, 8.0]);

@@ -230,8 +230,9 @@ pub struct Reader {
     pub(crate) input: LearnerInput,
     pub(crate) width: usize,
     pub(crate) scaler: Scaler,
-    /// Whether the device crops and mirrors images.
-    pub(crate) moves_on_device: bool,
+    /// The number of the network's outputs for a row, whose gradient is copied to a device with the input of the next batch.
+    /// The device crops and mirrors images then. `None` where the network computes on the host.
+    pub(crate) copied_outputs: Option<usize>,
     /// The run with the learner's random streams.
     pub(crate) run: Run,
 }
@@ -239,18 +240,20 @@ pub struct Reader {
 impl Reader {
     /// Reads the rows of a batch, and draws with the stream of this name how images are moved.
     pub(super) fn read(&self, inputs: Inputs<'_>, batch: &Batch, stream: &str) -> InputRows {
-        let mut rows = self.input.read(inputs, &self.scaler, self.width, self.input.ids(batch));
-        if !self.scaler.augments() {
-            return rows.into();
+        let ids = self.input.ids(batch);
+        let mut values = self.input.read(inputs, &self.scaler, self.width, ids);
+        let mut moves = Vec::new();
+        if self.scaler.augments() {
+            let mut rng = self.run.rng(stream);
+            moves.extend(ids.iter().map(|_| self.scaler.draw_move(&mut rng)));
         }
-        let (mut rng, images) = (self.run.rng(stream), rows.chunks_exact_mut(self.width.max(1)));
-        let moves: Vec<_> = images.map(|image| (self.scaler.draw_move(&mut rng), image)).collect();
-        if self.moves_on_device {
-            let numbers = self.scaler.numbers(moves.into_iter().map(|(by, _)| by));
-            return InputRows::with_moves(rows, numbers);
-        }
-        moves.into_iter().for_each(|(by, image)| self.scaler.augment(image, by));
-        rows.into()
+        let Some(n_outputs) = self.copied_outputs else {
+            let images = values.chunks_exact_mut(self.width.max(1));
+            moves.into_iter().zip(images).for_each(|(by, image)| self.scaler.augment(image, by));
+            return values.into();
+        };
+        let moves = if moves.is_empty() { Vec::new() } else { self.scaler.move_numbers(&moves) };
+        InputRows::from(values).with_moves(moves).with_room(ids.len() * n_outputs)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::mpsc::{IntoIter, Receiver};
 use crate::model::neural::data::batch::Batch;
 use crate::model::neural::data::input_rows::InputRows;
 
-/// The number of batches that wait for the network.
+/// The number of batches that are read ahead. A training on a GPU takes one more, whose inputs it copies there.
 pub(super) const READ_AHEAD: usize = 2;
 
 /// A batch with its index in the epoch and the input of each learner.
@@ -43,7 +43,7 @@ mod tests {
 
     use super::*;
 
-    /// What is done to the inputs of the next batch is seen when it comes, and nothing is left out.
+    /// Every batch comes in turn, with its inputs as they were left when it was the next one.
     #[test]
     fn the_next_inputs_are_those_of_the_next_batch() {
         let (sender, receiver) = sync_channel(3);

@@ -150,10 +150,10 @@ impl Scaler {
 
     /// What a device needs to move images: the numbers of each move, then as many numbers from 0 on as an image has rows or
     /// columns.
-    pub(crate) fn numbers(&self, moves: impl Iterator<Item = ImageMove>) -> Vec<f32> {
+    pub(crate) fn move_numbers(&self, moves: &[ImageMove]) -> Vec<f32> {
         let [_, height, width] = self.input[..] else { return Vec::new() };
         let places = (0..height.max(width)).map(|place| place as f32);
-        moves.flat_map(|by| by.numbers(width)).chain(places).collect()
+        moves.iter().flat_map(|by| by.numbers(width)).chain(places).collect()
     }
 
     /// Crops and mirrors a scaled image.

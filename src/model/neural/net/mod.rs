@@ -64,6 +64,9 @@ pub struct Network {
     named: Vec<NamedHead>,
     hidden: Option<usize>,
     backend: Backend,
+    /// How many inputs were copied to the device by themselves, and not with the gradient of the batch before.
+    #[cfg(test)]
+    copied_alone: std::sync::atomic::AtomicUsize,
 }
 
 /// The layers of a named head.
@@ -132,6 +135,8 @@ impl Network {
             named,
             hidden: heads.hidden.then_some(trunk.width),
             backend,
+            #[cfg(test)]
+            copied_alone: Default::default(),
         })
     }
 
@@ -141,10 +146,18 @@ impl Network {
         self.hidden.unwrap_or_default()
     }
 
-    /// Whether the input is copied to a device, which also crops and mirrors images; on the host the thread that reads them
-    /// does it.
-    pub(crate) fn copies_input(&self) -> bool {
-        self.backend != Backend::Host
+    /// The number of outputs for a row, whose gradient is copied to the network's device; `None` on the host.
+    pub(crate) fn copied_outputs(&self) -> Option<usize> {
+        let last = self.named.iter().filter_map(|head| head.layers.last());
+        let of_layers: usize =
+            last.chain(&self.classifier).map(|layer| layer.bias.elem_count()).sum();
+        (self.backend != Backend::Host).then_some(of_layers + self.hidden())
+    }
+
+    /// How many inputs were copied to the device by themselves.
+    #[cfg(test)]
+    pub(crate) fn copied_alone(&self) -> usize {
+        self.copied_alone.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// Uses the operations of a GPU from now on, on whatever device.
@@ -183,6 +196,9 @@ impl Network {
     fn tensor(&self, input: InputRows) -> Result<Tensor> {
         let width: usize = self.input.iter().product();
         from_candle((|| {
+            #[cfg(test)]
+            self.copied_alone
+                .fetch_add(usize::from(!input.is_copied()), std::sync::atomic::Ordering::Relaxed);
             let (features, moves) = input.on_device(self.parameters.device())?;
             let rows = features.elem_count() / width.max(1);
             let shape: Vec<usize> = std::iter::once(rows).chain(self.input.clone()).collect();
@@ -343,8 +359,7 @@ mod tests {
         let mut values: Vec<f32> = (1..=8 * 30).map(|n| n as f32).collect();
         let rng = &mut Run::new(1).rng("moves");
         let moves: Vec<_> = (0..8).map(|_| net.scaler.draw_move(rng)).collect();
-        let numbers = net.scaler.numbers(moves.iter().copied());
-        let rows = InputRows::with_moves(values.clone(), numbers);
+        let rows = InputRows::from(values.clone()).with_moves(net.scaler.move_numbers(&moves));
         let got = net.tensor(rows).unwrap();
         assert_eq!(got.dims(), [8, 2, 3, 5]);
         values.chunks_exact_mut(30).zip(moves).for_each(|(i, by)| net.scaler.augment(i, by));

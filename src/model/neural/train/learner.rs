@@ -189,7 +189,7 @@ impl Learner {
             input: *input,
             width: *width,
             scaler: self.network.scaler.clone(),
-            moves_on_device: self.network.copies_input(),
+            copied_outputs: self.network.copied_outputs(),
             run: run.clone(),
         };
         (self.frozen.is_none() && self.embedding().is_none()).then(reader)

@@ -156,7 +156,7 @@ impl Learners {
 
     /// Whether the inputs of a batch are copied to a device with the gradients of the batch before.
     pub(crate) fn copies_inputs(&self) -> bool {
-        self.all().any(|learner| learner.network.copies_input())
+        self.all().any(|learner| learner.network.copied_outputs().is_some())
     }
 
     /// Whether a learner reads a table of parameters.
