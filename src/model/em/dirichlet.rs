@@ -2,7 +2,7 @@
 
 use statrs::function::gamma::{digamma, ln_gamma};
 
-use super::kernels::{Annotator, Estimator, SparseCell, estimate_each, stride};
+use super::kernels::{Annotator, Estimator, SingletonRows, SparseCell, estimate_each, stride};
 
 /// Estimates exp(E ln pi) under Dirichlet(a0 + counts); its term of the objective is minus the divergence from
 /// Dirichlet(a0).
@@ -131,7 +131,7 @@ impl Estimator for Dirichlet {
 
     fn estimate_singletons(
         &self,
-        rows: (&[u32], &[u32]),
+        rows: SingletonRows<'_>,
         n_classes: usize,
         cells: &mut [f64],
     ) -> f64 {

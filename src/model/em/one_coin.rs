@@ -32,7 +32,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::kernels::{Annotator, ColumnModel, Estimator, Prior, estimate_each, stride};
+use super::kernels::{
+    Annotator, ColumnModel, Estimator, Prior, SingletonRows, estimate_each, stride,
+};
 use super::{EmSteps, Objective, StopRule};
 use crate::error::Result;
 use crate::frame::Annotations;
@@ -186,7 +188,7 @@ impl SharedAccuracy {
 
 impl Estimator for SharedAccuracy {
     fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
-        let Annotator { labels, n_classes: n } = annotator;
+        let Annotator { labels, n_classes: n, .. } = annotator;
         let skill = self.skill(labels, cells.chunks_exact(stride(n)).map(|cells| &cells[..n]));
         let wrong = self.each_wrong(skill);
         for (cells, label) in cells.chunks_exact_mut(stride(n)).zip(labels) {
@@ -204,7 +206,7 @@ impl Estimator for SharedAccuracy {
 
     fn estimate_singletons(
         &self,
-        rows: (&[u32], &[u32]),
+        rows: SingletonRows<'_>,
         n_classes: usize,
         cells: &mut [f64],
     ) -> f64 {

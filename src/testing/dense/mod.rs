@@ -21,8 +21,8 @@ pub trait DenseModel {
         self.prior(class_counts).0
     }
 
-    /// The likelihood of an annotator's labels from the expected counts, and its term of the objective.
-    fn likelihood(&self, counts: &Rows) -> (Rows, f64);
+    /// The likelihood of an annotator's labels from its expected counts, and its term of the objective.
+    fn likelihood(&self, annotator: usize, counts: &Rows) -> (Rows, f64);
 }
 
 /// The result of the naive fit.
@@ -126,14 +126,14 @@ pub fn counts(a: &Annotations, t: &Rows) -> Vec<Rows> {
 #[must_use]
 pub fn likelihoods(model: &impl DenseModel, counts: &[Rows]) -> (Vec<Rows>, f64) {
     let mut terms = 0.0;
-    let likelihood = |counts: &Rows| {
-        let (likelihood, term) = model.likelihood(counts);
+    let likelihood = |(annotator, counts): (usize, &Rows)| {
+        let (likelihood, term) = model.likelihood(annotator, counts);
         if counts.iter().flatten().any(|count| *count > 0.0) {
             terms += term;
         }
         likelihood
     };
-    (counts.iter().map(likelihood).collect(), terms)
+    (counts.iter().enumerate().map(likelihood).collect(), terms)
 }
 
 /// The posteriors, `[instance][class]`, and the marginal log-likelihood of annotated instances, from the prior

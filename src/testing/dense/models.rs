@@ -39,7 +39,7 @@ impl DenseModel for DenseDawidSkene {
         (floored_shares(class_counts), 0.0)
     }
 
-    fn likelihood(&self, counts: &Rows) -> (Rows, f64) {
+    fn likelihood(&self, _annotator: usize, counts: &Rows) -> (Rows, f64) {
         let row = |(k, counts): (usize, &Vec<f64>)| {
             let added = |l: usize| self.smoothing + if k == l { self.diagonal } else { 0.0 };
             let cells = counts.iter().enumerate().map(|(l, n)| (n + added(l)).max(MIN_PROBABILITY));
@@ -65,7 +65,7 @@ impl DenseModel for DenseOneCoin {
         (floored_shares(class_counts), 0.0)
     }
 
-    fn likelihood(&self, counts: &Rows) -> (Rows, f64) {
+    fn likelihood(&self, _annotator: usize, counts: &Rows) -> (Rows, f64) {
         let n_labels = counts[0].len();
         let right: f64 = counts.iter().enumerate().map(|(k, row)| row[k]).sum();
         let all = counts.iter().flatten().sum::<f64>() + self.right + self.wrong;
@@ -88,7 +88,7 @@ impl DenseModel for DenseIbcc {
         shares(&class_counts.iter().map(|n| n + self.class).collect::<Vec<f64>>())
     }
 
-    fn likelihood(&self, counts: &Rows) -> (Rows, f64) {
+    fn likelihood(&self, _annotator: usize, counts: &Rows) -> (Rows, f64) {
         let (mut likelihood, mut term) = (Vec::new(), 0.0);
         for (prior, posterior) in self.rows(counts) {
             term -= divergence(&posterior, &prior);

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::estimate::Estimator;
+use super::estimate::{Estimator, SingletonInput, SingletonRows};
 use super::log_domain::floor_or_ln;
 use super::padded_matrix::{self, PaddedMatrix, stride};
 use super::sums::zip_rows;
@@ -41,7 +41,8 @@ impl DenseColumns {
     /// returns 0.
     pub(super) fn write(
         &self,
-        (column, label, weight): (u32, u32, f64),
+        (column, weight): (u32, f64),
+        range: &InstanceRange<'_>,
         estimator: &dyn Estimator,
         previous: &[f64],
         factors: &mut [f64],
@@ -52,7 +53,9 @@ impl DenseColumns {
             return 0.0;
         }
         factors.iter_mut().zip(previous).for_each(|(count, p)| *count = weight * p);
-        let term = estimator.estimate_singletons((&[label], &[1]), previous.len(), factors);
+        let (annotator, label) = (range.annotators[column as usize], range.labels[column as usize]);
+        let row = SingletonRows { annotators: &[annotator], labels: &[label], repeats: &[1] };
+        let term = estimator.estimate_singletons(row, previous.len(), factors);
         floor_or_ln(factors, self.are_logs);
         term
     }
@@ -124,12 +127,12 @@ pub(super) fn add_logs<const K: usize>(
 pub(super) struct Singletons<'a> {
     estimator: &'a dyn Estimator,
     n_classes: usize,
-    label_matters: bool,
+    input: SingletonInput,
     /// The factors or their logarithms, `[row, class]`; there may be space for more rows.
     factors: Vec<f64>,
-    /// The label of each row.
+    /// The annotator, the label and the number of annotators of each row, as in [`SingletonRows`].
+    annotators: Vec<u32>,
     labels: Vec<u32>,
-    /// The number of annotators whose column each row is.
     repeats: Vec<u32>,
     /// The first row of each instance.
     starts: Vec<usize>,
@@ -137,10 +140,10 @@ pub(super) struct Singletons<'a> {
 
 impl<'a> Singletons<'a> {
     pub(super) fn new(n_classes: usize, estimator: &'a dyn Estimator) -> Self {
-        let label_matters = estimator.label_matters();
+        let input = estimator.singleton_input();
         let (factors, starts) = (Vec::new(), Vec::new());
-        let (labels, repeats) = (Vec::new(), Vec::new());
-        Self { estimator, n_classes, label_matters, factors, labels, repeats, starts }
+        let (annotators, labels, repeats) = (Vec::new(), Vec::new(), Vec::new());
+        Self { estimator, n_classes, input, factors, annotators, labels, repeats, starts }
     }
 
     /// Computes the factors of the columns that are not stored, or their logarithms if every annotation has a weight,
@@ -155,7 +158,8 @@ impl<'a> Singletons<'a> {
         is_special: impl Fn(usize, Range<usize>) -> bool,
     ) -> f64 {
         let n = width::<K>(self.n_classes);
-        let Self { label_matters, factors, labels, repeats, starts, .. } = self;
+        let Self { input, factors, annotators, labels, repeats, starts, .. } = self;
+        annotators.clear();
         labels.clear();
         repeats.clear();
         starts.clear();
@@ -175,8 +179,8 @@ impl<'a> Singletons<'a> {
                 }
                 _ => &[],
             };
-            // If the label does not matter, the instance's columns are equal: one is computed.
-            let (n_rows, annotators) = if *label_matters || !weights.is_empty() {
+            // If only the posterior matters, the instance's columns are equal: one is computed.
+            let (n_rows, sharers) = if *input > SingletonInput::Posterior || !weights.is_empty() {
                 (singletons.len(), 1)
             } else {
                 (1, singletons.len() as u32)
@@ -189,15 +193,19 @@ impl<'a> Singletons<'a> {
             for (at, (column, counts)) in singletons[..n_rows].iter().zip(counts).enumerate() {
                 let weight = weights.get(at).copied().unwrap_or(1.0);
                 counts.iter_mut().zip(row).for_each(|(count, p)| *count = weight * p);
-                // Labels are read only if they matter: each is a random read from memory.
-                labels.push(if *label_matters { range.labels[*column as usize] } else { 0 });
-                repeats.push(annotators);
+                let read_if = |least: SingletonInput, of_columns: &[u32]| {
+                    if *input >= least { of_columns[*column as usize] } else { 0 }
+                };
+                annotators.push(read_if(SingletonInput::Annotator, range.annotators));
+                labels.push(read_if(SingletonInput::Label, range.labels));
+                repeats.push(sharers);
             }
         }
+        let rows = SingletonRows { annotators, labels, repeats };
         if matches!(range.weights, WeightSlice::All(_)) {
-            return self.estimator.estimate_singleton_logs((labels, repeats), n, factors);
+            return self.estimator.estimate_singleton_logs(rows, n, factors);
         }
-        let terms = self.estimator.estimate_singletons((labels, repeats), n, factors);
+        let terms = self.estimator.estimate_singletons(rows, n, factors);
         floor_or_ln(&mut factors[..labels.len() * n], false);
         terms
     }
@@ -217,7 +225,8 @@ impl<'a> Singletons<'a> {
         let (stored, singletons) = split_stored::<K>(n, cells, columns);
         multiply::<K>(row, prior, cells, stored);
         for nth in 0..singletons.len() {
-            let start = (self.starts[at] + if self.label_matters { nth } else { 0 }) * n;
+            let nth = if self.input > SingletonInput::Posterior { nth } else { 0 };
+            let start = (self.starts[at] + nth) * n;
             let factors = &self.factors[start..start + n];
             row.iter_mut().zip(factors).for_each(|(p, f)| *p *= f);
         }

@@ -153,8 +153,7 @@ impl EStep<'_> {
         let prior_terms = Cell::new(0.0);
         let add_prior_term = |term: f64| prior_terms.set(prior_terms.get() + term);
         let write = |column: u32, weight: f64, previous: &[f64], factors: &mut [f64]| {
-            let place = (column, range.labels[column as usize], weight);
-            add_prior_term(columns.write(place, estimator, previous, factors));
+            add_prior_term(columns.write((column, weight), &range, estimator, previous, factors));
         };
         let is_special = |i: usize, positions: Range<usize>| {
             let (is_trusted, n_columns) = (range.trusted_class(i).is_some(), positions.len());
@@ -237,8 +236,7 @@ impl EStep<'_> {
         let prior_terms = Cell::new(0.0);
         let add_prior_term = |term: f64| prior_terms.set(prior_terms.get() + term);
         let write = |column: u32, weight: f64, previous: &[f64], factors: &mut [f64]| {
-            let place = (column, range.labels[column as usize], weight);
-            add_prior_term(columns.write(place, estimator, previous, factors));
+            add_prior_term(columns.write((column, weight), &range, estimator, previous, factors));
         };
         let base = range.offsets[0];
         for start in (0..range.len()).step_by(chunk_len(n)) {

@@ -9,10 +9,34 @@ use super::padded_matrix::stride;
 /// The annotator whose counts an estimator receives.
 #[derive(Debug, Clone, Copy)]
 pub struct Annotator<'a> {
+    /// The annotator's number, for estimators with parameters of each annotator.
+    pub index: u32,
     /// The labels that the annotator used, ascending: one for each column.
     pub labels: &'a [u32],
     /// The number of classes.
     pub n_classes: usize,
+}
+
+/// Annotators with one annotation each: the rows of their only columns. Several annotators may share a row.
+#[derive(Debug, Clone, Copy)]
+pub struct SingletonRows<'a> {
+    /// The annotator of each row; all 0 unless the estimator says that it reads them.
+    pub annotators: &'a [u32],
+    /// The label of each row; all 0 unless the estimator says that it reads them.
+    pub labels: &'a [u32],
+    /// The number of annotators who share each row.
+    pub repeats: &'a [u32],
+}
+
+/// What an estimator reads of a singleton annotator, beside the posterior of its only instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SingletonInput {
+    /// Nothing: one row serves all singleton annotators of an instance.
+    Posterior,
+    /// The label.
+    Label,
+    /// The label and the annotator.
+    Annotator,
 }
 
 /// A stored cell of a sparse confusion column.
@@ -63,13 +87,12 @@ pub trait Estimator: Sync {
     /// every strategy.
     fn allows_sparse_columns(&self) -> bool;
 
-    /// Like [`Estimator::estimate`], for annotators with one annotation each. `rows` has the label of each row, and the
-    /// number of annotators who share the row; `cells` begins with their counts, `[row, class]` without padding. Returns
-    /// the sum of all annotators' terms. [`estimate_each`] does this for any estimator. The method has no generic
-    /// parameters, so that kernels can call it through a pointer.
+    /// Like [`Estimator::estimate`], for annotators with one annotation each. `cells` begins with the counts of the rows,
+    /// `[row, class]` without padding. Returns the sum of all annotators' terms. [`estimate_each`] does this for any
+    /// estimator. The method has no generic parameters, so that kernels can call it through a pointer.
     fn estimate_singletons(
         &self,
-        rows: (&[u32], &[u32]),
+        rows: SingletonRows<'_>,
         n_classes: usize,
         cells: &mut [f64],
     ) -> f64;
@@ -78,18 +101,19 @@ pub trait Estimator: Sync {
     /// [`MIN_LIKELIHOOD`](crate::model::numerics::MIN_LIKELIHOOD).
     fn estimate_singleton_logs(
         &self,
-        rows: (&[u32], &[u32]),
+        rows: SingletonRows<'_>,
         n_classes: usize,
         cells: &mut [f64],
     ) -> f64 {
         logs_of_estimates(self, rows, n_classes, cells)
     }
 
-    /// Whether the column of a singleton annotator depends on its label, and not only on the posterior. If it does not,
-    /// the labels passed to [`Estimator::estimate_singletons`] are arbitrary, and one row serves all singleton annotators
-    /// of an instance.
-    fn label_matters(&self) -> bool {
-        true
+    /// What the column of a singleton annotator depends on.
+    ///
+    /// # Why
+    /// Labels and annotators of columns are random reads from memory, and the less is read, the more rows are shared.
+    fn singleton_input(&self) -> SingletonInput {
+        SingletonInput::Label
     }
 }
 
@@ -127,14 +151,14 @@ fn estimate_as_dense(
 /// [`Estimator::estimate_singletons`] by one call of [`Estimator::estimate`] for each row.
 pub fn estimate_each(
     estimator: &impl Estimator,
-    (labels, repeats): (&[u32], &[u32]),
+    SingletonRows { annotators, labels, repeats }: SingletonRows<'_>,
     n_classes: usize,
     cells: &mut [f64],
 ) -> f64 {
     let (mut padded, mut terms) = (vec![0.0; stride(n_classes)], 0.0);
-    let rows = cells.chunks_exact_mut(n_classes.max(1));
-    for (row, (label, repeats)) in rows.zip(labels.iter().zip(repeats)) {
-        let annotator = Annotator { labels: &[*label], n_classes };
+    let rows = cells.chunks_exact_mut(n_classes.max(1)).zip(annotators);
+    for ((row, index), (label, repeats)) in rows.zip(labels.iter().zip(repeats)) {
+        let annotator = Annotator { index: *index, labels: &[*label], n_classes };
         padded[..n_classes].copy_from_slice(row);
         terms += f64::from(*repeats) * estimator.estimate::<0>(annotator, &mut padded);
         row.copy_from_slice(&padded[..n_classes]);
@@ -145,12 +169,12 @@ pub fn estimate_each(
 /// [`Estimator::estimate_singleton_logs`] by [`Estimator::estimate_singletons`], whose results then become logarithms.
 pub(super) fn logs_of_estimates(
     estimator: &(impl Estimator + ?Sized),
-    rows: (&[u32], &[u32]),
+    rows: SingletonRows<'_>,
     n_classes: usize,
     cells: &mut [f64],
 ) -> f64 {
     let terms = estimator.estimate_singletons(rows, n_classes, cells);
-    let cells = &mut cells[..rows.0.len() * n_classes];
+    let cells = &mut cells[..rows.labels.len() * n_classes];
     // Inlined, like all closures with logarithms: else fused multiply-add is a call of the math library.
     Arch::new().dispatch(
         #[inline(always)]

@@ -177,7 +177,8 @@ impl<const K: usize, E: Estimator> WithSimd for ColumnCounter<'_, K, E> {
                 continue;
             }
             let (cells, rest) = columns.split_at_mut(columns_of_slot.len() * stride(n));
-            let annotator = Annotator { labels: a.labels_in(columns_of_slot), n_classes: n };
+            let index = a.annotator_of(columns_of_slot.start as u32);
+            let annotator = Annotator { index, labels: a.labels_in(columns_of_slot), n_classes: n };
             terms += estimator.estimate::<K>(annotator, cells);
             floor_or_ln(cells, to_logs);
             columns = rest;

@@ -39,7 +39,9 @@ mod tests;
 mod width;
 
 pub use e_step::EStep;
-pub use estimate::{Annotator, Estimator, SparseCell, estimate_each};
+pub use estimate::{
+    Annotator, Estimator, SingletonInput, SingletonRows, SparseCell, estimate_each,
+};
 pub use log_domain::LogLikelihood;
 pub use m_step::{Columns, expected_counts_of};
 pub use padded_matrix::stride;

@@ -53,7 +53,9 @@ pub(super) fn pooled_counts(a: &Annotations, t: &Posterior, parts: &[Statistics]
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Annotator, ColumnModel, CountStrategy, Estimator, Prior, estimate_each};
+    use super::super::{
+        Annotator, ColumnModel, CountStrategy, Estimator, Prior, SingletonRows, estimate_each,
+    };
     use super::*;
     use crate::frame::Dims;
     use crate::model::confusion::Smoothing;
@@ -95,7 +97,7 @@ mod tests {
 
         fn estimate_singletons(
             &self,
-            rows: (&[u32], &[u32]),
+            rows: SingletonRows<'_>,
             n_classes: usize,
             cells: &mut [f64],
         ) -> f64 {

@@ -2,7 +2,10 @@
 
 use pulp::Arch;
 
-use super::estimate::{Annotator, Estimator, SparseCell, estimate_each, logs_of_estimates};
+use super::estimate::{
+    Annotator, Estimator, SingletonInput, SingletonRows, SparseCell, estimate_each,
+    logs_of_estimates,
+};
 use super::log_domain::{ln, ln_1p, ln_ratio};
 use super::padded_matrix::stride;
 use super::width::width;
@@ -63,11 +66,11 @@ impl Estimator for Smoothing {
 
     fn estimate_singletons(
         &self,
-        rows: (&[u32], &[u32]),
+        rows: SingletonRows<'_>,
         n_classes: usize,
         cells: &mut [f64],
     ) -> f64 {
-        if self.label_matters() {
+        if self.singleton_input() == SingletonInput::Label {
             return estimate_each(self, rows, n_classes, cells);
         }
         self.map_singletons(
@@ -85,11 +88,11 @@ impl Estimator for Smoothing {
     /// (20 classes); 42.4 and 36.2 ns with 50 classes.
     fn estimate_singleton_logs(
         &self,
-        rows: (&[u32], &[u32]),
+        rows: SingletonRows<'_>,
         n_classes: usize,
         cells: &mut [f64],
     ) -> f64 {
-        if self.label_matters() {
+        if self.singleton_input() == SingletonInput::Label {
             return logs_of_estimates(self, rows, n_classes, cells);
         }
         let least = ln(MIN_LIKELIHOOD);
@@ -106,8 +109,8 @@ impl Estimator for Smoothing {
         true
     }
 
-    fn label_matters(&self) -> bool {
-        self.diagonal != 0.0
+    fn singleton_input(&self) -> SingletonInput {
+        if self.diagonal == 0.0 { SingletonInput::Posterior } else { SingletonInput::Label }
     }
 }
 
@@ -129,7 +132,7 @@ impl Smoothing {
     #[inline(always)]
     fn map_singletons(
         self,
-        (labels, repeats): (&[u32], &[u32]),
+        SingletonRows { labels, repeats, .. }: SingletonRows<'_>,
         n_classes: usize,
         cells: &mut [f64],
         f: impl Fn(f64, f64) -> f64 + Copy,
@@ -207,7 +210,7 @@ fn log_share(count: f64, added: f64) -> f64 {
 #[inline(always)]
 fn smooth<const K: usize>(
     smoothing: Smoothing,
-    Annotator { labels, n_classes }: Annotator<'_>,
+    Annotator { labels, n_classes, .. }: Annotator<'_>,
     cells: &mut [f64],
     sums: &mut [f64],
 ) -> f64 {

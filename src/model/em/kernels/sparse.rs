@@ -244,7 +244,8 @@ impl ColumnBlock<'_> {
             let labels = a.labels_in(columns_of_slot.clone());
             scratch.collect_cells(groups, labels, n);
             let Workspace { cells, ends, .. } = &mut *scratch;
-            let annotator = Annotator { labels, n_classes: n };
+            let index = a.annotator_of(columns_of_slot.start as u32);
+            let annotator = Annotator { index, labels, n_classes: n };
             terms += estimator.estimate_sparse(annotator, ends, cells, unused);
             unused.iter_mut().for_each(|p| *p = p.max(MIN_LIKELIHOOD));
             let mut first = 0;

@@ -10,7 +10,10 @@ use super::prior::Prior;
 use crate::frame::{Annotations, Dims};
 use crate::model::confusion::Smoothing;
 use crate::model::em::dirichlet::Dirichlet;
-use crate::model::em::kernels::{ColumnModel, CountStrategy, Estimator};
+use crate::model::em::kernels::{
+    Annotator, ColumnModel, CountStrategy, Estimator, SingletonInput, SingletonRows, estimate_each,
+    stride,
+};
 use crate::model::em::one_coin::SharedAccuracy;
 use crate::model::numerics::{MIN_LIKELIHOOD, MIN_PROBABILITY};
 use crate::model::posterior::Posterior;
@@ -218,6 +221,68 @@ fn every_strategy_gives_the_naive_posteriors_of_ibcc() {
         let estimator = |a: &Annotations| Dirichlet::new(diagonal, off_diagonal, a.dims().labels);
         assert_naive(estimator, &dense::DenseIbcc { class: 1.0, diagonal, off_diagonal });
     }
+}
+
+/// Smoothed shares, where each annotator has a pseudo-count of its own, as a model with parameters of annotators has.
+struct OwnSmoothing {
+    n_labels: usize,
+}
+
+impl OwnSmoothing {
+    fn pseudo_count(annotator: usize) -> f64 {
+        0.25 + (annotator * 7 % 11) as f64
+    }
+}
+
+impl Estimator for OwnSmoothing {
+    fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
+        let Annotator { index, n_classes, .. } = annotator;
+        let (own, step) = (Self::pseudo_count(index as usize), stride(n_classes));
+        for k in 0..n_classes {
+            let sum: f64 = cells[k..].iter().step_by(step).sum();
+            let of_class = cells[k..].iter_mut().step_by(step);
+            of_class.for_each(|cell| *cell = (*cell + own) / (sum + own * self.n_labels as f64));
+        }
+        own.ln()
+    }
+
+    fn allows_sparse_columns(&self) -> bool {
+        true
+    }
+
+    fn estimate_singletons(
+        &self,
+        rows: SingletonRows<'_>,
+        n_classes: usize,
+        cells: &mut [f64],
+    ) -> f64 {
+        estimate_each(self, rows, n_classes, cells)
+    }
+
+    fn singleton_input(&self) -> SingletonInput {
+        SingletonInput::Annotator
+    }
+}
+
+impl DenseModel for OwnSmoothing {
+    fn prior(&self, _: &[f64]) -> (Vec<f64>, f64) {
+        unreachable!("the tests of kernels set the prior")
+    }
+
+    fn likelihood(&self, annotator: usize, counts: &Rows) -> (Rows, f64) {
+        let own = Self::pseudo_count(annotator);
+        let row = |counts: &Vec<f64>| {
+            let sum = counts.iter().sum::<f64>() + own * counts.len() as f64;
+            counts.iter().map(|count| (count + own) / sum).collect()
+        };
+        (counts.iter().map(row).collect(), own.ln())
+    }
+}
+
+#[test]
+fn every_strategy_gives_an_estimator_the_annotator_of_the_counts() {
+    let estimator = |a: &Annotations| OwnSmoothing { n_labels: a.dims().labels };
+    assert_naive(estimator, &OwnSmoothing { n_labels: 0 });
 }
 
 /// With a table of counts for each range, the posteriors are as before until they are asked for; otherwise the M-step
