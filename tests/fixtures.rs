@@ -258,7 +258,7 @@ fn the_naive_dense_fit_agrees() {
         assert_close(&fitted.report.prior.unwrap(), &q, 1e-9, "q");
         let confusion = fitted.report.confusion.unwrap();
         for r in 0..4 {
-            let pi = model.likelihood(&naive.counts[r]).0;
+            let pi = model.likelihood(r, &naive.counts[r]).0;
             for label in 0..3 {
                 let naive: Vec<f64> = pi.iter().map(|row| row[label]).collect();
                 let column = confusion.column(&a, r, label);

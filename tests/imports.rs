@@ -1,4 +1,5 @@
-//! Which files import from which: imports form no cycle, and no stage imports from a later one.
+//! Which files import from which: no files import each other in a circle, but for a file and the `mod.rs` above it, and no
+//! stage imports from a later one.
 
 use std::collections::{BTreeMap, BTreeSet};
 

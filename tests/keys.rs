@@ -76,7 +76,7 @@ fn named() -> (Vec<Named>, Vec<String>) {
     (named, misplaced)
 }
 
-/// The text of the item that begins at line `start` and ends with a line of the same indentation.
+/// The item that begins at line `start` and ends with a line of the same indentation, without attributes and comments.
 fn item(lines: &[&str], start: usize) -> String {
     let indentation = |line: &str| line.len() - line.trim_start().len();
     let is_last = |line: &&str| {
@@ -84,7 +84,9 @@ fn item(lines: &[&str], start: usize) -> String {
             && (line.trim_start() == "}" || line.ends_with(';'))
     };
     let n = lines[start..].iter().position(is_last).map_or(lines.len() - start, |last| last + 1);
-    lines[start..start + n].join("\n")
+    let is_code =
+        |line: &&&str| !["//", "#["].iter().any(|mark| line.trim_start().starts_with(mark));
+    lines[start..start + n].iter().filter(is_code).copied().collect::<Vec<_>>().join("\n")
 }
 
 /// The functions and constants of a file, by name.

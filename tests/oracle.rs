@@ -45,7 +45,7 @@ proptest! {
         let model = dense::DenseDawidSkene { smoothing, diagonal };
         let spec = DawidSkene { smoothing, diagonal, stop: iterations(6), ..DawidSkene::default() };
         let fitted = fit(spec, &a);
-        let naive = assert_naive(&a, &fitted, &model, |fit, r| model.likelihood(&fit.counts[r]).0);
+        let naive = assert_naive(&a, &fitted, &model, |fit, r| model.likelihood(r, &fit.counts[r]).0);
         assert_close(&objectives(&fitted), &naive.log_likelihoods, 1e-7, "log-likelihood");
     }
 
@@ -59,9 +59,9 @@ proptest! {
             ..OneCoin::default()
         };
         let fitted = fit(spec, &a);
-        let naive = assert_naive(&a, &fitted, &model, |fit, r| model.likelihood(&fit.counts[r]).0);
+        let naive = assert_naive(&a, &fitted, &model, |fit, r| model.likelihood(r, &fit.counts[r]).0);
         assert_close(&objectives(&fitted), &naive.log_likelihoods, 1e-7, "log-likelihood");
-        let skill: Vec<f64> = naive.counts.iter().map(|n| model.likelihood(n).0[0][0]).collect();
+        let skill: Vec<f64> = naive.counts.iter().enumerate().map(|(r, n)| model.likelihood(r, n).0[0][0]).collect();
         assert_close(&fitted.report.skill, &skill, 1e-7, "skill");
     }
 

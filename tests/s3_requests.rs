@@ -1,4 +1,4 @@
-//! Which requests a job sends to S3, what it makes of their answers, and the places that its errors name.
+//! The requests that a job sends to S3, how it reacts to the answers, and the places that its errors name.
 
 use crate::job::assert_says;
 use crate::s3_job::{job, latest, run_id, server, summary};

@@ -42,8 +42,8 @@ impl Confidences {
     /// Whether all annotations leave less confidence than fewer do, by more than chance and by more than 0.02.
     ///
     /// # Why
-    /// More annotations make posteriors surer on average, if these are probabilities. Shares of votes are none: 1 of one
-    /// vote is 2/3 of three, and a map that is fitted to the former misjudges the latter.
+    /// More annotations make posteriors surer on average, if these are probabilities. Shares of votes are not: one vote
+    /// gives the share 1, three may give 2/3, and a map that is fitted to the former misjudges the latter.
     pub(super) fn fall(&self) -> bool {
         let loss = self.fewer - self.all;
         loss > 0.02 && loss > 3.0 * self.standard_error

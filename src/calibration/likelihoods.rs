@@ -167,8 +167,8 @@ mod tests {
         }
     }
 
-    /// The first annotator says `a` of four instances. The second one says `b` six times of class b, `c` three times of
-    /// class c, and `b` once of class c. Afterwards each of them says `b` once more.
+    /// The first annotator gives four instances the label `a`. The second one gives `b` to six instances of class b, `c` to
+    /// three of class c, and `b` to one of class c. Afterwards each of them gives `b` once more.
     fn crowd() -> [Annotations; 2] {
         let dims = Dims { instances: 16, annotators: 2, classes: 3, labels: 3 };
         let second = |i: u32| (i, 1, if i < 11 { 1 } else { 2 });
@@ -183,7 +183,7 @@ mod tests {
         Report { confusion: Some(Confusion { cells, expected_count }), ..Report::default() }
     }
 
-    /// In training, an annotator said `a` four times, always of class a. The row of all annotators is (13/3, 1/3, 1/3) / 5,
+    /// In training, an annotator gave `a` four times, always to class a. The row of all annotators is (13/3, 1/3, 1/3) / 5,
     /// so that P(b given a) is (0 + 1/15) / 5 = 1/75. The other classes have a uniform row. An instance that is nearly
     /// certain to be of class a stays so; half of it would go to class c if `b` excluded class a.
     #[test]
@@ -205,7 +205,7 @@ mod tests {
     }
 
     /// The row of all annotators for class b is (1/3, 19/3, 1/3) / 7, and for class c (1/3, 4/3, 10/3) / 5. The first
-    /// annotator has met neither class, the second has not met class a, where all say `b` with 1/15.
+    /// annotator has met neither class, the second has not met class a, to which all give `b` with 1/15.
     #[test]
     fn a_class_that_an_annotator_has_not_met_has_the_row_of_all() {
         let [training, held_out] = crowd();
@@ -215,7 +215,7 @@ mod tests {
         assert_likelihoods([&training, &held_out], &report(cells), want);
     }
 
-    /// The matrices say `b` with 0.2, 0.5 and 0.1 of the first annotator, and 0.3, 0.9 and 0.4 of the second one.
+    /// P(`b` given class) is 0.2, 0.5 and 0.1 for the first annotator, and 0.3, 0.9 and 0.4 for the second one.
     #[test]
     fn rows_of_a_network_rest_on_the_expected_annotations_of_their_class() {
         let [training, held_out] = crowd();

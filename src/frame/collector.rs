@@ -50,7 +50,7 @@ pub(super) struct Unlabelled {
 }
 
 impl Unlabelled {
-    /// The rejects of a question, and the numbers of its instances, of which those stay that `stays` says.
+    /// The rejects of a question, and the number of its instances: those for which `stays` is true.
     fn of(rejects: Rejects, stays: &[bool], gold: &[GoldNumber]) -> Self {
         let holds_out = |g: &&GoldNumber| {
             g.role == Role::Holdout && g.class != NULL && stays[g.instance as usize]

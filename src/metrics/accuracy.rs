@@ -1,9 +1,9 @@
 //! Accuracy, coverage and F1: whether labels are the true classes.
 
-use super::{Scored, winner};
+use super::{LabelsWithTruth, winner};
 use crate::model::posterior::tied;
 
-impl Scored {
+impl LabelsWithTruth {
     /// The share of instances whose label and true class satisfy `is_so`.
     fn share(&self, is_so: impl Fn(Option<usize>, usize) -> bool) -> Option<f64> {
         let n = self.truth.len();
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn a_label_that_was_withheld_is_wrong_however_the_tie_would_fall() {
-        let mut s = Scored::new(2);
+        let mut s = LabelsWithTruth::new(2);
         s.push(None, &[0.5, 0.5], 0);
         s.push(None, &[0.6, 0.4], 0);
         close(s.accuracy_expected_ties(), 0.0);
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn classes_are_tied_with_the_most_probable_one_and_not_with_the_label() {
-        let mut s = Scored::new(3);
+        let mut s = LabelsWithTruth::new(3);
         let row = [0.9, 0.0, 2.4].map(|n| (1.0 - n * TIE) / 3.0);
         s.push(Some(0), &row, 1);
         s.push(Some(0), &row, 2);
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn classes_that_differ_by_rounding_share_the_expected_accuracy() {
-        let mut s = Scored::new(3);
+        let mut s = LabelsWithTruth::new(3);
         // .1 + .2 is larger than .3 by one bit; the true class is the smaller one.
         s.push(Some(0), &[0.1 + 0.2, 0.3, 0.4 - 1e-3], 1);
         s.push(Some(0), &[0.1 + 0.2, 0.3, 0.2], 1);

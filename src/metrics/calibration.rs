@@ -4,13 +4,13 @@
 //! sum over the bins of |hits - sum of the confidences|, divided by the number of predictions. An instance without a
 //! posterior has no confidence, and does not count.
 
-use super::{Scored, winner};
+use super::{LabelsWithTruth, winner};
 use crate::tables::metrics::Metric;
 
 /// Bins of every calibration error.
 const BINS: usize = 15;
 
-impl Scored {
+impl LabelsWithTruth {
     /// The expected calibration error over 15 bins of equal width, ((m - 1) / 15, m / 15]: Guo et al. 2017,
     /// arXiv:1706.04599.
     #[must_use]
@@ -36,7 +36,7 @@ impl Scored {
         (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64)
     }
 
-    /// The reliability table: for each non-empty bin of [`Scored::ece`] the number of predictions, their mean confidence
+    /// The reliability table: for each non-empty bin of [`LabelsWithTruth::ece`] the number of predictions, their mean confidence
     /// and their accuracy. Each name begins with `prefix`. Bin 08 is (7 / 15, 8 / 15].
     #[must_use]
     pub fn reliability(&self, prefix: &str, split: &'static str) -> Vec<Metric> {
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn calibration_errors_are_those_worked_out_by_hand() {
-        let mut s = Scored::new(2);
+        let mut s = LabelsWithTruth::new(2);
         s.push(Some(0), &[0.81, 0.19], 0);
         s.push(Some(0), &[0.85, 0.15], 1);
         s.push(Some(1), &[0.3, 0.7], 1);
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_reliability_table_is_that_worked_out_by_hand() {
-        let mut s = Scored::new(2);
+        let mut s = LabelsWithTruth::new(2);
         s.push(Some(0), &[0.81, 0.19], 0);
         s.push(Some(0), &[0.85, 0.15], 1);
         s.push(Some(0), &[0.83, 0.17], 0);
@@ -158,7 +158,7 @@ mod tests {
     /// A bin includes its upper edge: .6, which is 9 / 15, is in the ninth bin, .65 in the tenth.
     #[test]
     fn a_confidence_on_the_edge_is_in_the_lower_bin() {
-        let mut s = Scored::new(2);
+        let mut s = LabelsWithTruth::new(2);
         s.push(Some(0), &[0.6, 0.4], 0);
         s.push(Some(0), &[0.65, 0.35], 1);
         // In one bin the two would nearly cancel: the confidences sum to 1.25, with one hit.
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn instances_without_a_posterior_do_not_dilute_an_error() {
-        let mut s = Scored::new(2);
+        let mut s = LabelsWithTruth::new(2);
         s.push(Some(0), &[0.7, 0.3], 0);
         for _ in 0..9 {
             s.push(None, &[0.0, 0.0], 0);

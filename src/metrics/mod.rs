@@ -9,7 +9,7 @@ use crate::tables::metrics::Metric;
 
 /// Instances with a known class, their labels and posteriors.
 #[derive(Debug, Clone)]
-pub struct Scored {
+pub struct LabelsWithTruth {
     /// The number of classes that the run knows.
     n_classes: usize,
     /// The label of each instance, as a class index; `None` for an instance without a label.
@@ -22,7 +22,7 @@ pub struct Scored {
     truth: Vec<usize>,
 }
 
-impl Scored {
+impl LabelsWithTruth {
     /// No instance yet.
     #[must_use]
     pub fn new(n_classes: usize) -> Self {
@@ -103,29 +103,29 @@ struct Measure {
     name: &'static str,
     /// Whether a calibrated run also reports it as `uncalibrated_...`, of the probabilities before calibration.
     is_also_uncalibrated: bool,
-    of: fn(&Scored) -> Option<f64>,
+    of: fn(&LabelsWithTruth) -> Option<f64>,
 }
 
-const fn measure(name: &'static str, of: fn(&Scored) -> Option<f64>) -> Measure {
+const fn measure(name: &'static str, of: fn(&LabelsWithTruth) -> Option<f64>) -> Measure {
     Measure { name, is_also_uncalibrated: false, of }
 }
 
-const fn also_uncalibrated(name: &'static str, of: fn(&Scored) -> Option<f64>) -> Measure {
+const fn also_uncalibrated(name: &'static str, of: fn(&LabelsWithTruth) -> Option<f64>) -> Measure {
     Measure { is_also_uncalibrated: true, ..measure(name, of) }
 }
 
 /// In the order of the table `metrics`.
 const MEASURES: &[Measure] = &[
     measure("instances", |scored| Some(scored.truth.len() as f64)),
-    measure("coverage", Scored::coverage),
-    also_uncalibrated("accuracy", Scored::accuracy),
-    measure("accuracy_expected_ties", Scored::accuracy_expected_ties),
-    measure("macro_f1", Scored::macro_f1),
-    also_uncalibrated("log_loss", Scored::log_loss),
-    also_uncalibrated("ece", Scored::ece),
-    also_uncalibrated("ece_adaptive", Scored::ece_adaptive),
-    also_uncalibrated("ece_classwise", Scored::ece_classwise),
-    measure("auc", Scored::auc),
+    measure("coverage", LabelsWithTruth::coverage),
+    also_uncalibrated("accuracy", LabelsWithTruth::accuracy),
+    measure("accuracy_expected_ties", LabelsWithTruth::accuracy_expected_ties),
+    measure("macro_f1", LabelsWithTruth::macro_f1),
+    also_uncalibrated("log_loss", LabelsWithTruth::log_loss),
+    also_uncalibrated("ece", LabelsWithTruth::ece),
+    also_uncalibrated("ece_adaptive", LabelsWithTruth::ece_adaptive),
+    also_uncalibrated("ece_classwise", LabelsWithTruth::ece_classwise),
+    measure("auc", LabelsWithTruth::auc),
 ];
 
 /// The most probable class; none where no class has any probability.
@@ -144,8 +144,8 @@ mod tests {
     }
 
     /// Four instances of two classes; the third is a tie, broken wrongly.
-    fn scored() -> Scored {
-        let mut s = Scored::new(2);
+    fn scored() -> LabelsWithTruth {
+        let mut s = LabelsWithTruth::new(2);
         s.push(Some(0), &[0.9, 0.1], 0);
         s.push(Some(1), &[0.2, 0.8], 1);
         s.push(Some(0), &[0.5, 0.5], 1);
@@ -164,7 +164,7 @@ mod tests {
         // scores of class 1: 0 and 0.1 for class 0; 0.5 and 0.8 for class 1
         close(s.auc(), 1.0);
         close(s.log_loss(), -(0.9_f64.ln() + 0.8_f64.ln() + 0.5_f64.ln() + 1e-15_f64.ln()) / 4.0);
-        let mut certain = Scored::new(2);
+        let mut certain = LabelsWithTruth::new(2);
         certain.push(Some(0), &[1.0, 0.0], 0);
         assert!(certain.log_loss().is_some_and(f64::is_sign_positive), "no loss is 0, and not -0");
     }
@@ -172,7 +172,7 @@ mod tests {
     /// The third instance is of a class that the run does not know.
     #[test]
     fn an_unknown_class_is_not_one_more_class() {
-        let mut s = Scored::new(2);
+        let mut s = LabelsWithTruth::new(2);
         s.push(Some(0), &[1.0, 0.0], 0);
         s.push(Some(1), &[0.0, 1.0], 1);
         s.push(Some(0), &[0.5, 0.5], 2);
@@ -188,12 +188,12 @@ mod tests {
 
     #[test]
     fn nothing_scored_is_not_a_number_but_none() {
-        let defined = |s: &Scored| -> Vec<String> {
+        let defined = |s: &LabelsWithTruth| -> Vec<String> {
             let all = s.all("", "truth").into_iter();
             all.filter(|m| m.value.is_some()).map(|m| m.name).collect()
         };
-        assert_eq!(defined(&Scored::new(2)), ["instances"]);
-        let mut labels = Scored::without_posteriors(2);
+        assert_eq!(defined(&LabelsWithTruth::new(2)), ["instances"]);
+        let mut labels = LabelsWithTruth::without_posteriors(2);
         labels.push(Some(0), &[], 0);
         labels.push(Some(1), &[], 0);
         assert_eq!(defined(&labels), ["instances", "coverage", "accuracy", "macro_f1"]);

@@ -1,8 +1,8 @@
 //! The log-loss, and the area under the ROC curve: whether posteriors are high for the true class.
 
-use super::Scored;
+use super::LabelsWithTruth;
 
-impl Scored {
+impl LabelsWithTruth {
     /// Minus the mean log-posterior of the true class, clipped at 1e-15.
     #[must_use]
     pub fn log_loss(&self) -> Option<f64> {
@@ -49,7 +49,7 @@ mod tests {
     /// The unknown instance has the highest P(class 1): one of the two pairs of class 1 is in order.
     #[test]
     fn an_unknown_class_is_a_negative_of_the_area() {
-        let mut s = Scored::new(2);
+        let mut s = LabelsWithTruth::new(2);
         s.push(Some(0), &[0.9, 0.1], 0);
         s.push(Some(0), &[0.8, 0.2], 1);
         s.push(Some(1), &[0.3, 0.7], 2);
@@ -59,7 +59,7 @@ mod tests {
     /// Class 0 wins 4.5 of its 6 pairs, class 1 three of 6, class 2 3.5 of 4: equal scores are half a win.
     #[test]
     fn the_area_of_three_classes_is_the_mean_of_all_three_and_ties_count_half() {
-        let mut s = Scored::new(3);
+        let mut s = LabelsWithTruth::new(3);
         s.push(Some(0), &[0.6, 0.3, 0.1], 0);
         s.push(Some(0), &[0.6, 0.1, 0.3], 1);
         s.push(Some(1), &[0.2, 0.7, 0.1], 1);

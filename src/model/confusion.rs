@@ -107,8 +107,8 @@ impl Smoothing {
         (count + self.everywhere).max(MIN_PROBABILITY)
     }
 
-    /// What the labels that are not in `used` add to the sum of each row: they have no column, but their share of
-    /// smoothing and floor is in every row.
+    /// Replaces `sums` by the smoothing and floors of the labels that are not in `used`: they have no column, but are part of
+    /// the sum of every row.
     #[inline(always)]
     pub fn row_sums(self, used: &[u32], sums: &mut [f64]) {
         self.row_sums_from(0, used, sums);
@@ -209,7 +209,7 @@ impl AnnotatorMatrix<'_> {
         self.sums[class - self.first]
     }
 
-    /// P(`label` given `class`), whose row there is, and its expected count; `column` is the label's
+    /// P(`label` given `class`) and its expected count, for a class whose row exists; `column` is the label's
     /// [`Annotations::column_of`].
     #[must_use]
     pub fn cell(&self, class: usize, label: usize, column: Option<usize>) -> (f64, f64) {

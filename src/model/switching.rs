@@ -129,8 +129,8 @@ mod tests {
         switched(&tiny(n_classes, &rows), &confusion)
     }
 
-    /// Of 100 annotations of `a`, 40 say so, and of `b` 90. Of the class that nobody uses, half are of each label: if it
-    /// had the name of `a`, the trace would be .5 + .9 instead of .4 + .9.
+    /// Of 100 annotations of class `a`, 40 have the label `a`, and of `b` 90 have `b`. Of the class whose label nobody gives,
+    /// half are of each label: if it had the name of `a`, the trace would be .5 + .9 instead of .4 + .9.
     #[test]
     fn a_tiny_expected_count_does_not_make_a_class_occur() {
         let a = tiny(3, &[(0, 0, 0), (1, 0, 1)]);

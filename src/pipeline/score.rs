@@ -3,7 +3,7 @@
 use crate::calibration::Calibrated;
 use crate::decide::{DecideSpec, TieSeed};
 use crate::frame::{Frame, Role};
-use crate::metrics::Scored;
+use crate::metrics::LabelsWithTruth;
 use crate::model::fitted::Fitted;
 use crate::tables::metrics::Metric;
 
@@ -19,7 +19,7 @@ pub(super) struct Scorer<'a> {
 pub(super) struct ScoredRole {
     role: Role,
     prefix: &'static str,
-    scored: Scored,
+    scored: LabelsWithTruth,
 }
 
 impl Scorer<'_> {
@@ -65,7 +65,7 @@ impl Scorer<'_> {
         let nothing = vec![0.0; n];
         let mut all = Vec::new();
         for role in Role::ALL.into_iter().filter(|r| !r.trains()) {
-            let mut scored = Scored::new(n);
+            let mut scored = LabelsWithTruth::new(n);
             for gold in self.frame.gold.iter().chain(of_instances).filter(|g| g.role == role) {
                 let i = gold.instance as usize;
                 let decided = self.decide.decide(a, fitted, self.tie_seed, i);
@@ -77,7 +77,7 @@ impl Scorer<'_> {
             if let (Some(predictions), Some(described)) =
                 (&fitted.predictions, &self.frame.described)
             {
-                let mut scored = Scored::new(n);
+                let mut scored = LabelsWithTruth::new(n);
                 for gold in described.gold.iter().chain(of_rows).filter(|g| g.role == role) {
                     let row = predictions.row(gold.instance as usize);
                     scored.push_prediction(row, gold.class as usize);

@@ -256,7 +256,7 @@ impl Run {
     /// [`Run::keep_warnings_of_machine`] adds it to the others.
     ///
     /// # Why
-    /// What opens a device has the run by reference only, or a clone of it.
+    /// The code that opens a device has only a reference to the run, or a clone of it.
     #[cfg(feature = "neural")]
     pub(crate) fn warn_of_machine(&self, message: String) {
         let mut of_machine = self.of_machine.lock().unwrap_or_else(PoisonError::into_inner);

@@ -13,7 +13,7 @@ use datafusion::prelude::{DataFrame, Expr, col, lit, when};
 use super::tables::{Tables, columns_of};
 use crate::error::{Error, Result, offenders};
 use crate::frame::{Ids, cast_exact_text};
-use crate::metrics::Scored;
+use crate::metrics::LabelsWithTruth;
 use crate::run::Run;
 use crate::source::{is_plain_integer, value_type};
 
@@ -60,7 +60,7 @@ pub(super) async fn warn_without_class(truth: &DataFrame, run: &mut Run) -> Resu
     Ok(())
 }
 
-/// The truth with null for an id or a class that is NaN or infinite: as in gold, it is none.
+/// The truth with null for an id or a class that is NaN or infinite, which count as missing, as in gold.
 fn with_finite_values(truth: DataFrame) -> Result<DataFrame> {
     let finite = |name: &str| -> Result<Expr> {
         let value = || col(name);
@@ -137,7 +137,7 @@ fn as_type_of_text(texts: &ArrayRef, wanted: &DataType) -> Result<ArrayRef, Arro
 /// The run's labels or predictions, scored on the instances of the truth.
 pub(super) struct ScoredLabels {
     /// The pairs of given and true class, for the instances in both tables.
-    pub(super) scored: Scored,
+    pub(super) scored: LabelsWithTruth,
     /// Whether the table has the instance, by row of the truth.
     pub(super) is_known: Vec<bool>,
     /// The number of instances in the run's table.
@@ -188,12 +188,12 @@ impl ScoredLabels {
         truth: &TrueClasses,
         instances: &Ids,
         rows: Option<&ClassProbabilities>,
-        push: impl Fn(&mut Scored, usize, &[f64], usize),
+        push: impl Fn(&mut LabelsWithTruth, usize, &[f64], usize),
     ) -> Result<Self> {
         let n_classes = truth.n_classes();
         let mut scored = match rows {
-            Some(_) => Scored::new(n_classes),
-            None => Scored::without_posteriors(n_classes),
+            Some(_) => LabelsWithTruth::new(n_classes),
+            None => LabelsWithTruth::without_posteriors(n_classes),
         };
         let ids = as_type("instance_id", &truth.instance, instances)?;
         let found = instances.lookup("truth.instance_id", &ids)?;

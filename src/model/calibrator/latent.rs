@@ -127,7 +127,7 @@ mod tests {
     const METHODS: [Method; 3] =
         [Method::Temperature, Method::BiasCorrectedTemperature, Method::Isotonic];
 
-    /// Points with the same row, which annotators of an accuracy label; each label has its number of points.
+    /// Points with the same row, labelled by annotators of this accuracy; `labels` has the number of points of each label.
     fn labelled(row: [f64; 2], accuracy: f64, labels: [usize; 2]) -> Points {
         let mut points = Points::of_likelihoods(2, labels[0] + labels[1]);
         for (label, n) in labels.into_iter().enumerate() {
@@ -162,9 +162,9 @@ mod tests {
     }
 
     /// Of rows that name class 0 with certainty, nine in ten are right. Annotators with an accuracy of .7 give class 0 to
-    /// .66 of them, and those with one of .6 to .58: many rounds would leave from certainty. The latter say so little
-    /// that the pseudo-observations pull .9 by up to 9e-4: in isotonic regression, where each class has half a hit and
-    /// half a miss more, the result is .8991.
+    /// .66 of them, and those with one of .6 to .58: a fit that started at certainty would need many rounds. The labels of
+    /// the latter tell so little that the pseudo-observations pull .9 by up to 9e-4: in isotonic regression, where each
+    /// class has half a hit and half a miss more, the result is .8991.
     #[test]
     fn many_certain_rows_are_as_uncertain_as_the_annotations_say() {
         for (accuracy, labels) in [(0.7, [19_800, 10_200]), (0.6, [17_400, 12_600])] {

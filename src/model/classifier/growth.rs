@@ -51,7 +51,7 @@ impl FeatureColumns {
     }
 }
 
-/// Refuses to grow trees where the columns, the work of every thread, the trees and what they say of the examples need
+/// Refuses to grow trees if the columns, the buffers of all threads, the trees and their predictions for the examples need
 /// more than half of the run's memory.
 ///
 /// # Errors

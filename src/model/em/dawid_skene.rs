@@ -221,7 +221,7 @@ mod tests {
     // keys: dawid_skene.smoothing, dawid_skene.diagonal
     #[test]
     fn an_m_step_gives_the_matrices_worked_out_by_hand() {
-        // Annotator 0 says 0 of instance 0 (T = 1, 0) and 1 of instance 1 (T = 0.5, 0.5), annotator 1 says 0 of the latter.
+        // Annotator 0 gives 0 to instance 0 (T = 1, 0) and 1 to instance 1 (T = 0.5, 0.5), annotator 1 gives 0 to the latter.
         // Smoothing 0.1, class 0: counts 1 and 0.5, row sum 1.7: (1.1, 0.6) / 1.7; class 1: counts 0 and 0.5: (0.1, 0.6) /
         // 0.7. With 0.4 more on the diagonal (1.5, 0.6) / 2.1 and (0.1, 1.0) / 1.1.
         let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (1, 1, 0)]);

@@ -35,8 +35,7 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::dirichlet::{Dirichlet, DirichletParameter};
-use super::kernels::{ColumnModel, Prior};
+use super::kernels::{ColumnModel, Dirichlet, DirichletParameter, Prior};
 use super::{EmSteps, Objective, StopRule};
 use crate::error::Result;
 use crate::frame::Annotations;
@@ -140,10 +139,10 @@ impl EmSteps for Ibcc {
         let counts = columns.class_counts();
         let class = DirichletParameter::new(self.prior_class);
         let sum = DirichletParameter::new(self.prior_class * counts.len() as f64);
-        let (digamma_of_sum, term) = sum.posterior(counts.iter().sum());
+        let (digamma_of_sum, term) = sum.digamma_and_term(counts.iter().sum());
         *divergence = term;
         for ((p, mean), count) in geometric_prior.iter_mut().zip(&mut *mean_prior).zip(&counts) {
-            let (digamma, term) = class.posterior(*count);
+            let (digamma, term) = class.digamma_and_term(*count);
             *divergence -= term;
             *p = (digamma - digamma_of_sum).exp();
             *mean = count + self.prior_class;

@@ -325,7 +325,7 @@ mod tests {
         }
     }
 
-    /// A gain of the tolerance for each annotation, of which there is one, is none; nor is one of rounding.
+    /// With one annotation, a gain has to exceed the tolerance, and in any case what rounding can add.
     #[test]
     fn of_starts_that_end_equally_well_the_earliest_is_kept() {
         for (tol, gain, best) in [

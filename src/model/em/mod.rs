@@ -6,7 +6,6 @@
 //! a fit, and reports with the classifier itself ([`gem`](super::gem)).
 
 mod dawid_skene;
-mod dirichlet;
 mod glad;
 mod ibcc;
 pub mod kernels;

@@ -222,7 +222,7 @@ mod tests {
     // keys: one_coin.prior_right, one_coin.prior_wrong
     #[test]
     fn an_m_step_gives_the_skills_worked_out_by_hand() {
-        // T0 = (1, 0), T1 = (0.5, 0.5). Annotator 0 says 0 of 0 and 1 of 1: right 1.5 of 2; annotator 1: 0.5 of 1.
+        // T0 = (1, 0), T1 = (0.5, 0.5). Annotator 0 gives 0 to 0 and 1 to 1: right 1.5 of 2; annotator 1: 0.5 of 1.
         let a = tiny(3, &[(0, 0, 0), (1, 0, 1), (1, 1, 0)]);
         let spec = OneCoin { prior_right: 2.0, prior_wrong: 0.5, ..OneCoin::default() };
         let (mut params, t) = (spec.params(&a), Posterior::from_votes(&a));

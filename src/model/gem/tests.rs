@@ -63,8 +63,8 @@ fn one_feature(a: &Annotations, values: &[Option<f32>]) -> QuestionFeatures {
 }
 
 /// Without a penalty, a regression on a feature of two values gives the shares of the targets at each. Instances 0, 1
-/// have the feature 0: both annotators call 0 `a`; of 1, the first says `a`, the second `b`. Instances 2, 3 have the
-/// feature 1: both call 2 `b`, and nobody annotates 3. Instance 4 has no features; the first annotator calls it `a`.
+/// have the feature 0: both annotators label 0 as `a`; the first labels 1 as `a`, the second as `b`. Instances 2, 3 have the
+/// feature 1: both label 2 as `b`, and nobody annotates 3. Instance 4 has no features; the first annotator labels it `a`.
 ///
 /// The targets are (1, 0), (1/2, 1/2), (0, 1) and, for 4, (1, 0), so that p = (3/4, 1/4) for 0 and 1, and (0, 1) for 2
 /// and 3. The counts of (`a`, `b`) are, for the first annotator, (2.5, 0) given `a` and (0.5, 1) given `b`; for the
@@ -272,7 +272,7 @@ fn a_tree_does_not_confirm_its_own_posteriors() {
     let evidence = Evidence { annotations: &a, described: Some(&described) };
     let fitted = spec.fit(evidence, &mut Run::new(1)).unwrap();
     // 0 is alone in its leaf, so that the others, of which b are 4 and a are 3, make its prior. Given a (11/3 in all,
-    // of 0 2/3) and b (13/3, of 0 1/3), the first two say a with 1 and 1/13, the third says b with 2/11 and 1.
+    // of 0 2/3) and b (13/3, of 0 1/3), the first two give a with 1 and 1/13, the third gives b with 2/11 and 1.
     let (joint_a, joint_b) = (3.0 / 7.0 * (2.0 / 11.0), 4.0 / 7.0 / (13.0 * 13.0));
     let (got, want) = (fitted.posterior.row(0)[0], joint_a / (joint_a + joint_b));
     assert!((got - want).abs() < 1e-9, "{got}, not {want}");

@@ -194,7 +194,7 @@ impl SoftTargetNetwork {
             p.copy_from_slice(&learners.classifier.predict(Inputs::unseen(matrix), rows)?.p);
         }
         match p.iter().position(|p| !p.is_finite()) {
-            // What a damaged file has given is for the caller to judge.
+            // Without a trace the parameters are from a file, which may be damaged: the caller checks for that.
             Some(at) if !trace.is_empty() => {
                 let row = rows[at / classes] as usize;
                 Err(not_finite(row, p[at], trace.len()))

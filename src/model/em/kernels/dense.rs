@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use super::estimate::{Estimator, SingletonInput, SingletonRows};
-use super::log_domain::floor_or_ln;
+use super::logarithms::floor_or_ln;
 use super::padded_matrix::{self, PaddedMatrix, stride};
 use super::sums::zip_rows;
 use super::width::width;

@@ -19,7 +19,7 @@ use pulp::{Arch, Scalar, Simd, WithSimd};
 use super::dense::{self, DenseColumns, Singletons};
 use super::estimate::{Estimator, SparseCell};
 use super::gather_buffer::GatherBuffer;
-use super::log_domain::{LogProduct, exp_all, shift};
+use super::logarithms::{LogProduct, exp_all, shift};
 use super::m_step::Columns;
 use super::plain_rows::{plain_rows, plain_run};
 use super::posterior_rows::{MAX_CHUNK, PosteriorRows, chunk_len};
@@ -68,6 +68,11 @@ impl EStep<'_> {
     /// posteriors, and adds these to `statistics`, whose strategy must be that of the columns. Without `rows` all columns
     /// must be stored: the others are computed from the old posteriors.
     pub fn run(self, columns: &Columns, rows: Option<&mut [f64]>, statistics: &mut Statistics) {
+        debug_assert!(
+            rows.is_some() || columns.stores_all(&self.range),
+            "old posteriors are missing"
+        );
+        debug_assert!(self.prior.is_usable(), "a prior of at least 0 and below 1e-27, or none");
         // A copy in memory of this thread, as the class sums: see `Statistics::clear`.
         let own;
         let prior = match self.prior {
@@ -185,31 +190,30 @@ impl EStep<'_> {
                 next += 1;
                 let (row, positions) = (&mut rows[at * n..next * n], range.positions(i));
                 prefetcher.prefetch::<STORES_ALL>(positions.clone(), sums.table, n);
-                let (columns, prior) = (&range.columns[positions.clone()], prior.of(i, n));
+                let (own, prior) = (&range.columns[positions.clone()], prior.of(i, n));
                 let is_weighted = special.is_next(positions.end);
-                let path =
-                    RowPath::of(range.trusted_class(i).is_some(), is_weighted, columns.len());
+                let path = RowPath::of(range.trusted_class(i).is_some(), is_weighted, own.len());
                 let weights =
                     if is_weighted { range.weights.slice(positions) } else { WeightSlice::Ones };
                 match path {
                     // Only without a kernel for this number of classes.
                     RowPath::Plain if all_stored => {
-                        dense::multiply::<K>(row, prior, prefetcher.cells, columns);
+                        dense::multiply::<K>(row, prior, prefetcher.cells, own);
                     }
                     RowPath::Plain => {
-                        singletons.multiply::<K>(at, row, prior, prefetcher.cells, columns);
+                        singletons.multiply::<K>(at, row, prior, prefetcher.cells, own);
                     }
-                    RowPath::Long => terms += special.long_row(columns, prior, write, row),
-                    RowPath::Weighted if product_stays_in_range(columns, weights) => {
-                        special.weighted_row(columns, weights, prior, write, row);
+                    RowPath::Long => terms += special.long_row(own, prior, write, row),
+                    RowPath::Weighted if product_stays_in_range(own, weights) => {
+                        special.weighted_row(own, weights, prior, write, row);
                     }
                     RowPath::Weighted | RowPath::Trusted => {
                         terms += special.row(&range, i, prior, write, false, row);
-                        sums.add_normalised::<K>(row, columns, weights);
+                        sums.add_normalised::<K>(row, own, weights);
                         continue;
                     }
                 }
-                sums.add::<K>(row, columns, weights);
+                sums.add::<K>(row, own, weights);
             }
         }
         (terms + sums.likelihood.ln(), prior_terms.get())
@@ -256,7 +260,7 @@ impl EStep<'_> {
                 begin = positions.end;
                 prefetcher.prefetch::<STORES_ALL>(positions.clone(), sums.table, n);
                 prefetch(weights, positions.end + LIST_DISTANCE);
-                let (columns, weights) = (&range.columns[positions.clone()], &weights[positions]);
+                let (own, weights) = (&range.columns[positions.clone()], &weights[positions]);
                 if let Some(class) = range.trusted_class(i) {
                     terms += special.row(&range, i, prior.of(i, n), write, true, row);
                     row.fill(f64::NEG_INFINITY);
@@ -265,9 +269,9 @@ impl EStep<'_> {
                 }
                 let prior = log_prior.of(i);
                 if all_stored {
-                    dense::add_logs::<K>(row, prior, prefetcher.cells, columns, weights);
+                    dense::add_logs::<K>(row, prior, prefetcher.cells, own, weights);
                 } else {
-                    singletons.add_logs::<K>(at, (row, prior), prefetcher.cells, columns, weights);
+                    singletons.add_logs::<K>(at, (row, prior), prefetcher.cells, own, weights);
                 }
                 shifts[at] = shift::<K>(row);
             }
@@ -276,10 +280,10 @@ impl EStep<'_> {
             for ((row, end), shift) in rows.chunks_exact_mut(n).zip(ends).zip(shifts) {
                 let positions = begin..end - base;
                 begin = positions.end;
-                let (columns, weights) = (&range.columns[positions.clone()], &weights[positions]);
+                let (own, weights) = (&range.columns[positions.clone()], &weights[positions]);
                 // After the exponentials, the row of a trusted instance is one-hot; its sum is 1.
-                sums.add::<K>(row, columns, WeightSlice::All(weights));
-                terms += if columns.is_empty() { 0.0 } else { shift };
+                sums.add::<K>(row, own, WeightSlice::All(weights));
+                terms += if own.is_empty() { 0.0 } else { shift };
             }
         }
         (terms + sums.likelihood.ln(), prior_terms.get())

@@ -1,9 +1,9 @@
-//! Estimators: from an annotator's expected counts to the likelihood. `smoothing` is that of several models; the others
-//! are with their models.
+//! Estimators: from an annotator's expected counts to the likelihood. `smoothing` is maximum likelihood with pseudo-counts,
+//! `dirichlet` is variational; estimators of a single model are with it.
 
 use pulp::Arch;
 
-use super::log_domain::floor_or_ln;
+use super::logarithms::floor_or_ln;
 use super::padded_matrix::stride;
 
 /// The annotator whose counts an estimator receives.

@@ -1,13 +1,10 @@
-//! Log-domain arithmetic on rows, and the E-step of models whose likelihood is not a product of confusion columns.
-
-use std::f64::consts::LN_2;
+//! The E-step of models whose likelihood is not a product of confusion columns.
 
 use rayon::prelude::*;
 
 use super::prior::Prior;
-use super::width::width;
 use crate::frame::{Annotations, ITEMS_PER_BLOCK, InstanceRange};
-use crate::model::numerics::{MIN_LIKELIHOOD, softmax};
+use crate::model::numerics::softmax;
 use crate::model::posterior::Posterior;
 
 /// A model's definition of P(label given class) for each annotation.
@@ -55,7 +52,7 @@ pub fn e_step(
 ///
 /// The row of a trusted instance becomes one-hot, and its term of the log-likelihood is the log-joint of its class. The
 /// row of an instance without annotations becomes the prior, and has no term.
-fn e_step_of_range(
+pub fn e_step_of_range(
     range: &InstanceRange<'_>,
     prior: Prior<'_>,
     add: impl Fn(usize, u32, u32, &mut [f64]),
@@ -85,199 +82,4 @@ fn e_step_of_range(
         sum += if range.positions(i).is_empty() { 0.0 } else { objective };
     }
     sum
-}
-
-/// Subtracts the maximum of a row from it, and returns the maximum.
-#[inline(always)]
-pub(super) fn shift<const K: usize>(row: &mut [f64]) -> f64 {
-    let n = width::<K>(row.len());
-    let row = &mut row[..n];
-    let max =
-        row.iter().copied().fold(f64::NEG_INFINITY, |max, log| if log > max { log } else { max });
-    row.iter_mut().for_each(|log| *log -= max);
-    max
-}
-
-/// Replaces numbers of at most 0 by their exponentials.
-#[inline(always)]
-pub(super) fn exp_all(logs: &mut [f64]) {
-    logs.iter_mut().for_each(|log| *log = exp(*log));
-}
-
-/// The natural logarithm of 2 as a sum; the low bits of the first part are zero, so that its product with an exponent
-/// is exact.
-const LN_2_HIGH: f64 = 6.931_471_803_691_238e-1;
-const LN_2_LOW: f64 = 1.908_214_929_270_587_7e-10;
-
-/// 2^52 + 2^51: adding and then subtracting it rounds to an integer, and an integer n below 2^51 in its low bits makes it
-/// larger by n.
-const ROUND_TO_INTEGER: f64 = 6_755_399_441_055_744.0;
-
-/// The exponential of a number of at most 0, to two units in the last place; 0 for a number of at most -708, where the
-/// result comes close to the least normal number. It is a polynomial because the compiler vectorises that, but not a
-/// call of the math library. It uses fused multiply-add, which rounds the same on every processor.
-#[inline(always)]
-fn exp(x: f64) -> f64 {
-    /// The minimax polynomial of degree 11 of the exponential for |x| <= ln(2) / 2 (relative error 1.3e-17), from the
-    /// highest power down; the last two coefficients are those of 1 + x.
-    const COEFFICIENTS: [f64; 12] = [
-        2.510_037_592_470_971_7e-8,
-        2.762_007_599_981_065e-7,
-        2.755_726_848_011_633_3e-6,
-        2.480_152_132_211_682_5e-5,
-        1.984_126_986_304_067e-4,
-        1.388_888_891_719_688_1e-3,
-        8.333_333_333_330_065e-3,
-        4.166_666_666_662_416_4e-2,
-        0.166_666_666_666_666_69,
-        0.500_000_000_000_000_1,
-        1.0,
-        1.0,
-    ];
-    let x = if x > -708.0 { x } else { -708.0 };
-    let shifted = x.mul_add(std::f64::consts::LOG2_E, ROUND_TO_INTEGER);
-    let power = shifted - ROUND_TO_INTEGER;
-    let rest = power.mul_add(-LN_2_LOW, power.mul_add(-LN_2_HIGH, x));
-    let mut value = COEFFICIENTS[0];
-    for coefficient in &COEFFICIENTS[1..] {
-        value = value.mul_add(rest, *coefficient);
-    }
-    // The low bits of `shifted` are the integer; it becomes the exponent of a power of two.
-    let scale = f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52);
-    if x > -708.0 { value * scale } else { 0.0 }
-}
-
-/// The natural logarithm of a positive normal number, to two units in the last place.
-#[inline(always)]
-pub(super) fn ln(x: f64) -> f64 {
-    ln_ratio(x, 1.0)
-}
-
-/// ln(x / y) of positive normal numbers whose ratio is normal too, to two units in the last place: a polynomial, as in
-/// [`exp`]. With x = 2^e m, where m / y is in \[2/3, 3/2\], and z = (m - y) / (m + y), ln(m / y) = 2 (z + z^3 / 3 +
-/// z^5 / 5 + ...). The ratio itself needs no division.
-#[inline(always)]
-pub(super) fn ln_ratio(x: f64, y: f64) -> f64 {
-    /// The difference of the bits of two numbers is about 2^52 times the binary logarithm of their ratio. Half of 2^52
-    /// rounds it to an integer exponent; the rest keeps exponents from being negative.
-    const ROUND: u64 = (1100 << 52) + (1 << 51);
-    /// The minimax polynomial of degree 6 in z^2 of (atanh(z) / z - 1) / z^2 for |z| <= 0.2005 (relative error of the
-    /// logarithm 1.8e-17), from the highest power down.
-    const COEFFICIENTS: [f64; 7] = [
-        7.672_914_425_349_286e-2,
-        7.626_812_643_217_934e-2,
-        9.093_074_000_988_288e-2,
-        0.111_110_723_870_416_82,
-        0.142_857_146_488_915_54,
-        0.199_999_999_984_410_9,
-        0.333_333_333_333_354_13,
-    ];
-    let exponent = x.to_bits().wrapping_sub(y.to_bits()).wrapping_add(ROUND) >> 52;
-    let power = f64::from_bits(exponent | ROUND_TO_INTEGER.to_bits()) - ROUND_TO_INTEGER - 1100.0;
-    let mantissa = f64::from_bits(x.to_bits().wrapping_sub(exponent.wrapping_sub(1100) << 52));
-    let z = (mantissa - y) / (mantissa + y);
-    let square = z * z;
-    let mut series = COEFFICIENTS[0];
-    for coefficient in &COEFFICIENTS[1..] {
-        series = series.mul_add(square, *coefficient);
-    }
-    let small = (2.0 * z * square).mul_add(series, 2.0 * z);
-    power.mul_add(LN_2_HIGH, power.mul_add(LN_2_LOW, small))
-}
-
-/// Raises likelihoods to [`MIN_LIKELIHOOD`], and replaces them by their logarithms if `to_logs`.
-#[inline(always)]
-pub(super) fn floor_or_ln(likelihoods: &mut [f64], to_logs: bool) {
-    if to_logs {
-        likelihoods.iter_mut().for_each(|cell| *cell = ln(cell.max(MIN_LIKELIHOOD)));
-    } else {
-        likelihoods.iter_mut().for_each(|cell| *cell = cell.max(MIN_LIKELIHOOD));
-    }
-}
-
-/// ln(1 + x) of a number of at least 0, also of one that 1 + x rounds off.
-#[inline(always)]
-pub(super) fn ln_1p(x: f64) -> f64 {
-    let sum = 1.0 + x;
-    // The rounding of the sum changes its logarithm by about the factor by which it changes x.
-    let rounded = sum - 1.0;
-    if rounded > 0.0 { ln(sum) * (x / rounded) } else { x }
-}
-
-/// Replaces a positive normal number by its mantissa, in [1, 2), and returns its binary exponent.
-#[inline(always)]
-#[allow(clippy::cast_possible_wrap)]
-pub(super) fn take_exponent(p: &mut f64) -> i64 {
-    const MANTISSA: u64 = (1 << 52) - 1;
-    let bits = p.to_bits();
-    *p = f64::from_bits((bits & MANTISSA) | (1023 << 52));
-    (bits >> 52) as i64 - 1023
-}
-
-/// The logarithm of a product of many positive numbers, with one call of `ln` at the end.
-pub(super) struct LogProduct {
-    mantissa: f64,
-    exponent: i64,
-}
-
-impl Default for LogProduct {
-    fn default() -> Self {
-        Self { mantissa: 1.0, exponent: 0 }
-    }
-}
-
-impl LogProduct {
-    #[inline(always)]
-    pub(super) fn push(&mut self, factor: f64) {
-        self.mantissa *= factor;
-        self.exponent += take_exponent(&mut self.mantissa);
-    }
-
-    pub(super) fn ln(&self) -> f64 {
-        self.mantissa.ln() + self.exponent as f64 * LN_2
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn taking_the_exponent_rounds_nothing() {
-        for value in [1.0, 0.75, 3.0e-300, f64::MIN_POSITIVE, 1.5e300] {
-            let mut mantissa = value;
-            let exponent = take_exponent(&mut mantissa);
-            assert!((1.0..2.0).contains(&mantissa));
-            assert_eq!(mantissa * 2_f64.powi(i32::try_from(exponent).unwrap()), value);
-        }
-    }
-
-    #[test]
-    fn the_polynomials_are_the_exponential_and_the_logarithm() {
-        for n in 0..=70_700 {
-            let x = -f64::from(n) / 100.0 - 1e-3 * f64::from(n % 7);
-            let (got, want) = (exp(x), x.exp());
-            assert!((got - want).abs() <= 4.5e-16 * want, "{x}: {got} is not {want}");
-        }
-        for n in 1..=100_000 {
-            let x = f64::from(n) * 1.3e-5;
-            for x in [x, x.powi(9), x * 1e-20] {
-                let (got, want) = (ln(x), x.ln());
-                assert!((got - want).abs() <= 4.5e-16 * want.abs(), "{x}: {got} is not {want}");
-                for y in [1.0 + x, 3.0 * x, 1.7] {
-                    let (got, want) = (ln_ratio(x, y), (x / y).ln());
-                    // The quotient is rounded, which changes its logarithm.
-                    let rounded = 4.5e-16 * want.abs() + 1.2e-16;
-                    assert!((got - want).abs() <= rounded, "{x} / {y}: {got} is not {want}");
-                }
-            }
-        }
-        assert_eq!([exp(0.0), exp(-1e4), exp(f64::NEG_INFINITY)], [1.0, 0.0, 0.0]);
-        for n in 0..=4_000 {
-            let x = 10_f64.powf(f64::from(n) / 40.0 - 50.0) * 1.7;
-            let (got, want) = (ln_1p(x), x.ln_1p());
-            assert!((got - want).abs() <= 1e-15 * want, "{x}: {got} is not {want}");
-        }
-        assert_eq!(ln_1p(0.0), 0.0);
-    }
 }

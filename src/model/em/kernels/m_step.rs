@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::dense::DenseColumns;
 use super::estimate::{Annotator, Estimator};
-use super::log_domain::floor_or_ln;
+use super::logarithms::floor_or_ln;
 use super::padded_matrix::{PaddedMatrix, prefetch_span, stride};
 use super::prefetcher::{LIST_DISTANCE, PREFETCH_DISTANCE};
 use super::sparse::SparseColumns;
@@ -16,7 +16,7 @@ use super::statistics::Statistics;
 use super::strategy::CountStrategy;
 use super::sums::{add_row, zip_rows};
 use super::width::{for_classes, width};
-use crate::frame::{Annotations, ColumnRange, split_by};
+use crate::frame::{Annotations, ColumnRange, InstanceRange, split_by};
 use crate::model::confusion::Smoothing;
 use crate::model::posterior::Posterior;
 use crate::prefetch::prefetch;
@@ -39,6 +39,14 @@ impl Columns {
         }
         let cells = PaddedMatrix::zeros(strategy.stored_columns(a), a.dims().classes);
         Self::Dense(DenseColumns { cells, are_logs: a.are_weighted() })
+    }
+
+    /// Whether the columns of all annotations of a range are stored.
+    pub(super) fn stores_all(&self, range: &InstanceRange<'_>) -> bool {
+        match self {
+            Self::Dense(columns) => range.labels.len() <= columns.cells.n_columns(),
+            Self::Sparse(_) => true,
+        }
     }
 
     /// Computes the likelihood from the expected counts of `t`; returns the sum of the estimator's terms.

@@ -15,10 +15,12 @@
 //! are specialised kernels, which hold a row in registers.
 
 mod dense;
+mod dirichlet;
 mod e_step;
 mod estimate;
 mod gather_buffer;
 pub(crate) mod log_domain;
+mod logarithms;
 mod m_step;
 mod padded_matrix;
 mod plain_rows;
@@ -38,6 +40,7 @@ mod sums;
 mod tests;
 mod width;
 
+pub(crate) use dirichlet::{Dirichlet, DirichletParameter};
 pub use e_step::EStep;
 pub use estimate::{
     Annotator, Estimator, SingletonInput, SingletonRows, SparseCell, estimate_each,

@@ -38,7 +38,7 @@ impl PaddedMatrix {
         Self { buffer: vec![0.0; n_columns * stride + spare], n_columns, stride }
     }
 
-    /// How many rows there are.
+    /// The number of confusion columns, each of which is a row of the matrix.
     #[must_use]
     pub fn n_columns(&self) -> usize {
         self.n_columns
@@ -64,14 +64,14 @@ impl PaddedMatrix {
     }
 }
 
-/// The row of a column of `K` classes.
+/// The row that holds a confusion column of `K` classes.
 #[inline(always)]
 pub(super) fn row<const K: usize>(cells: &[f64], column: u32) -> &[f64; K] {
     let start = column as usize * const { stride(K) };
     &cells[start..start + K].as_chunks().0[0]
 }
 
-/// The row of a column of `K` classes, mutable.
+/// The row that holds a confusion column of `K` classes, mutable.
 #[inline(always)]
 pub(super) fn row_mut<const K: usize>(cells: &mut [f64], column: u32) -> &mut [f64; K] {
     let start = column as usize * const { stride(K) };

@@ -12,7 +12,16 @@ pub enum Prior<'a> {
     Instance(&'a [f64]),
 }
 
+/// The least probability that is not 0.
+const LEAST: f64 = 1e-27;
+
 impl<'a> Prior<'a> {
+    /// Whether each probability is 0 or large enough.
+    pub(super) fn is_usable(self) -> bool {
+        let (Self::Class(prior) | Self::Instance(prior)) = self;
+        prior.iter().all(|p| *p == 0.0 || *p >= LEAST)
+    }
+
     /// The prior of the `i`-th instance, of `n` classes.
     #[inline(always)]
     pub(super) fn of(self, i: usize, n: usize) -> &'a [f64] {

@@ -6,7 +6,7 @@ use super::estimate::{
     Annotator, Estimator, SingletonInput, SingletonRows, SparseCell, estimate_each,
     logs_of_estimates,
 };
-use super::log_domain::{ln, ln_1p, ln_ratio};
+use super::logarithms::{ln, ln_1p, ln_ratio};
 use super::padded_matrix::stride;
 use super::width::width;
 use crate::model::confusion::Smoothing;

@@ -2,7 +2,7 @@
 
 use std::f64::consts::LN_2;
 
-use super::log_domain::take_exponent;
+use super::logarithms::take_exponent;
 use super::padded_matrix::stride;
 use crate::frame::{InstanceRange, WeightSlice};
 use crate::model::numerics::softmax;

@@ -1,6 +1,6 @@
 //! Sums over posterior rows: of classes, of the counts of columns, and of the log-likelihood.
 
-use super::log_domain::LogProduct;
+use super::logarithms::LogProduct;
 use super::padded_matrix::{self, stride};
 use super::width::width;
 use crate::frame::WeightSlice;

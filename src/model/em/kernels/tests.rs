@@ -1,6 +1,7 @@
 //! E-steps and M-steps compared with a naive implementation in the log domain, for every strategy and estimator.
 
 use super::dense::DenseColumns;
+use super::dirichlet::Dirichlet;
 use super::e_step::e_step;
 use super::log_domain::{self, LogLikelihood};
 use super::m_step::Columns;
@@ -9,7 +10,6 @@ use super::posterior_rows::chunk_len;
 use super::prior::Prior;
 use crate::frame::{Annotations, Dims};
 use crate::model::confusion::Smoothing;
-use crate::model::em::dirichlet::Dirichlet;
 use crate::model::em::kernels::{
     Annotator, ColumnModel, CountStrategy, Estimator, SingletonInput, SingletonRows, estimate_each,
     stride,

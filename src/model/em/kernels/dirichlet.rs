@@ -2,11 +2,12 @@
 
 use statrs::function::gamma::{digamma, ln_gamma};
 
-use super::kernels::{Annotator, Estimator, SingletonRows, SparseCell, estimate_each, stride};
+use super::estimate::{Annotator, Estimator, SingletonRows, SparseCell, estimate_each};
+use super::padded_matrix::stride;
 
 /// Estimates exp(E ln pi) under Dirichlet(a0 + counts); its term of the objective is minus the divergence from
 /// Dirichlet(a0).
-pub(super) struct Dirichlet {
+pub(crate) struct Dirichlet {
     diagonal: DirichletParameter,
     off_diagonal: DirichletParameter,
     /// The sum of a row of a0.
@@ -14,7 +15,7 @@ pub(super) struct Dirichlet {
 }
 
 impl Dirichlet {
-    pub(super) fn new(diagonal: f64, off_diagonal: f64, n_labels: usize) -> Self {
+    pub(crate) fn new(diagonal: f64, off_diagonal: f64, n_labels: usize) -> Self {
         let sum = diagonal + off_diagonal * n_labels.saturating_sub(1) as f64;
         let [diagonal, off_diagonal, sum] =
             [diagonal, off_diagonal, sum].map(DirichletParameter::new);
@@ -24,21 +25,21 @@ impl Dirichlet {
     /// For a cell: (E ln pi + digamma of the row's sum, the cell's terms of minus the divergence without that digamma).
     fn cell(&self, count: f64, is_diagonal: bool) -> (f64, f64) {
         if is_diagonal {
-            self.diagonal.posterior(count)
+            self.diagonal.digamma_and_term(count)
         } else {
-            self.off_diagonal.posterior(count)
+            self.off_diagonal.digamma_and_term(count)
         }
     }
 
     /// For a row with this total count: (digamma of the row's sum, the row's terms of minus the divergence).
     fn row(&self, count: f64) -> (f64, f64) {
-        let (digamma, term) = self.sum.posterior(count);
+        let (digamma, term) = self.sum.digamma_and_term(count);
         (digamma, -term)
     }
 }
 
 /// A parameter of a Dirichlet prior, or the sum of its parameters.
-pub(super) struct DirichletParameter {
+pub(crate) struct DirichletParameter {
     value: f64,
     ln_gamma: f64,
 }
@@ -47,7 +48,7 @@ pub(super) struct DirichletParameter {
 const LARGE: f64 = 1e3;
 
 impl DirichletParameter {
-    pub(super) fn new(value: f64) -> Self {
+    pub(crate) fn new(value: f64) -> Self {
         Self { value, ln_gamma: ln_gamma(value) }
     }
 
@@ -62,7 +63,7 @@ impl DirichletParameter {
     /// a (ln(1 + x) - x) - (ln(1 + x) - x / (1 + x)) / 2 + s(a + n) - s(a) + n (1 / (12 (a + n)^2) - ...)
     /// s(y) = 1 / (12 y) - 1 / (360 y^3) + ...
     /// ```
-    pub(super) fn posterior(&self, count: f64) -> (f64, f64) {
+    pub(crate) fn digamma_and_term(&self, count: f64) -> (f64, f64) {
         let (a, sum) = (self.value, self.value + count);
         let digamma = digamma(sum);
         if count <= 0.0 {
@@ -156,7 +157,7 @@ mod tests {
             (1e17, 2e6, -1.999_999_999_973_333_2e-5),
             (1e100, 40.0, -8e-98),
         ] {
-            let (_, got) = DirichletParameter::new(a).posterior(n);
+            let (_, got) = DirichletParameter::new(a).digamma_and_term(n);
             assert!((got - want).abs() < 1e-13 * (n + 100.0), "{a} {n}: {got} is not {want}");
         }
     }
