@@ -49,9 +49,6 @@ pub fn e_step(
 
 /// Computes the posteriors of a range of instances; returns the range's term of the log-likelihood. `add(i, annotator,
 /// label, logs)` adds the logarithms of an annotation of the range's `i`-th instance, without its weight.
-///
-/// The row of a trusted instance becomes one-hot, and its term of the log-likelihood is the log-joint of its class. The
-/// row of an instance without annotations becomes the prior, and has no term.
 pub fn e_step_of_range(
     range: &InstanceRange<'_>,
     prior: Prior<'_>,
@@ -71,15 +68,26 @@ pub fn e_step_of_range(
                 logs.iter_mut().zip(&of_annotation).for_each(|(log, l)| *log += weight * l);
             }
         }
-        let objective = match range.trusted_class(i) {
-            Some(class) => {
-                row.fill(0.0);
-                row[class as usize] = 1.0;
-                logs[class as usize]
-            }
-            None => softmax(&logs, row),
-        };
-        sum += if range.positions(i).is_empty() { 0.0 } else { objective };
+        sum += write_row(&logs, range.trusted_class(i), !range.positions(i).is_empty(), row);
     }
     sum
+}
+
+/// Writes the posterior row of an instance, given ln P(class and annotations), `[class]`; returns its term of the
+/// log-likelihood. The row of a trusted instance is one-hot, and its term that of its class. An instance without
+/// annotations has no term.
+pub(super) fn write_row(
+    logs: &[f64],
+    trusted: Option<u32>,
+    is_annotated: bool,
+    row: &mut [f64],
+) -> f64 {
+    let term = if let Some(class) = trusted {
+        row.fill(0.0);
+        row[class as usize] = 1.0;
+        logs[class as usize]
+    } else {
+        softmax(logs, row)
+    };
+    if is_annotated { term } else { 0.0 }
 }

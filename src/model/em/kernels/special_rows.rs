@@ -2,10 +2,10 @@
 
 use std::f64::consts::LN_2;
 
+use super::log_domain::write_row;
 use super::logarithms::take_exponent;
 use super::padded_matrix::stride;
 use crate::frame::{InstanceRange, WeightSlice};
-use crate::model::numerics::softmax;
 
 /// So many factors of at least `MIN_LIKELIHOOD` (2^-66.5), times a prior of at least 1e-27 (2^-90) or a mantissa, stay
 /// above the least normal f64 (2^-1022).
@@ -170,14 +170,7 @@ impl<'a> SpecialRows<'a> {
                 *log += weight * if are_logs { *factor } else { factor.ln() };
             }
         }
-        match range.trusted_class(i) {
-            Some(class) => {
-                row.fill(0.0);
-                row[class as usize] = 1.0;
-                if columns.is_empty() { 0.0 } else { self.logs[class as usize] }
-            }
-            None => softmax(&self.logs, row),
-        }
+        write_row(&self.logs, range.trusted_class(i), !columns.is_empty(), row)
     }
 }
 
