@@ -69,6 +69,19 @@ fn a_truth_table_may_call_its_class_label_or_anything() {
     }
 }
 
+/// A column of the contract's own name is there, too, and would be read without a word.
+#[test]
+fn a_column_of_gold_that_is_not_there_is_an_error() {
+    for (key, name) in [("class", "klas"), ("role", "roll")] {
+        let job = Job::new();
+        job.write("gold.csv", "instance_id,class,role,klass\ni,yes,train,no\n");
+        let columns = format!("source.columns.{key} = '{name}'");
+        let pipeline = format!("{CROWD}source.gold = '{{dir}}gold.csv'\n{columns}");
+        let missing = format!("the column `{name}` is missing");
+        assert_says(&job.ends(&pipeline, &[], 3), &[&missing, "source.gold"]);
+    }
+}
+
 #[test]
 fn gold_may_have_the_names_of_the_contract_beside_annotations_that_have_others() {
     let job = Job::new();

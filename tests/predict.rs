@@ -130,6 +130,16 @@ fn errors_of_predict_name_options_and_no_keys_of_a_pipeline() {
     }
 }
 
+/// The features have a column `instance_id`, too.
+#[test]
+fn an_instance_column_that_is_not_there_is_an_error() {
+    let job = job();
+    let run = job.run(&pipeline("kind = 'crowd_layer'").replace("epochs = 20", "epochs = 1"));
+    let model = run.display().to_string();
+    let stderr = refuses(&job, &model, "features.parquet", &["--instance-column", "nope"], 3);
+    assert_says(&stderr, &["the column `nope` is missing", "where: --features"]);
+}
+
 #[test]
 fn another_column_is_another_prediction() {
     let job = job();

@@ -70,17 +70,67 @@ impl Relation {
     }
 }
 
-/// The name that a column of a relation has in a table with columns of these `names`; `None` if it has none.
+/// The origin of the columns of a relation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// A table beside others, for which the user's names are, too.
+    Table,
+    /// The only table that the user's names are for.
+    OnlyTable,
+    /// The user's query in `source.sql`.
+    Query,
+}
+
+/// The name that a column of a relation has in a table or query with columns of these `names`; `None` if it has none.
 pub(super) fn name_in<'a>(
-    relation: Relation,
+    (relation, origin): (Relation, Origin),
     column: &ContractColumn,
     columns: &ColumnsSpec,
     names: &'a [String],
 ) -> Option<&'a str> {
     let mapped = columns.mapped(column.name);
-    // One mapping serves all relations; tables other than the annotations may also have the contract's own names.
-    let own = (relation != Relation::Annotations).then_some(column.name);
+    // A name that the user gives may be that of the annotations alone, where they have such a column: other tables, and
+    // queries, may then have the contract's own name. Otherwise a name that is not there is a mistake.
+    let in_annotations =
+        contract_columns(Relation::Annotations).iter().any(|c| c.name == column.name);
+    let may_differ = match origin {
+        Origin::Table => in_annotations,
+        Origin::OnlyTable => false,
+        Origin::Query => true,
+    };
+    let own = (relation != Relation::Annotations && may_differ).then_some(column.name);
     let fallback = column.fallback.filter(|_| mapped.is_none());
     let mut wanted = [mapped.or(Some(column.name)), own, fallback].into_iter().flatten();
     wanted.find_map(|wanted| names.iter().map(String::as_str).find(|name| *name == wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The names of `instance_id`, `class` and `role` in a table `instance_id, class, label, role`, where the user's names
+    /// for all three are those of another table.
+    #[test]
+    fn a_name_that_is_not_there_is_a_mistake_unless_the_annotations_may_have_it() {
+        let names = ["instance_id", "class", "label", "role"].map(str::to_owned);
+        let columns = ColumnsSpec {
+            instance: Some("item".to_owned()),
+            class: Some("klass".to_owned()),
+            role: Some("part".to_owned()),
+            ..ColumnsSpec::default()
+        };
+        let found = |origin, columns: &ColumnsSpec| {
+            let gold = contract_columns(Relation::Gold).iter().take(3);
+            gold.map(|c| name_in((Relation::Gold, origin), c, columns, &names).map(str::to_owned))
+                .collect::<Vec<_>>()
+        };
+        let own = ["instance_id", "class", "role"].map(|name| Some(name.to_owned()));
+        let instance_alone = [own[0].clone(), None, None];
+        assert_eq!(found(Origin::Table, &columns), instance_alone);
+        assert_eq!(found(Origin::OnlyTable, &columns), [const { None }; 3]);
+        assert_eq!(found(Origin::Query, &columns), own);
+        for origin in [Origin::Table, Origin::OnlyTable, Origin::Query] {
+            assert_eq!(found(origin, &ColumnsSpec::default()), own, "{origin:?}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ use datafusion::logical_expr::{Expr, cast};
 use datafusion::prelude::{DataFrame, SessionContext};
 
 use super::ColumnsSpec;
+use super::contract::Origin;
 use super::format::{INTEGERS, MIXED};
 use super::relation::{Query, table_or_sql};
 use super::synonyms::synonym;
@@ -19,7 +20,7 @@ use crate::run::Run;
 /// has `learned` from come before both, in their order there, if all of them are there.
 pub(super) async fn query(
     ctx: &SessionContext,
-    table: &str,
+    (table, origin): (&str, Origin),
     sql: Option<&Query>,
     (id, mapped_id): (&'static str, Option<&str>),
     (columns, learned): (&ColumnsSpec, &[String]),
@@ -28,7 +29,8 @@ pub(super) async fn query(
     let frame = table_or_sql(ctx, table, sql).await?;
     let fields: Vec<Field> = frame.schema().fields().iter().map(|f| f.as_ref().clone()).collect();
     let is_there = |name: &str| fields.iter().any(|f| f.name() == name);
-    let wanted_id = mapped_id.filter(|name| is_there(name)).unwrap_or(id);
+    let is_wanted = |name: &&str| origin == Origin::OnlyTable || is_there(name);
+    let wanted_id = mapped_id.filter(is_wanted).unwrap_or(id);
     let relation = FeatureTable {
         table,
         sql,
@@ -270,7 +272,8 @@ mod tests {
         columns: &ColumnsSpec,
     ) -> Result<Vec<String>> {
         let run = &mut Run::new(0);
-        let frame = query(ctx, table, None, (id, None), (columns, &[]), run).await?;
+        let origin = Origin::Table;
+        let frame = query(ctx, (table, origin), None, (id, None), (columns, &[]), run).await?;
         Ok(frame.schema().fields().iter().map(|field| field.name().clone()).collect())
     }
 
@@ -328,7 +331,9 @@ mod tests {
         ctx.register_batch("features", batch.unwrap()).unwrap();
         let mut run = Run::new(0);
         let (id, columns) = (("instance_id", None), ColumnsSpec::default());
-        let chosen = query(&ctx, "features", None, id, (&columns, &[]), &mut run).await.unwrap();
+        let chosen = query(&ctx, ("features", Origin::Table), None, id, (&columns, &[]), &mut run)
+            .await
+            .unwrap();
         let rows = chosen.collect().await.unwrap().remove(0);
         assert_eq!(rows.schema().field(1).name(), "share");
         assert_eq!(rows.schema().field(2).name(), "count");
@@ -346,8 +351,15 @@ mod tests {
         ctx.register_batch("features", RecordBatch::new_empty(Arc::new(schema))).unwrap();
         let columns = ColumnsSpec::default();
         let run = &mut Run::new(0);
-        let found =
-            query(&ctx, "features", None, ("instance_id", None), (&columns, &[]), run).await;
+        let found = query(
+            &ctx,
+            ("features", Origin::Table),
+            None,
+            ("instance_id", None),
+            (&columns, &[]),
+            run,
+        )
+        .await;
         let error = found.unwrap_err();
         assert_eq!(error.exit_code(), 3, "{error}");
         let error = error.to_string();

@@ -339,18 +339,19 @@ const ONE_FOLDER_A_STAR: MatchOptions = MatchOptions {
     require_literal_leading_dot: false,
 };
 
-/// Names the file next to it that the user most likely meant.
+/// An empty folder, or the name of the file next to it that the user most likely meant.
 fn nothing_there(place: &StoreLocation) -> String {
+    let Some(path) = place.local() else { return "nothing".to_owned() };
+    if path.is_dir() {
+        return "a folder without files to read".to_owned();
+    }
     let neighbour = || {
-        let path = place.local()?;
-        let wanted = path.file_name()?.to_str()?.to_owned();
-        let names: Vec<String> = std::fs::read_dir(path.parent()?)
-            .ok()?
-            .filter_map(|e| e.ok()?.file_name().into_string().ok())
-            .collect();
-        Some(format!("a file `{}` beside it", nearest(&wanted, names.iter().map(String::as_str))?))
+        let entries = std::fs::read_dir(path.parent()?).ok()?;
+        let names = entries.filter_map(|e| e.ok()?.file_name().into_string().ok());
+        let names: Vec<String> = names.collect();
+        nearest(path.file_name()?.to_str()?, names.iter().map(String::as_str)).map(str::to_owned)
     };
-    neighbour().unwrap_or_else(|| "nothing".to_owned())
+    neighbour().map_or("nothing".to_owned(), |name| format!("a file `{name}` beside it"))
 }
 
 #[cfg(test)]

@@ -1,18 +1,9 @@
 //! The error for a required column that a relation lacks: it proposes the line of a pipeline file that the user can paste.
 
 use super::ColumnsSpec;
-use super::contract::{ContractColumn, Relation, contract_columns, name_in};
+use super::contract::{ContractColumn, Origin, Relation, contract_columns, name_in};
 use super::synonyms::synonym;
 use crate::error::{Error, nearest, offenders};
-
-/// The origin of the columns of a relation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Origin {
-    /// The table of its name.
-    Table,
-    /// The user's query in `source.sql`.
-    Query,
-}
 
 /// The columns of a relation's table, and the names that the user gave.
 #[derive(Clone, Copy)]
@@ -98,9 +89,9 @@ impl<'a> FoundColumns<'a> {
 
     /// The columns of the contract, each with its name in the table.
     fn found(self) -> impl Iterator<Item = (&'static ContractColumn, Option<&'a str>)> {
-        let Self { relation, columns, names, .. } = self;
+        let Self { relation, origin, columns, names } = self;
         let all = contract_columns(relation).iter();
-        all.map(move |column| (column, name_in(relation, column, columns, names)))
+        all.map(move |column| (column, name_in((relation, origin), column, columns, names)))
     }
 
     /// Names for the required columns that are missing, none of which is among those `taken`; `None` if nothing is missing,

@@ -34,7 +34,7 @@ use crate::error::{Error, Result, Stage};
 use crate::run::Run;
 use crate::store::{StoreSpec, secret_problem};
 pub use batch_rows::{BATCHES_IN_FLIGHT, batches_at_once};
-pub use contract::{Relation, contract_columns};
+pub use contract::{Origin, Relation, contract_columns};
 pub(crate) use features::value_type;
 use files::Files;
 pub use plain_integer::is_plain_integer;
@@ -277,8 +277,19 @@ impl Source {
             return Ok(None);
         }
         let id = ("instance_id", self.spec.columns.instance.as_deref());
+        let origin = self.origin_of_features(sql.is_some());
         let columns = (&self.spec.columns, learned);
-        features::query(ctx, "features", sql, id, columns, run).await.map(Some)
+        features::query(ctx, ("features", origin), sql, id, columns, run).await.map(Some)
+    }
+
+    /// The origin of features: the user's names may be those of annotations or of another table, where there is one.
+    fn origin_of_features(&self, is_query: bool) -> Origin {
+        let has_others = self.spec.has_annotations() || !self.spec.tables.is_empty();
+        match (is_query, has_others) {
+            (true, _) => Origin::Query,
+            (false, true) => Origin::Table,
+            (false, false) => Origin::OnlyTable,
+        }
     }
 
     /// The relation of annotators' features, where there is one: `annotator_id`, then columns as in
@@ -296,8 +307,9 @@ impl Source {
             return Ok(None);
         }
         let id = ("annotator_id", self.spec.columns.annotator.as_deref());
+        let origin = self.origin_of_features(sql.is_some());
         let columns = (&self.spec.columns, &[][..]);
-        features::query(ctx, "annotator_features", sql, id, columns, run).await.map(Some)
+        features::query(ctx, ("annotator_features", origin), sql, id, columns, run).await.map(Some)
     }
 }
 

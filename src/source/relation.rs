@@ -5,8 +5,8 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, LogicalPlan, Volatility};
 use datafusion::prelude::{DataFrame, SessionContext};
 
-use super::contract::{Relation, contract_columns, name_in};
-use super::missing_column::{FoundColumns, Origin};
+use super::contract::{Origin, Relation, contract_columns, name_in};
+use super::missing_column::FoundColumns;
 use super::{ColumnsSpec, SqlSpec};
 use crate::error::{Error, Result, offenders};
 use crate::sql;
@@ -69,7 +69,7 @@ pub(super) async fn query(
     columns: &ColumnsSpec,
 ) -> Result<DataFrame> {
     let origin = if sql.is_some() { Origin::Query } else { Origin::Table };
-    select_from(origin, table_or_sql(ctx, relation.table(), sql).await?, relation, columns)
+    select(table_or_sql(ctx, relation.table(), sql).await?, (relation, origin), columns)
 }
 
 /// The table of that name, or the user's query in its place.
@@ -115,24 +115,19 @@ fn refuse_what_changes(plan: &LogicalPlan) -> Result<()> {
         .help("give a time as a variable, such as '${today}' with --var today=2026-01-31; for chance, order by a digest of the ids"))
 }
 
-/// The columns of a table by the contract's names.
+/// The columns of a table or query by the contract's names.
 ///
 /// # Errors
 /// When a required one is missing; the nearest name is suggested.
-pub fn select(frame: DataFrame, relation: Relation, columns: &ColumnsSpec) -> Result<DataFrame> {
-    select_from(Origin::Table, frame, relation, columns)
-}
-
-fn select_from(
-    origin: Origin,
+pub fn select(
     frame: DataFrame,
-    relation: Relation,
+    (relation, origin): (Relation, Origin),
     columns: &ColumnsSpec,
 ) -> Result<DataFrame> {
     let names: Vec<String> = frame.schema().fields().iter().map(|f| f.name().clone()).collect();
     let mut chosen = Vec::new();
     for column in contract_columns(relation) {
-        match name_in(relation, column, columns, &names) {
+        match name_in((relation, origin), column, columns, &names) {
             Some(name) => {
                 chosen.push(Expr::Column(Column::new_unqualified(name)).alias(column.name));
             }

@@ -193,6 +193,12 @@ impl SourceSpec {
         self.features.is_some() || self.sql.features.is_some()
     }
 
+    /// Whether annotations are given.
+    #[must_use]
+    pub(super) fn has_annotations(&self) -> bool {
+        self.annotations.is_some() || self.sql.annotations.is_some()
+    }
+
     /// Whether gold is given.
     #[must_use]
     pub fn has_gold(&self) -> bool {

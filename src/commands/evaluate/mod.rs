@@ -15,7 +15,7 @@ use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
 use crate::run::Run;
 use crate::sink::{RunTables, register_run};
-use crate::source::{ColumnsSpec, Location, Relation, Source, SourceSpec, select};
+use crate::source::{ColumnsSpec, Location, Origin, Relation, Source, SourceSpec, select};
 use crate::store::StoreSpec;
 use labels::{ScoredLabels, TrueClasses};
 use tables::Tables;
@@ -77,9 +77,11 @@ async fn evaluate_run(
     }
     let spec = SourceSpec { tables, columns: what.columns.clone(), ..SourceSpec::default() };
     let source = Source::register(&ctx, &spec, stores, &RunTables, run).await?;
-    let truth = select(ctx.table("truth").await?, Relation::Gold, &what.columns).map_err(|e| {
-        e.at("--truth").help("name the columns with --instance-column and --class-column")
-    })?;
+    let truth =
+        select(ctx.table("truth").await?, (Relation::Gold, Origin::OnlyTable), &what.columns)
+            .map_err(|e| {
+                e.at("--truth").help("name the columns with --instance-column and --class-column")
+            })?;
     let (mut found, mut disjoint) = (Vec::new(), Vec::new());
     let questions = Tables::of_questions(&ctx).await?;
     tables::check_questions(&truth, &questions, run).await?;

@@ -16,7 +16,9 @@ use crate::frame::{Features, Ids, Scratch, TrueCrowd, Truth, read_all, read_feat
 use crate::pipeline::inputs;
 use crate::run::Run;
 use crate::sink::RunTables;
-use crate::source::{ColumnsSpec, InferenceScope, Location, Relation, Source, SourceSpec, select};
+use crate::source::{
+    ColumnsSpec, InferenceScope, Location, Origin, Relation, Source, SourceSpec, select,
+};
 use crate::store::StoreSpec;
 use crate::tables::InputRecord;
 
@@ -90,11 +92,13 @@ impl Registered {
     /// Reads the truth, and the features and annotations where they are given.
     pub(super) async fn read(&self, run: &mut Run) -> Result<GroundTruth> {
         self.source.open(&self.ctx, InferenceScope::Whole).await?;
-        let query = select(self.ctx.table("truth").await?, Relation::Gold, &self.columns)
-            .map_err(|e| {
-                e.at("--truth").help("name the columns with --instance-column and --class-column")
-            })?
-            .select_columns(&["instance_id", "class"])?;
+        let query =
+            select(self.ctx.table("truth").await?, (Relation::Gold, Origin::Table), &self.columns)
+                .map_err(|e| {
+                    e.at("--truth")
+                        .help("name the columns with --instance-column and --class-column")
+                })?
+                .select_columns(&["instance_id", "class"])?;
         let truth = read_all(query, "true classes").await.map_err(|e| e.or_at("--truth"))?;
         let (truth, crowd) = if self.source.files.iter().any(|(name, _)| name == "annotations") {
             let (truth, crowd) = self.crowd(&truth, run).await?;

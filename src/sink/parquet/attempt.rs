@@ -12,9 +12,12 @@ use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutMode, UpdateVersion};
 use rand::TryRngCore;
 use rand::rngs::OsRng;
+use tokio::task::block_in_place;
 
 use super::control::{ControlFile, json, version_of};
-use super::disk::{Created, STAGED, create_with_folders, is_full, on_disk, sync_folder_of};
+use super::disk::{
+    Created, STAGED, create_with_folders, is_full, not_synced, on_disk, sync, sync_folder_of,
+};
 use super::lease::{Lease, Process};
 use super::manifest::ManifestNumber;
 use super::parquet_sink::ParquetSink;
@@ -92,8 +95,8 @@ impl ParquetSink {
         Err(self.swept_again_and_again().help(command.help_if_swept()))
     }
 
-    /// Creates a file in the same way as a commit and removes it, so that a place that cannot hold a commit, or that is
-    /// not writable, fails before the work is done. On a store this creates only a lease, which stays if it cannot be
+    /// Creates a file in the same way as a commit and removes it, so that a place that cannot hold a commit, that is not
+    /// writable, or whose folders cannot be synced, fails before the work is done. On a store this creates only a lease, which stays if it cannot be
     /// deleted.
     pub(super) async fn try_to_commit(&self, run_id: &str) -> Result<()> {
         let (Some(runs), Some(leases)) = (self.local(&self.runs()), self.local(&self.leases()))
@@ -108,7 +111,14 @@ impl ParquetSink {
         made.retain(|folder| !folder.exists());
         // The longest path first: a folder is removed before its parent.
         made.sort_by_key(|folder| std::cmp::Reverse(folder.as_os_str().len()));
-        let expected = self.try_to_create(run_id).await;
+        let mut expected = self.try_to_create(run_id).await;
+        if let Some(root) = self.place.local().filter(|_| self.spec.sync)
+            && let Err(e) = block_in_place(|| sync(&root))
+            // Another writer that tried the sink at the same time has just removed the folder.
+            && e.kind() != io::ErrorKind::NotFound
+        {
+            expected = expected.and(Err(not_synced(&root, &e)));
+        }
         // A failed job leaves no folders. A folder that another writer uses is not empty, and stays.
         made.iter().for_each(|folder| drop(fs::remove_dir(folder)));
         expected
@@ -333,14 +343,15 @@ fn create_new(file: &FilePath, bytes: &[u8], sync: bool) -> io::Result<()> {
         file.parent().map_or(Ok(()), fs::create_dir_all)?;
         File::options().write(true).create_new(true).open(file)
     })?;
-    let written =
-        created.write_all(bytes).and_then(|()| if sync { created.sync_all() } else { Ok(()) });
+    let mut written = created.write_all(bytes);
+    if sync {
+        written = written.and_then(|()| created.sync_all()).and_then(|()| sync_folder_of(file));
+    }
     if written.is_err() {
-        // Leave no partial file behind, for instance on a full disk.
+        // Leave no file behind, for instance on a full disk: the caller takes it for one that was not created.
         let _ = fs::remove_file(file);
     }
-    written?;
-    if sync { sync_folder_of(file) } else { Ok(()) }
+    written
 }
 
 /// The time between two touches: two of them may fail before `silence_seconds` are over.

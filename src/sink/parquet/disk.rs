@@ -161,10 +161,28 @@ pub(super) fn sync_folder_of(file: &FilePath) -> io::Result<()> {
     file.parent().map_or(Ok(()), sync)
 }
 
+/// As [`sync`], for a folder above the sink's root: one that cannot be opened is not new.
+pub(super) fn sync_if_readable(folder: &FilePath) -> io::Result<()> {
+    if fs::File::open(folder).is_err() { Ok(()) } else { sync(folder) }
+}
+
+/// The error for a file or folder that cannot be synced.
+pub(super) fn not_synced(place: &FilePath, e: &io::Error) -> Error {
+    let message = format!("cannot sync: {e}");
+    let (error, help) = if e.kind() == io::ErrorKind::PermissionDenied {
+        (Error::spec(message), "make it readable, because a sync opens it")
+    } else {
+        (Error::store(message), "check the disk")
+    };
+    error.at(place.display().to_string()).help(format!(
+        "{help}; or set sink.sync = false: then a power cut may damage what was published last"
+    ))
+}
+
 /// Makes a file's content, or the names in a folder, durable.
 pub(super) fn sync(file: &FilePath) -> io::Result<()> {
     #[cfg(test)]
-    tests::SYNCED.lock().map_err(|_| io::ErrorKind::Other)?.push(file.to_owned());
+    tests::note_sync(file)?;
     fs::File::open(file)?.sync_all()
 }
 
@@ -175,6 +193,19 @@ pub(super) mod tests {
     /// The paths that tests of this process synced.
     pub(in crate::sink::parquet) static SYNCED: std::sync::Mutex<Vec<std::path::PathBuf>> =
         std::sync::Mutex::new(Vec::new());
+
+    /// The files and folders that tests of this process make impossible to sync.
+    pub(in crate::sink::parquet) static UNSYNCED: std::sync::Mutex<Vec<std::path::PathBuf>> =
+        std::sync::Mutex::new(Vec::new());
+
+    pub(super) fn note_sync(file: &FilePath) -> io::Result<()> {
+        SYNCED.lock().map_err(|_| io::ErrorKind::Other)?.push(file.to_owned());
+        let unsynced = UNSYNCED.lock().map_err(|_| io::ErrorKind::Other)?;
+        if unsynced.iter().any(|path| path == file) {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        Ok(())
+    }
 
     /// The folders in which tests of this process make creating or replacing a file fail, and the error number. A file
     /// or folder is missing (`ENOENT`) only once.

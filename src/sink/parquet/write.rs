@@ -12,13 +12,13 @@ use tokio::sync::mpsc;
 use tokio::task::block_in_place;
 
 use super::attempt::Attempt;
-use super::disk::sync;
+use super::disk::{not_synced, sync, sync_if_readable};
 use super::encode::encode;
 use super::manifest::FileEntry;
 use super::manifest_names::join;
 use super::parquet_sink::ParquetSink;
 use crate::error::{Error, Result};
-use crate::run::Run;
+use crate::run::{Cancel, Run};
 use crate::sink::Contents;
 use crate::tables::Table;
 
@@ -78,7 +78,7 @@ impl ParquetSink {
         let tables = self.write_tables(attempt, &contents.tables, run).await?;
         if self.spec.sync {
             let files = tables.values().flatten().chain(&model);
-            self.sync_folders(attempt, files).await?;
+            self.sync_folders(attempt, files, &run.cancel).await?;
         }
         Ok(WrittenFiles { tables, model })
     }
@@ -193,20 +193,18 @@ impl ParquetSink {
         }
         sent.map_err(|e| Error::from(e).or_at(&self.text(&place)))?;
         if let Some(file) = self.local(&place).filter(|_| self.spec.sync) {
-            let synced = sync_in_background(file).await;
-            synced.map_err(|e| Error::store(format!("cannot sync: {e}")).at(self.text(&place)))?;
+            sync_in_background(file.clone()).await.map_err(|e| not_synced(&file, &e))?;
         }
         Ok(entry)
     }
 
-    /// Syncs the folders of an attempt's files, up to the sink's root, so that the names of the files are durable.
-    ///
-    /// # Why
-    /// Several at once: one sync waits for the disk, and the disk writes the names of all folders together.
+    /// Syncs the folders of an attempt's files, up to the sink's root, so that the names of the files are durable; then
+    /// those above, which may be new too.
     async fn sync_folders<'a>(
         &self,
         attempt: &Attempt,
         files: impl Iterator<Item = &'a FileEntry>,
+        cancel: &Cancel,
     ) -> Result<()> {
         let (Some(root), Some(run)) =
             (self.place.local(), self.local(&self.run_path(&attempt.lease.run_id)))
@@ -219,18 +217,28 @@ impl ParquetSink {
             let within = below.ancestors().skip(1).take_while(|f| f.starts_with(&root));
             folders.extend(within.map(FilePath::to_owned));
         }
-        let sync_folder = |folder: PathBuf| async {
-            let place = folder.display().to_string();
-            let synced = sync_in_background(folder).await;
-            synced.map_err(|e| Error::store(format!("cannot sync the folder: {e}")).at(place))
+        self.sync_all_folders(folders, cancel).await?;
+        for folder in root.ancestors().skip(1) {
+            cancel.check()?;
+            if let Err(e) = block_in_place(|| sync_if_readable(folder)) {
+                let folder = folder.display();
+                tracing::warn!(%folder, error = %e, "the names in a folder may not survive a power loss");
+            }
+        }
+        Ok(())
+    }
+
+    /// Syncs these folders.
+    ///
+    /// # Why
+    /// Several at once: one sync waits for the disk, and the disk writes the names of all folders together.
+    async fn sync_all_folders(&self, folders: BTreeSet<PathBuf>, cancel: &Cancel) -> Result<()> {
+        let sync_folder = |folder: PathBuf| async move {
+            cancel.check()?;
+            sync_in_background(folder.clone()).await.map_err(|e| not_synced(&folder, &e))
         };
         let synced = stream::iter(folders).map(sync_folder).buffer_unordered(WRITERS);
-        synced.try_collect::<()>().await?;
-        // The parent folders may be new too. A folder that cannot be opened is not new.
-        let above = root.ancestors().skip(1).map(FilePath::to_owned);
-        let synced = stream::iter(above).map(sync_in_background).buffer_unordered(WRITERS);
-        synced.for_each(|_| async {}).await;
-        Ok(())
+        synced.try_collect().await
     }
 }
 
@@ -245,14 +253,21 @@ mod tests {
     use arrow::datatypes::Schema;
 
     use super::*;
-    use crate::sink::parquet::disk::tests::SYNCED;
-    use crate::sink::{JobCommand, JobIdentity, Sink, SinkSpec};
+    use crate::sink::parquet::disk::tests::{SYNCED, UNSYNCED};
+    use crate::sink::{JobCommand, JobIdentity, Manifest, Sink, SinkSpec};
     use crate::store::StoreSpec;
     use crate::tables::ComputedTable;
 
     /// Publishes a table and a model below `root`; returns the files that the commit names, and the synced paths in
     /// order.
     async fn publish(root: &FilePath, sync: bool) -> (Vec<PathBuf>, Vec<PathBuf>) {
+        let manifest = try_to_publish(root, sync).await.unwrap();
+        let named = manifest.files().map(|file| root.join("runs/r").join(&file.path)).collect();
+        let synced = SYNCED.lock().unwrap();
+        (named, synced.iter().filter(|file| file.starts_with(root)).cloned().collect())
+    }
+
+    async fn try_to_publish(root: &FilePath, sync: bool) -> Result<Manifest> {
         let spec = SinkSpec { url: root.display().to_string(), sync, ..SinkSpec::default() };
         let sink = ParquetSink::open(&spec, &StoreSpec::default()).unwrap();
         let schema = Arc::new(Schema::empty());
@@ -262,10 +277,8 @@ mod tests {
         let contents = Contents { tables: vec![&table], model, ..Contents::default() };
         let (digest, command) = ("d".repeat(64), JobCommand::Run);
         let job = JobIdentity { digest, run_id: None, pipeline: String::new(), command };
-        let manifest = sink.publish("r", &job, &contents, &Run::new(0)).await.unwrap();
-        let named = manifest.files().map(|file| root.join("runs/r").join(&file.path)).collect();
-        let synced = SYNCED.lock().unwrap();
-        (named, synced.iter().filter(|file| file.starts_with(root)).cloned().collect())
+        sink.begin(&job, false).await?;
+        sink.publish("r", &job, &contents, &Run::new(0)).await
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -294,5 +307,37 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
         assert_eq!(publish(&root, false).await.1, Vec::<PathBuf>::new());
+    }
+
+    /// A folder inside the root, and the root itself: nothing is published, and nothing stays. A folder above the root,
+    /// which was there before: a warning.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn folders_that_cannot_be_synced_are_an_error_inside_the_root_and_a_warning_above() {
+        let folder = tempfile::tempdir().unwrap();
+        let above = folder.path().canonicalize().unwrap();
+        for name in ["out", "out/_leases", "out/runs/r", "out/runs"] {
+            UNSYNCED.lock().unwrap().push(above.join(name));
+            let error = try_to_publish(&above.join("out"), true).await.unwrap_err().to_string();
+            UNSYNCED.lock().unwrap().retain(|path| !path.starts_with(&above));
+            assert!(error.contains("Input/output error"), "{name}: {error}");
+            let left: Vec<_> = walk(&above).into_iter().filter(|path| path.is_file()).collect();
+            assert_eq!(left, Vec::<PathBuf>::new(), "{name}");
+        }
+        UNSYNCED.lock().unwrap().push(above.clone());
+        let published = try_to_publish(&above.join("out"), true).await;
+        UNSYNCED.lock().unwrap().retain(|path| !path.starts_with(&above));
+        assert!(published.is_ok(), "{published:?}");
+        assert!(SYNCED.lock().unwrap().contains(&above));
+    }
+
+    /// All files and folders below a folder.
+    fn walk(folder: &FilePath) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        entries
+            .flat_map(|path| {
+                let below = if path.is_dir() { walk(&path) } else { Vec::new() };
+                std::iter::once(path).chain(below)
+            })
+            .collect()
     }
 }
