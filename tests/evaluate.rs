@@ -391,16 +391,3 @@ fn what_is_no_matrix_is_refused() {
         assert_says(&run_fails(&arguments, 3), &[message, "--confusion"]);
     }
 }
-
-/// The truth has a column `class`, too: a name that is mistyped must not be replaced by it.
-#[test]
-fn a_column_of_the_truth_that_is_not_there_is_an_error() {
-    let job = Job::new();
-    let run = publish(&job, vec![predictions()]);
-    let truth = job.write("named.csv", "instance_id,class,klass\nt1,y,n\nt2,y,n\n");
-    for (option, name) in [("--class-column", "klas"), ("--instance-column", "nope")] {
-        let error = run_fails(&["evaluate", "--run", &run, "--truth", &truth, option, name], 3);
-        let missing = format!("the column `{name}` is missing");
-        assert_says(&error, &[&missing, "--truth", option]);
-    }
-}

@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::job::{Job, assert_says, cells};
 use crate::support::{
-    assert_close, number, read_batches, read_table, run_ok, stderr, stdout, text, write_parquet,
+    assert_close, number, read_batches, read_table, run_fails, run_ok, stderr, stdout, text,
+    write_parquet,
 };
 
 /// Two `no` and one `yes` on `i`, one of each on `j`, only `no` on `k`.
@@ -79,6 +80,19 @@ fn a_column_of_gold_that_is_not_there_is_an_error() {
         let pipeline = format!("{CROWD}source.gold = '{{dir}}gold.csv'\n{columns}");
         let missing = format!("the column `{name}` is missing");
         assert_says(&job.ends(&pipeline, &[], 3), &[&missing, "source.gold"]);
+    }
+}
+
+/// As above, in `evaluate`, where not even the instances may have another name than the one given.
+#[test]
+fn a_column_of_the_truth_that_is_not_there_is_an_error() {
+    let job = Job::new();
+    let run = job.run(CROWD).display().to_string();
+    let truth = job.write("truth.csv", "instance_id,class,klass\ni,yes,no\n");
+    for (option, name) in [("--class-column", "klas"), ("--instance-column", "nope")] {
+        let error = run_fails(&["evaluate", "--run", &run, "--truth", &truth, option, name], 3);
+        let missing = format!("the column `{name}` is missing");
+        assert_says(&error, &[&missing, "--truth", option]);
     }
 }
 

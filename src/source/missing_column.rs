@@ -41,13 +41,16 @@ impl<'a> FoundColumns<'a> {
                 ),
             };
         }
-        if let Some(line) = self.proposal() {
-            return format!("write `{line}`");
-        }
         let key = contract.trim_end_matches("_id");
         let found: Vec<&str> = self.found().filter_map(|(_, name)| name).collect();
         let free = || self.names.iter().filter(|name| !found.contains(&name.as_str()));
-        let nearest = nearest(wanted, free().map(String::as_str))
+        let nearest = nearest(wanted, free().map(String::as_str));
+        // A name that the user gave is more likely mistyped than superfluous.
+        let is_mistyped = self.columns.mapped(contract).is_some() && nearest.is_some();
+        if let Some(line) = self.proposal().filter(|_| !is_mistyped) {
+            return format!("write `{line}`");
+        }
+        let nearest = nearest
             .or_else(|| synonym(contract, free()).map(String::as_str))
             .or_else(|| free().map(String::as_str).find(|n| n.contains(key)));
         let set = |name: &str| {

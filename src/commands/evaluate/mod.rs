@@ -50,8 +50,8 @@ pub struct Evaluation<'a> {
 const OPTIONS: [(&str, &str); 2] =
     [("source.tables.truth", "--truth"), ("source.tables.true_confusion", "--confusion")];
 
-/// Scores a run: every measure of [`LabelsWithTruth`](crate::metrics::LabelsWithTruth) on its labels; the same on its predictions, with
-/// the prefix `prediction_`; `unknown_instances`, the number of rows of the truth whose instance is in neither; and,
+/// Scores a run: every measure of [`LabelsWithTruth`](crate::metrics::LabelsWithTruth) on its labels; the same on its
+/// predictions, with the prefix `prediction_`; `unknown_instances`, the number of rows of the truth whose instance is in neither; and,
 /// where the true matrices are given, four `confusion_` measures (`sql/confusion_error.sql`).
 ///
 /// # Errors

@@ -96,8 +96,8 @@ impl ParquetSink {
     }
 
     /// Creates a file in the same way as a commit and removes it, so that a place that cannot hold a commit, that is not
-    /// writable, or whose folders cannot be synced, fails before the work is done. On a store this creates only a lease, which stays if it cannot be
-    /// deleted.
+    /// writable, or whose folder cannot be synced, fails before the work is done. On a store this creates only a lease,
+    /// which stays if it cannot be deleted.
     pub(super) async fn try_to_commit(&self, run_id: &str) -> Result<()> {
         let (Some(runs), Some(leases)) = (self.local(&self.runs()), self.local(&self.leases()))
         else {

@@ -27,6 +27,11 @@ pub struct DenseColumns {
 }
 
 impl DenseColumns {
+    /// Whether the columns of all annotations of the question are stored.
+    pub(super) fn stores_all(&self, range: &InstanceRange<'_>) -> bool {
+        range.labels.len() <= self.cells.n_columns()
+    }
+
     /// Whether all these columns are stored.
     #[inline(always)]
     pub(super) fn all_stored(&self, columns: &[u32]) -> bool {

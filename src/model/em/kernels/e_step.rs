@@ -72,7 +72,7 @@ impl EStep<'_> {
             rows.is_some() || columns.stores_all(&self.range),
             "old posteriors are missing"
         );
-        debug_assert!(self.prior.is_usable(), "a prior of at least 0 and below 1e-27, or none");
+        debug_assert!(self.prior.is_usable(), "a probability that is neither 0 nor at least 1e-27");
         // A copy in memory of this thread, as the class sums: see `Statistics::clear`.
         let own;
         let prior = match self.prior {
@@ -115,7 +115,7 @@ impl<const K: usize> WithSimd for DenseSweep<'_, K> {
         let prefetcher =
             Prefetcher { columns: self.step.range.columns, cells: self.columns.cells.cells() };
         let Self { step, columns, rows, .. } = self;
-        let stores_all = step.range.labels.len() <= columns.cells.n_columns();
+        let stores_all = columns.stores_all(&step.range);
         // Columns hold logarithms where every annotation has a weight of its own.
         let (log_likelihood, prior_terms) = match (step.range.weights, stores_all) {
             (WeightSlice::All(w), true) => {

@@ -41,10 +41,10 @@ impl Columns {
         Self::Dense(DenseColumns { cells, are_logs: a.are_weighted() })
     }
 
-    /// Whether the columns of all annotations of a range are stored.
+    /// Whether the columns of all annotations of the question are stored.
     pub(super) fn stores_all(&self, range: &InstanceRange<'_>) -> bool {
         match self {
-            Self::Dense(columns) => range.labels.len() <= columns.cells.n_columns(),
+            Self::Dense(columns) => columns.stores_all(range),
             Self::Sparse(_) => true,
         }
     }

@@ -5,7 +5,8 @@ use candle_core::{Device, Result, Tensor};
 /// The scaled input of a network, one row after the other, on the host or already on its device.
 #[derive(Debug, Clone, Default)]
 pub struct InputRows {
-    /// The rows; if the device moves images, [`Scaler::move_numbers`](super::scaler::Scaler::move_numbers) follow.
+    /// The rows; if the device moves images, the numbers of
+    /// [`Scaler::move_numbers`](super::scaler::Scaler::move_numbers) follow.
     values: Vec<f32>,
     /// The number of values in all rows.
     len: usize,
@@ -20,16 +21,13 @@ impl From<Vec<f32>> for InputRows {
 }
 
 impl InputRows {
-    /// Adds the numbers by which the device moves the images.
-    pub(crate) fn with_moves(mut self, moves: Vec<f32>) -> Self {
-        self.values.extend(moves);
-        self
-    }
-
-    /// Allocates room for the gradient of so many outputs, which [`InputRows::copy_with`] appends.
-    pub(crate) fn with_room(mut self, n_outputs: usize) -> Self {
-        self.values.reserve_exact(n_outputs);
-        self
+    /// Rows for a device: with the numbers by which it moves them as images, and with room for the gradient of so many
+    /// outputs, which [`InputRows::copy_with`] appends.
+    pub(crate) fn for_device(mut rows: Vec<f32>, moves: &[f32], n_outputs: usize) -> Self {
+        let len = rows.len();
+        rows.reserve_exact(moves.len() + n_outputs);
+        rows.extend(moves);
+        Self { values: rows, len, copied: None }
     }
 
     /// Whether the values are on the device.
@@ -89,7 +87,7 @@ mod tests {
         for (rows, moves) in
             [(vec![1.0, 2.0], vec![]), (vec![1.0, 2.0], vec![3.0]), (vec![], vec![])]
         {
-            let mut input = InputRows::from(rows.clone()).with_moves(moves.clone());
+            let mut input = InputRows::for_device(rows.clone(), &moves, 2);
             let alone = input.clone().on_device(&Device::Cpu).unwrap();
             let gradient = input.copy_with(vec![7.0, 8.0], &Device::Cpu).unwrap();
             assert_eq!(numbers(&gradient), [7.0, 8.0]);

@@ -253,7 +253,7 @@ impl Reader {
             return values.into();
         };
         let moves = if moves.is_empty() { Vec::new() } else { self.scaler.move_numbers(&moves) };
-        InputRows::from(values).with_moves(moves).with_room(ids.len() * n_outputs)
+        InputRows::for_device(values, &moves, ids.len() * n_outputs)
     }
 }
 

@@ -77,8 +77,8 @@ impl ForwardPass {
         Ok(Some(values.into_iter().map(f64::from).collect()))
     }
 
-    /// The gradients of all parameters, given the gradients of the outputs. On a GPU these are
-    /// copied together with the network's input of the next batch, if there is one.
+    /// The gradients of all parameters, given the gradients of the outputs. On a GPU these are copied together with `next`,
+    /// the network's input of the next batch, if there is one.
     ///
     /// # Errors
     /// When the device fails.

@@ -106,7 +106,7 @@ fn images_and_their_moves_are_copied_at_once() {
     let mut values: Vec<f32> = (1..=8 * 30).map(|n| n as f32).collect();
     let rng = &mut Run::new(1).rng("moves");
     let moves: Vec<_> = (0..8).map(|_| net.scaler.draw_move(rng)).collect();
-    let rows = InputRows::from(values.clone()).with_moves(net.scaler.move_numbers(&moves));
+    let rows = InputRows::for_device(values.clone(), &net.scaler.move_numbers(&moves), 0);
     let got = net.tensor(rows).unwrap();
     assert_eq!(got.dims(), [8, 2, 3, 5]);
     values.chunks_exact_mut(30).zip(moves).for_each(|(i, by)| net.scaler.augment(i, by));

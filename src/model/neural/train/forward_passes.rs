@@ -20,8 +20,8 @@ pub(super) struct ForwardPasses {
 }
 
 impl ForwardPasses {
-    /// The gradients of the learners, given the gradients of the outputs. On a GPU these are copied together
-    /// with the learners' inputs of the next batch, if there is one.
+    /// The gradients of the learners, given the gradients of the outputs. On a GPU these are copied together with the
+    /// learners' inputs of the next batch, if there is one.
     ///
     /// # Errors
     /// When the device fails.

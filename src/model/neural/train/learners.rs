@@ -155,7 +155,7 @@ impl Learners {
     }
 
     /// Whether the inputs of a batch are copied to a device with the gradients of the batch before.
-    pub(crate) fn copies_inputs(&self) -> bool {
+    pub(super) fn copies_inputs(&self) -> bool {
         self.all().any(|learner| learner.network.copied_outputs().is_some())
     }
 
