@@ -32,9 +32,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::kernels::{
-    Annotator, ColumnModel, Estimator, Prior, SingletonRows, estimate_each, stride,
-};
+use super::kernels::{Annotator, ColumnModel, Estimator, Prior, stride};
 use super::{EmSteps, Objective, StopRule};
 use crate::error::Result;
 use crate::frame::Annotations;
@@ -202,15 +200,6 @@ impl Estimator for SharedAccuracy {
 
     fn allows_sparse_columns(&self) -> bool {
         true
-    }
-
-    fn estimate_singletons(
-        &self,
-        rows: SingletonRows<'_>,
-        n_classes: usize,
-        cells: &mut [f64],
-    ) -> f64 {
-        estimate_each(self, rows, n_classes, cells)
     }
 }
 

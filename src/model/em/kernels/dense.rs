@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::estimate::{Estimator, SingletonInput, SingletonRows};
+use super::estimate::{SingletonEstimator, SingletonInput, SingletonRows};
 use super::logarithms::floor_or_ln;
 use super::padded_matrix::{self, PaddedMatrix, stride};
 use super::sums::zip_rows;
@@ -48,7 +48,7 @@ impl DenseColumns {
         &self,
         (column, weight): (u32, f64),
         range: &InstanceRange<'_>,
-        estimator: &dyn Estimator,
+        estimator: &dyn SingletonEstimator,
         previous: &[f64],
         factors: &mut [f64],
     ) -> f64 {
@@ -60,7 +60,7 @@ impl DenseColumns {
         factors.iter_mut().zip(previous).for_each(|(count, p)| *count = weight * p);
         let (annotator, label) = (range.annotators[column as usize], range.labels[column as usize]);
         let row = SingletonRows { annotators: &[annotator], labels: &[label], repeats: &[1] };
-        let term = estimator.estimate_singletons(row, previous.len(), factors);
+        let term = estimator.estimate_rows(row, previous.len(), factors);
         floor_or_ln(factors, self.are_logs);
         term
     }
@@ -130,7 +130,7 @@ pub(super) fn add_logs<const K: usize>(
 /// columns, but not the operations of one chain. Also, one call per batch of columns can go through a pointer, so that
 /// the kernels are compiled once and not for every estimator.
 pub(super) struct Singletons<'a> {
-    estimator: &'a dyn Estimator,
+    estimator: &'a dyn SingletonEstimator,
     n_classes: usize,
     input: SingletonInput,
     /// The factors or their logarithms, `[row, class]`; there may be space for more rows.
@@ -144,8 +144,8 @@ pub(super) struct Singletons<'a> {
 }
 
 impl<'a> Singletons<'a> {
-    pub(super) fn new(n_classes: usize, estimator: &'a dyn Estimator) -> Self {
-        let input = estimator.singleton_input();
+    pub(super) fn new(n_classes: usize, estimator: &'a dyn SingletonEstimator) -> Self {
+        let input = estimator.input();
         let (factors, starts) = (Vec::new(), Vec::new());
         let (annotators, labels, repeats) = (Vec::new(), Vec::new(), Vec::new());
         Self { estimator, n_classes, input, factors, annotators, labels, repeats, starts }
@@ -208,9 +208,9 @@ impl<'a> Singletons<'a> {
         }
         let rows = SingletonRows { annotators, labels, repeats };
         if matches!(range.weights, WeightSlice::All(_)) {
-            return self.estimator.estimate_singleton_logs(rows, n, factors);
+            return self.estimator.estimate_logs(rows, n, factors);
         }
-        let terms = self.estimator.estimate_singletons(rows, n, factors);
+        let terms = self.estimator.estimate_rows(rows, n, factors);
         floor_or_ln(&mut factors[..labels.len() * n], false);
         terms
     }

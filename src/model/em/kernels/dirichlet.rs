@@ -2,7 +2,7 @@
 
 use statrs::function::gamma::{digamma, ln_gamma};
 
-use super::estimate::{Annotator, Estimator, SingletonRows, SparseCell, estimate_each};
+use super::estimate::{Annotator, Estimator, SparseCell};
 use super::padded_matrix::stride;
 
 /// Estimates exp(E ln pi) under Dirichlet(a0 + counts); its term of the objective is minus the divergence from
@@ -128,15 +128,6 @@ impl Estimator for Dirichlet {
 
     fn allows_sparse_columns(&self) -> bool {
         true
-    }
-
-    fn estimate_singletons(
-        &self,
-        rows: SingletonRows<'_>,
-        n_classes: usize,
-        cells: &mut [f64],
-    ) -> f64 {
-        estimate_each(self, rows, n_classes, cells)
     }
 }
 

@@ -17,7 +17,7 @@ use std::ops::Range;
 use pulp::{Arch, Scalar, Simd, WithSimd};
 
 use super::dense::{self, DenseColumns, Singletons};
-use super::estimate::{Estimator, SparseCell};
+use super::estimate::{SingletonEstimator, SparseCell};
 use super::gather_buffer::GatherBuffer;
 use super::logarithms::{LogProduct, exp_all, shift};
 use super::m_step::Columns;
@@ -41,7 +41,7 @@ pub fn e_step(
     a: &Annotations,
     prior: Prior<'_>,
     columns: &Columns,
-    estimator: &dyn Estimator,
+    estimator: &dyn SingletonEstimator,
     t: Option<&mut Posterior>,
     parts: &mut [Statistics],
 ) -> f64 {
@@ -60,7 +60,7 @@ pub struct EStep<'a> {
     /// The prior of the instances.
     pub prior: Prior<'a>,
     /// The estimator that computed the columns.
-    pub estimator: &'a dyn Estimator,
+    pub estimator: &'a dyn SingletonEstimator,
 }
 
 impl EStep<'_> {

@@ -53,14 +53,12 @@ pub struct SparseCell {
 ///
 /// A likelihood may be below [`MIN_LIKELIHOOD`](crate::model::numerics::MIN_LIKELIHOOD): the kernels raise it. Rows of a
 /// confusion matrix need not sum to 1.
-pub trait Estimator: Sync {
+pub trait Estimator: Sync + Sized {
     /// Replaces the expected counts in `cells`, [`stride`](super::stride) numbers for each column, by the
     /// likelihood of the same columns. The padding at the end of a column may be overwritten. Returns the annotator's
     /// term of the objective, such as minus the KL divergence from a Dirichlet prior, or 0 if it has none. `K` is the
     /// number of classes if there is a specialised kernel for it, else 0.
-    fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64
-    where
-        Self: Sized;
+    fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64;
 
     /// Like [`Estimator::estimate`], for sparse columns. `cells` holds the cells with a count and the diagonal cells,
     /// column by column; the cells of the `n`-th column end at `ends[n]`. The estimator replaces their counts by
@@ -75,10 +73,7 @@ pub trait Estimator: Sync {
         ends: &[usize],
         cells: &mut [SparseCell],
         unused: &mut [f64],
-    ) -> f64
-    where
-        Self: Sized,
-    {
+    ) -> f64 {
         estimate_as_dense(self, annotator, ends, cells, unused)
     }
 
@@ -88,14 +83,16 @@ pub trait Estimator: Sync {
     fn allows_sparse_columns(&self) -> bool;
 
     /// Like [`Estimator::estimate`], for annotators with one annotation each. `cells` begins with the counts of the rows,
-    /// `[row, class]` without padding. Returns the sum of all annotators' terms. [`estimate_each`] does this for any
-    /// estimator. The method has no generic parameters, so that kernels can call it through a pointer.
+    /// `[row, class]` without padding. Returns the sum of all annotators' terms. By default it calls
+    /// [`Estimator::estimate`] for each row.
     fn estimate_singletons(
         &self,
         rows: SingletonRows<'_>,
         n_classes: usize,
         cells: &mut [f64],
-    ) -> f64;
+    ) -> f64 {
+        estimate_each(self, rows, n_classes, cells)
+    }
 
     /// Like [`Estimator::estimate_singletons`], but replaces counts by the logarithms of likelihoods, which it raises to
     /// [`MIN_LIKELIHOOD`](crate::model::numerics::MIN_LIKELIHOOD).
@@ -114,6 +111,30 @@ pub trait Estimator: Sync {
     /// Labels and annotators of columns are random reads from memory, and the less is read, the more rows are shared.
     fn singleton_input(&self) -> SingletonInput {
         SingletonInput::Label
+    }
+}
+
+/// The methods of an [`Estimator`] that have no generic parameters, so that kernels can call them through a pointer.
+pub trait SingletonEstimator: Sync {
+    /// [`Estimator::estimate_singletons`].
+    fn estimate_rows(&self, rows: SingletonRows<'_>, n_classes: usize, cells: &mut [f64]) -> f64;
+    /// [`Estimator::estimate_singleton_logs`].
+    fn estimate_logs(&self, rows: SingletonRows<'_>, n_classes: usize, cells: &mut [f64]) -> f64;
+    /// [`Estimator::singleton_input`].
+    fn input(&self) -> SingletonInput;
+}
+
+impl<E: Estimator> SingletonEstimator for E {
+    fn estimate_rows(&self, rows: SingletonRows<'_>, n_classes: usize, cells: &mut [f64]) -> f64 {
+        self.estimate_singletons(rows, n_classes, cells)
+    }
+
+    fn estimate_logs(&self, rows: SingletonRows<'_>, n_classes: usize, cells: &mut [f64]) -> f64 {
+        self.estimate_singleton_logs(rows, n_classes, cells)
+    }
+
+    fn input(&self) -> SingletonInput {
+        self.singleton_input()
     }
 }
 
@@ -149,7 +170,7 @@ fn estimate_as_dense(
 }
 
 /// [`Estimator::estimate_singletons`] by one call of [`Estimator::estimate`] for each row.
-pub fn estimate_each(
+pub(super) fn estimate_each(
     estimator: &impl Estimator,
     SingletonRows { annotators, labels, repeats }: SingletonRows<'_>,
     n_classes: usize,
@@ -168,7 +189,7 @@ pub fn estimate_each(
 
 /// [`Estimator::estimate_singleton_logs`] by [`Estimator::estimate_singletons`], whose results then become logarithms.
 pub(super) fn logs_of_estimates(
-    estimator: &(impl Estimator + ?Sized),
+    estimator: &impl Estimator,
     rows: SingletonRows<'_>,
     n_classes: usize,
     cells: &mut [f64],

@@ -43,7 +43,7 @@ mod width;
 pub(crate) use dirichlet::{Dirichlet, DirichletParameter};
 pub use e_step::EStep;
 pub use estimate::{
-    Annotator, Estimator, SingletonInput, SingletonRows, SparseCell, estimate_each,
+    Annotator, Estimator, SingletonEstimator, SingletonInput, SingletonRows, SparseCell,
 };
 pub use log_domain::LogLikelihood;
 pub use m_step::{Columns, expected_counts_of};

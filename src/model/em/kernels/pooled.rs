@@ -53,9 +53,7 @@ pub(super) fn pooled_counts(a: &Annotations, t: &Posterior, parts: &[Statistics]
 
 #[cfg(test)]
 mod tests {
-    use super::super::{
-        Annotator, ColumnModel, CountStrategy, Estimator, Prior, SingletonRows, estimate_each,
-    };
+    use super::super::{Annotator, ColumnModel, CountStrategy, Estimator, Prior};
     use super::*;
     use crate::frame::Dims;
     use crate::model::confusion::Smoothing;
@@ -93,15 +91,6 @@ mod tests {
 
         fn allows_sparse_columns(&self) -> bool {
             false
-        }
-
-        fn estimate_singletons(
-            &self,
-            rows: SingletonRows<'_>,
-            n_classes: usize,
-            cells: &mut [f64],
-        ) -> f64 {
-            estimate_each(self, rows, n_classes, cells)
         }
     }
 

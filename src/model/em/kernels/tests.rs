@@ -11,8 +11,7 @@ use super::prior::Prior;
 use crate::frame::{Annotations, Dims};
 use crate::model::confusion::Smoothing;
 use crate::model::em::kernels::{
-    Annotator, ColumnModel, CountStrategy, Estimator, SingletonInput, SingletonRows, estimate_each,
-    stride,
+    Annotator, ColumnModel, CountStrategy, Estimator, SingletonInput, stride,
 };
 use crate::model::em::one_coin::SharedAccuracy;
 use crate::model::numerics::{MIN_LIKELIHOOD, MIN_PROBABILITY};
@@ -248,15 +247,6 @@ impl Estimator for OwnSmoothing {
 
     fn allows_sparse_columns(&self) -> bool {
         true
-    }
-
-    fn estimate_singletons(
-        &self,
-        rows: SingletonRows<'_>,
-        n_classes: usize,
-        cells: &mut [f64],
-    ) -> f64 {
-        estimate_each(self, rows, n_classes, cells)
     }
 
     fn singleton_input(&self) -> SingletonInput {
