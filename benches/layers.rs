@@ -1,4 +1,4 @@
-//! The time of each layer of a network on the host, forward and backward, beside the same layer of candle-nn.
+//! The time of each layer of a network, forward and backward, beside the same layer of candle-nn.
 
 use std::time::Instant;
 
@@ -6,10 +6,13 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_nn::{
     BatchNormConfig, Conv2dConfig, Dropout, Module as _, ModuleT as _, VarBuilder, VarMap,
 };
-use labelmill::model::neural::{HostLayer, HostLayerKind};
+use labelmill::model::neural::{SingleLayer, SingleLayerKind};
 
-/// Steps of each layer that are timed; the least time counts.
-const STEPS: usize = 15;
+/// How often each layer is timed; the least time counts.
+const TIMES: usize = 15;
+
+/// Steps that are timed at once on a GPU, which starts to compute while the host launches the kernels of the next.
+const STEPS_ON_GPU: usize = 20;
 
 /// Columns of a hidden layer.
 const WIDTH: usize = 512;
@@ -17,12 +20,12 @@ const WIDTH: usize = 512;
 /// Channels, rows and columns of images in the middle of a network.
 const IMAGES: [usize; 3] = [64, 16, 16];
 
-/// Prints a table of milliseconds for each layer.
+/// Prints a table of milliseconds for each layer on the device of this name.
 ///
 /// # Panics
-/// When a layer fails.
-pub fn print() {
-    use HostLayerKind::{BatchNorm, Convolution, Dropout, Linear, MaxPool, MeanPool, Relu};
+/// When the device cannot be used, or a layer fails.
+pub fn print(device: &str) {
+    use SingleLayerKind::{BatchNorm, Convolution, Dropout, Linear, MaxPool, MeanPool, Relu};
     println!("| layer | input | ours, ms | candle-nn, ms | ratio |");
     println!("|---|---|---|---|---|");
     let (vector, image) = (vec![WIDTH], IMAGES.to_vec());
@@ -42,7 +45,7 @@ pub fn print() {
                 continue;
             }
             let shape: Vec<usize> = std::iter::once(rows).chain(shape.iter().copied()).collect();
-            let [ours, other] = seconds(kind, &shape).expect("the layer has an output");
+            let [ours, other] = seconds(kind, &shape, device).expect("the layer has an output");
             let (ours, other, ratio) = (1e3 * ours, 1e3 * other, other / ours);
             println!("| {name} | {shape:?} | {ours:.3} | {other:.3} | {ratio:.2} |");
         }
@@ -50,55 +53,60 @@ pub fn print() {
 }
 
 /// The least seconds of a step of our layer and of candle-nn's, taken in turn.
-fn seconds(kind: HostLayerKind, shape: &[usize]) -> Result<[f64; 2]> {
-    let x = Tensor::randn(0.0_f32, 1.0, shape, &Device::Cpu)?;
-    let mut host = HostLayer::new(kind).expect("there is memory for the layer");
-    let input = HostLayer::input(&x).expect("there is memory for the input");
+fn seconds(kind: SingleLayerKind, shape: &[usize], device: &str) -> Result<[f64; 2]> {
+    let mut layer = SingleLayer::new(kind, device).expect("the layer can be built");
+    let device = layer.device().clone();
+    let x = Tensor::randn(0.0_f32, 1.0, shape, &device)?;
+    let input = layer.input(&x).expect("there is memory for the input");
     let (ours, other) = (Var::from_tensor(&input)?, Var::from_tensor(&x)?);
-    let module = candle_layer(kind)?;
+    let module = candle_layer(kind, &device)?;
     let mut least = [f64::INFINITY; 2];
-    for _ in 0..STEPS {
-        let start = Instant::now();
-        step(&host.forward(&ours).expect("the layer has an output"))?;
-        least[0] = least[0].min(start.elapsed().as_secs_f64());
-        let start = Instant::now();
-        step(&module(&other)?)?;
-        least[1] = least[1].min(start.elapsed().as_secs_f64());
+    for _ in 0..TIMES {
+        let of_ours =
+            timed(&device, || Ok(layer.forward(&ours).expect("the layer has an output")))?;
+        let of_other = timed(&device, || module(&other))?;
+        least = [least[0].min(of_ours), least[1].min(of_other)];
     }
     Ok(least)
 }
 
-/// The backward pass of the sum of a layer's outputs.
-fn step(out: &Tensor) -> Result<()> {
-    out.sum_all()?.backward()?;
-    Ok(())
+/// The seconds of a forward pass and of the backward pass of the sum of its outputs.
+fn timed(device: &Device, mut forward: impl FnMut() -> Result<Tensor>) -> Result<f64> {
+    let steps = if device.is_cpu() { 1 } else { STEPS_ON_GPU };
+    device.synchronize()?;
+    let start = Instant::now();
+    for _ in 0..steps {
+        forward()?.sum_all()?.backward()?;
+    }
+    device.synchronize()?;
+    Ok(start.elapsed().as_secs_f64() / steps as f64)
 }
 
 type CandleLayer = Box<dyn Fn(&Tensor) -> Result<Tensor>>;
 
-fn candle_layer(kind: HostLayerKind) -> Result<CandleLayer> {
+fn candle_layer(kind: SingleLayerKind, device: &Device) -> Result<CandleLayer> {
     let map = VarMap::new();
-    let parameters = VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu);
+    let parameters = VarBuilder::from_varmap(&map, DType::F32, device);
     Ok(match kind {
-        HostLayerKind::Linear(from, to) => {
+        SingleLayerKind::Linear(from, to) => {
             let linear = candle_nn::linear(from, to, parameters)?;
             Box::new(move |x| linear.forward(x))
         }
-        HostLayerKind::Convolution(from, to) => {
+        SingleLayerKind::Convolution(from, to) => {
             let config = Conv2dConfig { padding: 1, ..Conv2dConfig::default() };
             let convolution = candle_nn::conv2d(from, to, 3, config, parameters)?;
             Box::new(move |x| convolution.forward(x))
         }
-        HostLayerKind::BatchNorm(n) => {
+        SingleLayerKind::BatchNorm(n) => {
             let norm = candle_nn::batch_norm(n, BatchNormConfig::default(), parameters)?;
             Box::new(move |x| norm.forward_t(x, true))
         }
-        HostLayerKind::Relu => Box::new(Tensor::relu),
-        HostLayerKind::Dropout(share) => {
+        SingleLayerKind::Relu => Box::new(Tensor::relu),
+        SingleLayerKind::Dropout(share) => {
             let dropout = Dropout::new(share as f32);
             Box::new(move |x| dropout.forward(x, true))
         }
-        HostLayerKind::MaxPool => Box::new(|x| x.max_pool2d(2)),
-        HostLayerKind::MeanPool => Box::new(|x| x.mean((2, 3))),
+        SingleLayerKind::MaxPool => Box::new(|x| x.max_pool2d(2)),
+        SingleLayerKind::MeanPool => Box::new(|x| x.mean((2, 3))),
     })
 }

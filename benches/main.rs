@@ -1,6 +1,6 @@
 //! `cargo bench` measures the throughput of the kernels in annotations per second;
-//! `LABELMILL_GROWTH=1e6,1e7 cargo bench` prints the first table of `kernels.md`, and `LABELMILL_LAYERS=1 cargo bench` that
-//! of single layers in `networks.md`.
+//! `LABELMILL_GROWTH=1e6,1e7 cargo bench` prints the first table of `kernels.md`, and `LABELMILL_LAYERS=cpu cargo bench`
+//! (or `cuda:0`) that of single layers in `networks.md`.
 
 // A benchmark has to print its results.
 #![allow(clippy::expect_used, clippy::print_stdout)]
@@ -75,11 +75,11 @@ criterion_group! {
 fn main() {
     if let Ok(sizes) = std::env::var("LABELMILL_GROWTH") {
         growth::print(&sizes);
-    } else if std::env::var_os("LABELMILL_LAYERS").is_some() {
+    } else if let Ok(device) = std::env::var("LABELMILL_LAYERS") {
         #[cfg(feature = "neural")]
-        layers::print();
+        layers::print(&device);
         #[cfg(not(feature = "neural"))]
-        panic!("LABELMILL_LAYERS needs the feature `neural`");
+        panic!("LABELMILL_LAYERS={device} needs the feature `neural`");
     } else {
         kernels();
         Criterion::default().configure_from_args().final_summary();

@@ -3,7 +3,8 @@
 Needs the binary, a GPU with its driver, and the CUDA libraries that the binary is linked to; PyTorch, where it is
 installed, is measured on the same GPU. Without `--device cpu` a labelmill that was built without CUDA fails. A case
 that takes longer than `--case-seconds` is stopped, cases that are not over after `--seconds` are left out, and the
-report names both. Exits with 1 where a model's tables differ, or labelmill fails or does not finish.
+report names both. Exits with 1 where a model's tables differ or training does not change them, or labelmill fails or
+does not finish.
 """
 
 from __future__ import annotations
@@ -35,14 +36,18 @@ SECONDS, CASE_SECONDS = 570.0, 90.0
 AGREEMENT = """
 {train}.epochs = 1
 {train}.batch_size = 32
-{train}.optimiser = {{ {optimiser} }}
+{train}.optimiser = {{ {optimiser}, learning_rate = {rate} }}
 """
-SGD = 'rule = "sgd", learning_rate = 0.001'
+SGD = 'rule = "sgd"'
 """Plain SGD: Adam divides a gradient by its size, and so turns the rounding error of a zero gradient into a step."""
-ADAPTIVE = 'rule = "{rule}", learning_rate = 0.001, epsilon = 0.01'
+ADAPTIVE = 'rule = "{rule}", epsilon = 0.01'
 """Adam or AMSGrad, with an epsilon so large that a gradient of rounding errors remains a small step."""
-CLIPPED = 'rule = "sgd", learning_rate = 0.1, clip_norm = 0.05'
+CLIPPED = 'rule = "sgd", clip_norm = 0.05'
 """Most gradients are longer and are scaled to 0.05, whatever their length, so that a wrong norm shows."""
+UNTRAINED = 1e-12
+"""A learning rate at which an epoch leaves a network as it is."""
+LEAST_CHANGE = 0.01
+"""The least by which training has to change a prediction: networks that are not trained agree anyway."""
 BF16_TOLERANCE = 0.03
 """bfloat16 has eight bits of precision, so that a logit of 4 is rounded by up to 0.008: a bound by estimate."""
 TIMING = """
@@ -231,13 +236,14 @@ class AgreementCase:
     crowd: CrowdSpec
     settings: str
     optimiser: str = SGD
+    rate: float = 0.02
     network: str = "model"
     """The table of the network's settings."""
     precision: str = "f32"
 
-    def all_settings(self) -> str:
+    def all_settings(self, rate: float) -> str:
         train = f"{self.network}.train" if self.network == "model" else self.network
-        settings = AGREEMENT.format(train=train, optimiser=self.optimiser)
+        settings = AGREEMENT.format(train=train, optimiser=self.optimiser, rate=rate)
         return f'{self.settings}{settings}{train}.precision = "{self.precision}"\n'
 
     def tolerance(self, of_f32: float) -> float:
@@ -255,23 +261,23 @@ def comparisons(labelmill: Labelmill, mnist: Path | None, scale: float) -> list[
     layers = f'model.kind = "crowd_layer"\n{plain}'
     for rule in ("adam", "amsgrad"):
         optimiser = ADAPTIVE.format(rule=rule)
-        cases.append(AgreementCase(f"crowd_layer, {rule}", crowd, layers, optimiser))
-    cases.append(AgreementCase("crowd_layer, gradients clipped", crowd, layers, CLIPPED))
+        cases.append(AgreementCase(f"crowd_layer, {rule}", crowd, layers, optimiser, 0.001))
+    cases.append(AgreementCase("crowd_layer, gradients clipped", crowd, layers, CLIPPED, 0.1))
     bf16 = f"crowd_layer, bf16 (at most {BF16_TOLERANCE:g})"
     cases.append(AgreementCase(bf16, crowd, layers, precision="bf16"))
     # The device computes masks and moves images itself, with the random numbers that the processor uses.
     dropout = 'model.kind = "dl"\nmodel.backbone = { hidden = [32, 16], dropout = 0.5 }'
     cases.append(AgreementCase("dl, dropout masks computed on the device", crowd, dropout))
-    for backbone, shape, more in (
-        ("lenet", (1, 28, 28), ""), ("vgg16", (3, 32, 32), ""), ("resnet20", (3, 32, 32), ""),
-        ("resnet20", (3, 32, 32), ", pad_crop = 4, flip = true"),
+    for backbone, shape, rate, more in (
+        ("lenet", (1, 28, 28), 0.05, ""), ("vgg16", (3, 32, 32), 0.02, ""), ("resnet20", (3, 32, 32), 0.002, ""),
+        ("resnet20", (3, 32, 32), 0.002, ", pad_crop = 4, flip = true"),
     ):  # fmt: skip
         of_mnist = mnist if backbone == "lenet" else None
         classes = 10 if of_mnist else 3
         images = CrowdSpec(max(64, round(128 * scale)), shape, 9, classes, mnist=of_mnist)
         settings = f'model.kind = "dl"\nmodel.backbone = {{ kind = "{backbone}", input = {list(shape)}{more} }}'
         what = f"dl, {backbone}{', cropped and flipped on the device' if more else ''}{' on MNIST' if of_mnist else ''}"
-        cases.append(AgreementCase(what, images, settings))
+        cases.append(AgreementCase(what, images, settings, rate=rate))
     return cases
 
 
@@ -281,16 +287,22 @@ def agreement(
     """The lines of the table, and whether all agree."""
     lines, agree = [], True
     for case in comparisons(labelmill, mnist, scale):
+
+        def tables(on: str, rate: float, case: AgreementCase = case) -> list[list[dict]]:
+            run = labelmill.run(case.crowd, on, case.all_settings(rate), case.network)
+            return [labelmill.query(run, query) for query in TABLES.values()]
+
         try:
             with clock.limit(case.what):
-                jobs = partial(labelmill.run, case.crowd, settings=case.all_settings(), network=case.network)
-                runs = [jobs(device=on) for on in ("cpu", device)]
-                found = [difference(*(labelmill.query(run, query) for run in runs)) for query in TABLES.values()]
-            is_near = max(found) <= case.tolerance(tolerance)
-            cells, verdict = [f"{distance:.1e}" for distance in found], "yes" if is_near else "NO"
+                of_cpu, of_gpu = tables("cpu", case.rate), tables(device, case.rate)
+                untrained = tables("cpu", UNTRAINED)
+            found = [difference(*pair) for pair in zip(of_cpu, of_gpu, strict=True)]
+            change = difference(of_cpu[-1], untrained[-1])
+            is_near = max(found) <= case.tolerance(tolerance) and change >= LEAST_CHANGE
+            cells, verdict = [f"{distance:.1e}" for distance in (*found, change)], "yes" if is_near else "NO"
         except (Failed, LeftOut) as failure:
             print(failure, file=sys.stderr)
-            is_near, cells = False, [""] * len(TABLES)
+            is_near, cells = False, [""] * (len(TABLES) + 1)
             verdict = "FAILED" if isinstance(failure, Failed) else "left out"
         agree &= is_near
         lines.append(f"| {case.what} | {' | '.join(cells)} | {verdict} |")
@@ -447,6 +459,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for everything; default: {SECONDS:g}")
     parser.add_argument("--case-seconds", type=float, default=CASE_SECONDS, help=f"default: {CASE_SECONDS:g}")
     parser.add_argument("--no-torch", action="store_true", help="leave PyTorch out")
+    parts = ("agreement", "times", "bound")
+    parser.add_argument("--only", choices=parts, action="append", help="one part of the report; may be repeated")
     options = parser.parse_args()
     if not options.binary.is_file():
         parser.error(f"no labelmill at {options.binary}")
@@ -460,19 +474,24 @@ def main() -> int:
         peer = torch_in_f32() if torch else "no PyTorch"
         versions = heading(labelmill, peer, options.device, options.scale)
         print(f"# Networks on a GPU\n\n{versions}\n")
-        near, agree = agreement(labelmill, options.device, mnist, options.scale, options.tolerance, clock)
-        print("The largest difference of a probability from that of the processor, after one epoch; at most")
-        print(f"{options.tolerance:g} is wanted:\n")
-        print(f"| model | {' | '.join(TABLES)} | agrees |\n| --- |{' --- |' * (len(TABLES) + 1)}")
-        print("\n".join(near), end="\n\n", flush=True)
-        lines, complete = timings(labelmill, options.device, mnist, options.scale, torch, clock)
-        print(f"The median epoch of {EPOCHS - 1} after the first; of CoNAL, PyTorch computes the dense form:\n")
-        print("| network | batch | labelmill | PyTorch | ratio |\n| --- | --- | --- | --- | --- |")
-        print("\n".join(lines), end="\n\n", flush=True)
-        lines = around_the_bound(labelmill, options.device, options.scale, clock)
-        print("The time of a step; millions of multiply-adds are those of its forward pass:\n")
-        print("| network | batch | multiply-adds | processor | GPU | ratio |\n| --- | --- | --- | --- | --- | --- |")
-        print("\n".join(lines), end="\n\n")
+        only, agree, complete = options.only or parts, True, True
+        if "agreement" in only:
+            near, agree = agreement(labelmill, options.device, mnist, options.scale, options.tolerance, clock)
+            print("The largest difference of a probability from that of the processor, after one epoch; at most")
+            print(f"{options.tolerance:g} is wanted. The last number is the largest change of a prediction by training,")
+            print(f"at least {LEAST_CHANGE:g}:\n")
+            print(f"| model | {' | '.join(TABLES)} | change | agrees |\n| --- |{' --- |' * (len(TABLES) + 2)}")
+            print("\n".join(near), end="\n\n", flush=True)
+        if "times" in only:
+            lines, complete = timings(labelmill, options.device, mnist, options.scale, torch, clock)
+            print(f"The median epoch of {EPOCHS - 1} after the first; of CoNAL, PyTorch computes the dense form:\n")
+            print("| network | batch | labelmill | PyTorch | ratio |\n| --- | --- | --- | --- | --- |")
+            print("\n".join(lines), end="\n\n", flush=True)
+        if "bound" in only:
+            lines = around_the_bound(labelmill, options.device, options.scale, clock)
+            print("The time of a step; millions of multiply-adds are those of its forward pass:\n")
+            print("| network | batch | multiply-adds | processor | GPU | ratio |\n| --- | --- | --- | --- | --- | --- |")
+            print("\n".join(lines), end="\n\n")
     if clock.left_out:
         print(f"Left out: {'; '.join(clock.left_out)}.\n")
     print(f"This report took {clock.elapsed():.0f} s.")

@@ -72,11 +72,11 @@ pub use models::{
 };
 pub use net::backbone::{Architecture, BackboneSpec, Scaling};
 pub use net::heads::{Head, HeadInput, Heads, Outputs};
-#[cfg(feature = "testing")]
-pub use net::host_layer::{HostLayer, HostLayerKind};
 pub use net::layers::Activation;
 pub use net::parameters::Initialisation;
 pub use net::precision::Precision;
+#[cfg(feature = "testing")]
+pub use net::single_layer::{SingleLayer, SingleLayerKind};
 pub use network_spec::NetworkSpec;
 pub use param_table::{Owner, ParamTable};
 pub use predict::predict;

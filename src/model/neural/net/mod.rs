@@ -11,8 +11,6 @@ pub(crate) mod forward_pass;
 pub(crate) mod gpu;
 pub(crate) mod heads;
 pub(crate) mod host;
-#[cfg(feature = "testing")]
-pub(crate) mod host_layer;
 pub(crate) mod image_backbones;
 pub(crate) mod layers;
 pub(crate) mod max_pool;
@@ -24,6 +22,8 @@ pub(crate) mod precision;
 pub(crate) mod pytorch;
 pub(crate) mod residual;
 pub(crate) mod rows;
+#[cfg(feature = "testing")]
+pub(crate) mod single_layer;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

@@ -1,10 +1,11 @@
-//! The kernels for `bf16`, which the CPU has no loops for: only in a build for CUDA, and on a machine with a GPU.
+//! The kernels for `bf16`, which the CPU has no loops for, and large tensors: only in a build for CUDA, and on a machine
+//! with a GPU.
 
 #![cfg(feature = "cuda")]
 
 use candle_core::{DType, Device, Tensor, Var};
 
-use super::conv::convolution;
+use super::conv::{convolution, in_groups};
 use super::dense::affine;
 use super::dropout::dropout;
 use super::max_pool::max_pool;
@@ -70,5 +71,58 @@ fn layers_in_bf16_are_near_those_in_f32() {
     for dims in [[7, 33], [129, 65]] {
         let mask = Mask::draw(rng, dims[0] * dims[1], 0.3);
         is_near_f32("dropout", &[&dims], |x| dropout(&x[0], mask.clone()).unwrap());
+    }
+}
+
+/// Eight images of 64 channels and 86 x 86 pixels, repeated 128 times: the patches of 1 024 images have 4.4e9 values, more
+/// than 32 bits can number. Each image has the output and the gradient that it has among eight, and the weights have 128
+/// times their gradient. In groups of images, as networks are trained, and all at once, where the GPU has the memory.
+#[test]
+fn a_convolution_of_a_thousand_large_images_is_that_of_each() {
+    const COPIES: usize = 128;
+    const BYTES_AT_ONCE: u64 = 60 << 30;
+    let Device::Cuda(gpu) = device_of(Backend::Candle(DType::F32)) else { return };
+    let memory = gpu.cuda_stream().context().total_mem().unwrap() as u64;
+    let of_images = |images| ConvShape {
+        images,
+        in_channels: 64,
+        out_channels: 64,
+        kernel: 3,
+        padding: 1,
+        stride: 1,
+        height: 86,
+        width: 86,
+        out_height: 86,
+        out_width: 86,
+    };
+    let device = Device::Cuda(gpu);
+    let var = |x: &Tensor| Var::from_tensor(&x.to_device(&device).unwrap()).unwrap();
+    let few = var(&counted(&[8, 64, 86, 86], 7));
+    let (weight, bias) = (var(&counted(&[64, 64, 3, 3], 5)), var(&counted(&[64], 11)));
+    let slopes = counted(&[8, 64, 86, 86], 3).to_device(&device).unwrap();
+    let repeated = |x: &Tensor| Tensor::cat(&[x; COPIES], 0).unwrap();
+    let out = convolution(&few, &weight, &bias, of_images(8)).unwrap();
+    let wanted = gradients(&out, &slopes);
+    let near = |what: &str, got: &Tensor, want: &Tensor| {
+        let (got, want) = (on_host_again(got), on_host_again(want));
+        let allowed = 1e-4 * largest(&want, 1.0);
+        assert_near(what, &got, &want, |_| allowed);
+    };
+    for max_elements in [super::conv::MAX_PATCH_ELEMENTS, usize::MAX] {
+        if max_elements == usize::MAX && memory < BYTES_AT_ONCE {
+            continue;
+        }
+        let many = var(&repeated(&few));
+        let shape = of_images(8 * COPIES);
+        let of_many = in_groups(&many, &weight, &bias, shape, max_elements).unwrap();
+        let found = gradients(&of_many, &repeated(&slopes));
+        for copy in [0, 1, COPIES / 2, COPIES - 1] {
+            let part = |x: &Tensor| x.narrow(0, 8 * copy, 8).unwrap();
+            near("output", &part(&of_many), &out);
+            near("input", &part(found.get(&many).unwrap()), wanted.get(&few).unwrap());
+        }
+        let all = |gradient: &Tensor| (gradient * COPIES as f64).unwrap();
+        near("weight", found.get(&weight).unwrap(), &all(wanted.get(&weight).unwrap()));
+        near("bias", found.get(&bias).unwrap(), &all(wanted.get(&bias).unwrap()));
     }
 }

@@ -1,21 +1,22 @@
-//! The layers of networks on the host, one at a time, for the benchmark that compares them with those of candle-nn.
+//! The layers of networks, one at a time, for the benchmark that compares them with those of candle-nn.
 
 use candle_core::{Device, Tensor};
 
 use crate::error::Result;
+use crate::model::neural::device::DeviceChoice;
 use crate::model::neural::from_candle;
 use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::batch_norm::BatchNorm;
 use crate::model::neural::net::convolution::Convolution;
-use crate::model::neural::net::host::format::by_pixel;
 use crate::model::neural::net::layers::{Activation, Dense, Layer};
 use crate::model::neural::net::mode::Mode;
 use crate::model::neural::net::parameters::{Initialisation, Parameters};
+use crate::model::neural::net::precision::Precision;
 use crate::run::{Rng, Run};
 
 /// A kind of layer with its sizes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum HostLayerKind {
+pub enum SingleLayerKind {
     /// Fully connected: the numbers of inputs and outputs.
     Linear(usize, usize),
     /// A convolution by 3 x 3 kernels, with a padding of one pixel: the numbers of input and output channels.
@@ -32,54 +33,64 @@ pub enum HostLayerKind {
     MeanPool,
 }
 
-/// A layer on the host, in training.
-pub struct HostLayer {
+/// A layer in training.
+pub struct SingleLayer {
     layer: Layer,
+    backend: Backend,
+    device: Device,
     rng: Rng,
 }
 
-impl HostLayer {
-    /// Draws the layer's parameters.
+impl SingleLayer {
+    /// Draws the layer's parameters, on the device of this name: `cpu` or `cuda:0`.
     ///
     /// # Errors
-    /// When there is no memory for them.
-    pub fn new(kind: HostLayerKind) -> Result<Self> {
+    /// When the device cannot be used, or there is no memory for the parameters.
+    pub fn new(kind: SingleLayerKind, device: &str) -> Result<Self> {
         let run = Run::new(0);
-        let mut parameters = Parameters::new(&run, &Device::Cpu, Initialisation::Uniform);
+        let device = DeviceChoice::parse(device)?.open(&run, || Ok(0))?;
+        let mut parameters = Parameters::new(&run, &device, Initialisation::Uniform);
         let layer = match kind {
-            HostLayerKind::Linear(from, to) => {
+            SingleLayerKind::Linear(from, to) => {
                 Layer::Dense(Dense::new(&mut parameters, "layer", from, to)?)
             }
-            HostLayerKind::Convolution(from, to) => {
+            SingleLayerKind::Convolution(from, to) => {
                 let shape = [to, from, 3, 3];
                 let (weight, bias) = parameters.layer("layer", &shape, to, 9 * from, 9 * to)?;
                 Layer::Convolution(Convolution { weight, bias, padding: 1, stride: 1 })
             }
-            HostLayerKind::BatchNorm(n) => {
+            SingleLayerKind::BatchNorm(n) => {
                 Layer::BatchNorm(BatchNorm::new(&mut parameters, "layer", n, true)?)
             }
-            HostLayerKind::Relu => Layer::Activation(Activation::Relu),
-            HostLayerKind::Dropout(share) => Layer::Dropout(share),
-            HostLayerKind::MaxPool => Layer::MaxPool,
-            HostLayerKind::MeanPool => Layer::MeanPool,
+            SingleLayerKind::Relu => Layer::Activation(Activation::Relu),
+            SingleLayerKind::Dropout(share) => Layer::Dropout(share),
+            SingleLayerKind::MaxPool => Layer::MaxPool,
+            SingleLayerKind::MeanPool => Layer::MeanPool,
         };
-        Ok(Self { layer, rng: run.rng("dropout") })
+        let backend = Backend::new(&device, Precision::F32);
+        Ok(Self { layer, backend, device, rng: run.rng("dropout") })
     }
 
-    /// Rows, or images `[image, channel, row, column]`, in the axis order of the host's layers.
+    /// The layer's device.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Rows, or images `[image, channel, row, column]`, in the axis order of the layer.
     ///
     /// # Errors
     /// When there is no memory for them.
-    pub fn input(x: &Tensor) -> Result<Tensor> {
-        from_candle(by_pixel(x))
+    pub fn input(&self, x: &Tensor) -> Result<Tensor> {
+        from_candle(self.backend.images(x))
     }
 
-    /// The layer's output for an input in the axis order of the host.
+    /// The layer's output for an input in its axis order.
     ///
     /// # Errors
     /// When the input does not fit the layer.
     pub fn forward(&mut self, x: &Tensor) -> Result<Tensor> {
         let mut mode = Mode::Training(&mut self.rng);
-        self.layer.forward(x, &mut mode, Backend::Host)
+        self.layer.forward(x, &mut mode, self.backend)
     }
 }
