@@ -268,8 +268,10 @@ def comparisons(labelmill: Labelmill, mnist: Path | None, scale: float) -> list[
     # The device computes masks and moves images itself, with the random numbers that the processor uses.
     dropout = 'model.kind = "dl"\nmodel.backbone = { hidden = [32, 16], dropout = 0.5 }'
     cases.append(AgreementCase("dl, dropout masks computed on the device", crowd, dropout))
+    # Batch norms of 32 rows amplify rounding errors: at a rate of 0.02, inputs that differ by 1e-6 give VGG-16 predictions
+    # that differ by 0.05 on the processor alone.
     for backbone, shape, rate, more in (
-        ("lenet", (1, 28, 28), 0.05, ""), ("vgg16", (3, 32, 32), 0.02, ""), ("resnet20", (3, 32, 32), 0.002, ""),
+        ("lenet", (1, 28, 28), 0.05, ""), ("vgg16", (3, 32, 32), 0.005, ""), ("resnet20", (3, 32, 32), 0.002, ""),
         ("resnet20", (3, 32, 32), 0.002, ", pad_crop = 4, flip = true"),
     ):  # fmt: skip
         of_mnist = mnist if backbone == "lenet" else None
