@@ -5,9 +5,9 @@
 //!
 //! # Why
 //! A step on a GPU launches 40 kernels or more, copies the input and the gradients to the GPU, and waits for the outputs to
-//! be copied back, which takes 0.5 ms or more however small the batch is (`benches/gpu.md`). In this time a CPU finishes
-//! the whole step of a small network: beside an H100, 16 cores took 0.4 to 0.8 times as long for a step of 1
-//! million multiply-adds, and 2.3 to 3.5 times as long for one of 17 million. The bound is set above the break-even of one
+//! be copied back, which takes 0.45 ms or more however small the batch is (`benches/gpu.md`). In this time a CPU finishes
+//! the whole step of a small network: beside an H100 or H200, 16 cores took 0.4 to 0.8 times as long for a step of 1
+//! million multiply-adds, and 2.3 to 4.1 times as long for one of 17 million. The bound is set above the break-even of one
 //! step, because a GPU takes a second to start, and others are slower beside faster processors.
 //!
 //! # Precision
