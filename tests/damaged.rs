@@ -50,14 +50,24 @@ fn a_truncated_or_foreign_file_is_a_data_error_that_names_it() {
     }
 }
 
+/// The file between two whole ones, whether a job reads the folder or `sql` does.
 #[test]
-fn pages_that_do_not_decode_are_a_data_error_and_nothing_is_published() {
+fn pages_that_do_not_decode_are_a_data_error_that_names_the_file_and_nothing_is_published() {
     let job = Job::new();
-    let mut bytes = crowd(&job);
-    let pages = 4..bytes.len() / 2;
-    bytes[pages].fill(0xa5);
-    std::fs::write(job.path("in.parquet"), bytes).unwrap();
-    assert_says(&job.fails(IN, 3), &["source.annotations"]);
+    let whole = crowd(&job);
+    let mut damaged = whole.clone();
+    damaged[4..whole.len() / 2].fill(0xa5);
+    std::fs::create_dir(job.path("in")).unwrap();
+    for (name, bytes) in [("a", &whole), ("b", &damaged), ("c", &whole)] {
+        std::fs::write(job.path(&format!("in/{name}.parquet")), bytes).unwrap();
+    }
+    let file = job.path("in/b.parquet").display().to_string();
+    let parts = [file.as_str(), "damaged, cut short"];
+    assert_says(&job.fails(&IN.replace("in.parquet", "in/"), 3), &parts);
+    assert!(!job.path("out").exists());
+    let table = format!("t={}", job.path("in/").display());
+    let query = "select count(distinct label), min(instance_id) from t";
+    assert_says(&run_fails(&["sql", "--table", &table, "-c", query], 3), &parts);
 }
 
 #[test]

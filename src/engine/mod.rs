@@ -2,6 +2,7 @@
 
 mod bounded;
 mod memory;
+mod named_files;
 mod sizes;
 mod spill;
 mod statistics;
@@ -13,15 +14,20 @@ use datafusion::execution::cache::cache_manager::DEFAULT_METADATA_CACHE_LIMIT;
 use datafusion::execution::disk_manager::DiskManagerBuilder;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Problem, Result};
 use crate::spec::Problems;
+use named_files::NameFiles;
 use spill::SpillFolder;
+use statistics::DropParquetStatistics;
 
 pub(crate) use memory::{bytes_in_words, too_little_memory};
+pub(crate) use named_files::OWN_STORE;
 pub(crate) use spill::scratch_file;
 
 /// Resources of a run. None of them changes a byte of the result.
@@ -144,12 +150,22 @@ impl EngineSpec {
             .with_config(config)
             .with_runtime_env(Arc::new(runtime))
             .with_default_features()
-            .with_physical_optimizer_rules(statistics::rules())
+            .with_physical_optimizer_rules(optimizer_rules())
             .build();
         let ctx = SessionContext::new_with_state(state);
         bounded::register(&ctx, self.memory_bytes())?;
         Ok(ctx)
     }
+}
+
+/// DataFusion's rules, with [`DropParquetStatistics`] before any rule reads statistics, and again after filters were pushed
+/// down into scans, and [`NameFiles`] last.
+fn optimizer_rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
+    let mut rules = PhysicalOptimizer::new().rules;
+    rules.insert(0, Arc::new(DropParquetStatistics));
+    rules.push(Arc::new(DropParquetStatistics));
+    rules.push(Arc::new(NameFiles));
+    rules
 }
 
 /// The most bytes of file metadata that a session with this memory limit keeps.

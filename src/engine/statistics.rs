@@ -23,21 +23,11 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::{PhysicalExpr, conjunction, split_conjunction};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_plan::ExecutionPlan;
-
-/// DataFusion's rules, with [`DropParquetStatistics`] as the first and the last one: before any rule reads statistics, and
-/// after filters were pushed down into scans.
-pub(super) fn rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
-    let mut rules = PhysicalOptimizer::new().rules;
-    rules.insert(0, Arc::new(DropParquetStatistics));
-    rules.push(Arc::new(DropParquetStatistics));
-    rules
-}
 
 /// Removes column statistics and claimed orders from every scan of Parquet files.
 #[derive(Debug)]
-struct DropParquetStatistics;
+pub(super) struct DropParquetStatistics;
 
 impl PhysicalOptimizerRule for DropParquetStatistics {
     fn optimize(

@@ -137,9 +137,10 @@ fn query_error(root: &DataFusionError) -> Error {
             ParquetError::NYI(what) => Error::data(first_line(what)).help(NO_PARQUET_HELP),
             _ => Error::data(text).help(DAMAGED_HELP),
         },
-        DataFusionError::ArrowError(error, _) => {
-            value_error(error).unwrap_or_else(|| Error::data(text))
-        }
+        DataFusionError::ArrowError(error, _) => match error.as_ref() {
+            ArrowError::ParquetError(what) => Error::data(first_line(what)).help(DAMAGED_HELP),
+            error => value_error(error).unwrap_or_else(|| Error::data(text)),
+        },
         // A time that the finer unit of another file, or of a query, cannot hold.
         DataFusionError::Execution(text) if text.starts_with("Cannot cast ") => {
             not_cast(text).help(format!("write times with one unit in every file; {TRY_CAST}"))

@@ -14,6 +14,7 @@ pub use super::listing::Files;
 use super::pinned::PinnedStore;
 use super::text::{InferenceScope, TextTable};
 use super::typed;
+use crate::engine::OWN_STORE;
 use crate::error::{Error, Result};
 
 /// Registers files of one format as the table `name`. The table reads the listed files in their listed versions, and no
@@ -53,5 +54,6 @@ fn own_root(name: &str) -> Result<Url> {
         let _ = write!(host, "{byte:02x}");
         host
     });
-    Url::parse(&format!("source://t{host}/")).map_err(|e| Error::bug(format!("a table's URL: {e}")))
+    Url::parse(&format!("{OWN_STORE}://t{host}/"))
+        .map_err(|e| Error::bug(format!("a table's URL: {e}")))
 }
