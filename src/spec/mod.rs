@@ -7,6 +7,7 @@
 //! prints the same schema: what an editor underlines is what `check` refuses.
 
 mod nesting;
+mod schema;
 mod validate;
 
 use std::collections::BTreeMap;

@@ -14,18 +14,23 @@
 
 use serde_json::Value;
 
+use super::schema::{alternatives, constants, kind_of, places_of_key, resolve, types};
 use super::{LARGE_INTEGER, Problems, join};
 use crate::error::{Problem, did_you_mean, offenders};
 
 /// The largest amount: a larger one, such as a smoothing of 1e308, only overflows the sums that it is added to.
 const MAX_AMOUNT: f64 = 1e100;
 
+/// Beyond so many problems, unknown keys are no longer searched for in other sections: a file may have a million keys.
+const MAX_SEARCHES: usize = 20;
+
 /// Adds a problem for everything in `value` that `schema` does not allow.
 pub(super) fn validate(value: &Value, schema: &Value, place: &str, problems: &mut Problems) {
-    Validator { root: schema, place, problems }.value(value, schema, "");
+    Validator { document: value, root: schema, place, problems }.value(value, schema, "");
 }
 
 struct Validator<'a> {
+    document: &'a Value,
     root: &'a Value,
     place: &'a str,
     problems: &'a mut Problems,
@@ -182,7 +187,15 @@ impl Validator<'_> {
 
     fn unknown_key(&mut self, key: &str, known: &serde_json::Map<String, Value>, path: &str) {
         let help = did_you_mean(key, known.keys().map(String::as_str), || {
-            format!("known here: {}", known.keys().cloned().collect::<Vec<_>>().join(", "))
+            let is_searched = self.problems.0.len() < MAX_SEARCHES;
+            let places = is_searched.then(|| places_of_key(key, self.document, self.root));
+            let places = places.unwrap_or_default();
+            match places.first() {
+                Some(only) if places.len() == 1 => format!("did you mean `{only}`?"),
+                _ => {
+                    format!("known here: {}", known.keys().cloned().collect::<Vec<_>>().join(", "))
+                }
+            }
         });
         self.report(&join(path, key), Problem::new(format!("unknown key `{key}`")).help(help));
     }
@@ -207,38 +220,6 @@ impl Validator<'_> {
 /// The text of a date or time of TOML, which has no form of its own in JSON.
 fn date(value: &Value) -> Option<&str> {
     value.get("$__toml_private_datetime")?.as_str()
-}
-
-fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
-    let target = schema.get("$ref").and_then(Value::as_str).and_then(|r| r.strip_prefix('#'));
-    match target.and_then(|pointer| root.pointer(pointer)) {
-        Some(found) => resolve(root, found),
-        None => schema,
-    }
-}
-
-fn alternatives(schema: &Value) -> Option<Vec<&Value>> {
-    let list = schema.get("oneOf").or_else(|| schema.get("anyOf"))?.as_array()?;
-    Some(list.iter().collect())
-}
-
-/// The words that an alternative allows: its `const` or its `enum`.
-fn constants(schema: &Value) -> Vec<&str> {
-    let one = schema.get("const").and_then(Value::as_str);
-    let many = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
-    one.into_iter().chain(many.filter_map(Value::as_str)).collect()
-}
-
-fn kind_of(schema: &Value) -> Option<&str> {
-    schema.pointer("/properties/kind/const").and_then(Value::as_str)
-}
-
-fn types(schema: &Value) -> Vec<&str> {
-    match schema.get("type") {
-        Some(Value::String(one)) => vec![one],
-        Some(Value::Array(many)) => many.iter().filter_map(Value::as_str).collect(),
-        _ => Vec::new(),
-    }
 }
 
 fn type_fits(value: &Value, schema: &Value) -> bool {
@@ -279,6 +260,35 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// `n` is a key of one section; `m` of one for `gem`, and of two for another kind; `x` of none.
+    #[test]
+    fn a_key_of_one_other_section_is_proposed_there() {
+        let section =
+            |of: Value| json!({"type": "object", "properties": of, "additionalProperties": false});
+        let gem = section(json!({"kind": {"const": "gem"}, "train": section(json!({"m": {}}))}));
+        let tcl = json!({"kind": {"const": "tcl"}, "m": {}, "train": {"$ref": "#/$defs/train"}});
+        let mut schema = section(json!({
+            "engine": section(json!({"n": {}})),
+            "model": {"oneOf": [gem, section(tcl)]},
+        }));
+        schema["$defs"] = json!({"train": section(json!({"m": {}}))});
+        let help = |document: Value| {
+            let mut problems = Problems::default();
+            validate(&document, &schema, "p.toml", &mut problems);
+            let text = problems.into_result().unwrap_err().to_string();
+            text.rsplit("help: ").next().unwrap_or_default().to_owned()
+        };
+        assert_eq!(help(json!({"n": 3})), "did you mean `engine.n`?");
+        assert_eq!(
+            help(json!({"model": {"kind": "gem", "m": 3}})),
+            "did you mean `model.train.m`?"
+        );
+        for (key, kind) in [("m", "tcl"), ("x", "gem")] {
+            let document = json!({"model": {"kind": kind}, key: 3});
+            assert_eq!(help(document), "known here: engine, model");
+        }
+    }
 
     #[test]
     fn a_kind_that_is_no_text_is_shown_and_one_that_is_missing_is_named() {
