@@ -11,7 +11,7 @@ use labelmill::model::neural::{SingleLayer, SingleLayerKind};
 /// How often each layer is timed; the least time counts.
 const TIMES: usize = 15;
 
-/// Steps that are timed at once on a GPU, which starts to compute while the host launches the kernels of the next.
+/// Steps that are timed at once on a GPU, which computes one while the host launches the kernels of the next one.
 const STEPS_ON_GPU: usize = 20;
 
 /// Columns of a hidden layer.
@@ -54,7 +54,8 @@ pub fn print(device: &str) {
 
 /// The least seconds of a step of our layer and of candle-nn's, taken in turn.
 fn seconds(kind: SingleLayerKind, shape: &[usize], device: &str) -> Result<[f64; 2]> {
-    let mut layer = SingleLayer::new(kind, device).expect("the layer can be built");
+    let mut layer =
+        SingleLayer::new(kind, device).expect("LABELMILL_LAYERS names a device: cpu or cuda:0");
     let device = layer.device().clone();
     let x = Tensor::randn(0.0_f32, 1.0, shape, &device)?;
     let input = layer.input(&x).expect("there is memory for the input");

@@ -146,9 +146,9 @@ fn every_network_says_where_it_differs_from_its_paper() {
     assert_eq!(models.len(), MODELS.iter().filter(|model| trains_network(model)).count());
     for (path, text) in models {
         let lines = text.lines().map_while(|line| line.strip_prefix("//!"));
-        let docs = lines.collect::<Vec<_>>().concat();
+        let docs = lines.map(str::trim).collect::<Vec<_>>().join(" ");
         let differs = docs.split_once("Differs from").map_or("", |(_, differs)| differs);
-        let mut wanted = vec!["preset = \"paper\""];
+        let mut wanted = vec!["preset = \"paper\"", "etwork and training", "labelmill's defaults"];
         let is_exempt = ["DELAYS_ANNOTATORS: bool = false", "TRAINS_ON_TARGETS: bool = true"];
         if !is_exempt.iter().any(|constant| text.contains(constant)) {
             wanted.extend(["annotator_delay", "annotator_learning_rate", "0.1"]);

@@ -18,7 +18,7 @@ use rayon::prelude::*;
 use crate::frame::Annotations;
 use crate::model::confusion::{Cells, Confusion, common_counts};
 use crate::model::fitted::Report;
-use crate::model::numerics::MIN_PROBABILITY;
+use crate::model::numerics::{MIN_PROBABILITY, at_least};
 
 /// ln P(label given class) of each (annotator, label) pair of the held-out annotations, `[column, class]`, by the report of
 /// a fit to the training annotations.
@@ -33,7 +33,7 @@ pub(super) fn log_likelihoods(
         (annotator, held_out.labels_in(own[0]..own[1]))
     };
     let annotators = annotators.map(labels_of);
-    let log = |p: f64| p.max(MIN_PROBABILITY).ln();
+    let log = |p: f64| at_least(p, MIN_PROBABILITY).ln();
     if let Some(confusion) = &report.confusion {
         let crowd = CrowdMatrices::new(training, confusion);
         annotators.flat_map_iter(|(r, labels)| crowd.columns(r, labels)).map(log).collect()

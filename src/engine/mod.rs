@@ -27,7 +27,7 @@ use spill::SpillFolder;
 use statistics::DropParquetStatistics;
 
 pub(crate) use memory::{bytes_in_words, too_little_memory};
-pub(crate) use named_files::OWN_STORE;
+pub(crate) use named_files::own_root;
 pub(crate) use spill::scratch_file;
 
 /// Resources of a run. None of them changes a byte of the result.

@@ -26,13 +26,40 @@ use datafusion_datasource::morsel::{Morsel, MorselPlan, MorselPlanner, Morselize
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use object_store::ObjectStore;
+use object_store::path::Path;
 use url::Url;
 
 use crate::error::Error;
 use crate::store::shown;
 
-/// The scheme of the roots of stores that display themselves as the location of their objects.
-pub(crate) const OWN_STORE: &str = "source";
+/// The scheme of the roots of tables with a store of their own.
+const OWN_ROOT: &str = "source";
+
+/// The root of the store that serves only the files of the table `name`, which are in the store `place`.
+///
+/// # Errors
+/// When there is no such URL, which is a bug.
+pub(crate) fn own_root(name: &str, place: &Url) -> Result<Url, Error> {
+    let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let place = shown(place, &Path::default());
+    Url::parse(&format!("{OWN_ROOT}://t{}.{}/", hex(name), hex(&place)))
+        .map_err(|e| Error::bug(format!("a table's URL: {e}")))
+}
+
+/// The location of a file below this root, as a person would write it.
+fn named_file(root: &Url, file: &Path) -> String {
+    let place = root.host_str().filter(|_| root.scheme() == OWN_ROOT);
+    let place = place.and_then(|host| text_of_hex(host.split_once('.')?.1));
+    place.map_or_else(|| shown(root, file), |place| format!("{place}{file}"))
+}
+
+fn text_of_hex(hex: &str) -> Option<String> {
+    let bytes = hex.as_bytes().chunks(2).map(|digits| {
+        let digits = std::str::from_utf8(digits).ok()?;
+        u8::from_str_radix(digits, 16).ok()
+    });
+    String::from_utf8(bytes.collect::<Option<_>>()?).ok()
+}
 
 /// Wraps the sources of all scans. No rule may follow it, since rules ask for the type of a source.
 #[derive(Debug)]
@@ -68,7 +95,7 @@ impl PhysicalOptimizerRule for NameFiles {
     }
 }
 
-/// A source whose errors name the file.
+/// A source whose errors name the file. What only rules ask for keeps its default, since no rule follows.
 struct NamedSource(Arc<dyn FileSource>);
 
 impl FileSource for NamedSource {
@@ -88,9 +115,9 @@ impl FileSource for NamedSource {
         partition: usize,
     ) -> Result<Box<dyn Morselizer>> {
         let root: &Url = scan.object_store_url.as_ref();
-        let (root, own) = (root.clone(), (root.scheme() == OWN_STORE).then(|| store.to_string()));
+        let root = root.clone();
         let inner = self.0.create_morselizer(store, scan, partition)?;
-        Ok(Box::new(NamedMorselizer { inner, root, own }))
+        Ok(Box::new(NamedMorselizer { inner, root }))
     }
 
     fn table_schema(&self) -> &TableSchema {
@@ -138,17 +165,11 @@ struct NamedMorselizer {
     inner: Box<dyn Morselizer>,
     /// The root of the store.
     root: Url,
-    /// The location of the objects of a store of [`OWN_STORE`].
-    own: Option<String>,
 }
 
 impl Morselizer for NamedMorselizer {
     fn plan_file(&self, file: PartitionedFile) -> Result<Box<dyn MorselPlanner>> {
-        let location = &file.object_meta.location;
-        let name = match &self.own {
-            Some(own) => format!("{own}{location}"),
-            None => shown(&self.root, location),
-        };
+        let name = named_file(&self.root, &file.object_meta.location);
         PartOfFile::new(self.inner.plan_file(file), &Arc::from(name))
     }
 }
@@ -205,4 +226,24 @@ fn named(error: DataFusionError, name: &str) -> DataFusionError {
         return error;
     }
     DataFusionError::External(Box::new(Error::from(error).or_at(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_a_table_with_its_own_store_is_named_where_it_really_is() {
+        let file = Path::from("labels/a.parquet");
+        for (place, wanted) in [
+            ("file:///in/", "/labels/a.parquet"),
+            ("s3://crowd/labels/", "s3://crowd/labels/a.parquet"),
+        ] {
+            let place = Url::parse(place).unwrap();
+            let root = own_root("source.annotations", &place).unwrap();
+            assert_eq!(named_file(&root, &file), wanted);
+            assert_eq!(named_file(&place, &file), wanted);
+            assert_ne!(root, own_root("source.gold", &place).unwrap());
+        }
+    }
 }

@@ -51,6 +51,12 @@ pub fn at_least(x: f64, floor: f64) -> f64 {
     if x < floor { floor } else { x }
 }
 
+/// The larger of two numbers; NaN where one is NaN, where `f64::max` would return the other.
+#[must_use]
+pub fn larger(a: f64, b: f64) -> f64 {
+    if a > b || a.is_nan() { a } else { b }
+}
+
 /// Divides by the sum, applies `change`, and divides by the sum again; uniform where the sum is zero. NaN stays NaN.
 pub fn normalise(values: &mut [f64], change: impl Fn(f64) -> f64) {
     let sum: f64 = values.iter().sum();
@@ -78,6 +84,12 @@ mod tests {
         near(normalised([2.0, 8.0, 0.0]), [0.2 / 1.1, 0.8 / 1.1, 0.1 / 1.1]);
         near(normalised([0.0; 3]), [1.0 / 3.0; 3]);
         assert!(normalised([1.0, f64::NAN, 1.0]).iter().all(|v| v.is_nan()));
+    }
+
+    #[test]
+    fn the_larger_of_two_numbers_is_nan_where_one_is() {
+        assert_eq!((larger(1.0, 2.0), larger(2.0, 1.0)), (2.0, 2.0));
+        assert!(larger(1.0, f64::NAN).is_nan() && larger(f64::NAN, 1.0).is_nan());
     }
 
     /// ln 4 = ln(1 + 3); a number without a part in the sum changes nothing.

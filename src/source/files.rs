@@ -1,12 +1,10 @@
 //! Turns listed objects into a DataFusion table that reads exactly those objects, lazily.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use datafusion::catalog::TableProvider;
 use datafusion::prelude::SessionContext;
 use object_store::ObjectStore;
-use url::Url;
 
 pub use super::format::{Format, UNTYPED};
 use super::known_columns::KnownColumns;
@@ -14,8 +12,8 @@ pub use super::listing::Files;
 use super::pinned::PinnedStore;
 use super::text::{InferenceScope, TextTable};
 use super::typed;
-use crate::engine::OWN_STORE;
-use crate::error::{Error, Result};
+use crate::engine::own_root;
+use crate::error::Result;
 
 /// Registers files of one format as the table `name`. The table reads the listed files in their listed versions, and no
 /// others.
@@ -40,20 +38,10 @@ pub(super) async fn register(
     let table: Arc<dyn TableProvider> = if format.is_text() {
         Arc::new(TextTable::open(store, &place.url, objects, *format, columns, look).await?)
     } else {
-        let url = own_root(name)?;
+        let url = own_root(name, &place.url)?;
         ctx.register_object_store(&url, Arc::clone(&store));
         typed::table(ctx, (&url, &store), &place.url, (objects, *format), columns).await?
     };
     ctx.register_table(name, table)?;
     Ok(())
-}
-
-/// The root URL of a table's own store, which serves the objects of that table only.
-fn own_root(name: &str) -> Result<Url> {
-    let host = name.bytes().fold(String::new(), |mut host, byte| {
-        let _ = write!(host, "{byte:02x}");
-        host
-    });
-    Url::parse(&format!("{OWN_STORE}://t{host}/"))
-        .map_err(|e| Error::bug(format!("a table's URL: {e}")))
 }

@@ -94,10 +94,9 @@ impl PinnedStore {
     }
 }
 
-/// The location of the objects, such as `s3://bucket/`, as [`OWN_STORE`](crate::engine::OWN_STORE) wants it.
 impl fmt::Display for PinnedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&shown(&self.url, &Path::default()))
+        write!(f, "{} listed objects of {}", self.objects.len(), self.inner)
     }
 }
 

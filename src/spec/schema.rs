@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::join;
 
-/// The deepest section that is searched for a key: deeper ones repeat those above them.
-const MAX_DEPTH: usize = 6;
+/// The deepest schema that is searched for a key, of sections and of the alternatives of each.
+const MAX_DEPTH: usize = 12;
 
 /// The schema that a schema refers to, or itself.
 pub(super) fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
@@ -68,7 +68,7 @@ impl Search<'_> {
         for option in alternatives(schema).unwrap_or_default() {
             let of_option = kind_of(resolve(self.root, option));
             if kind.is_none() || of_option.is_none() || of_option == kind {
-                self.section(value, option, path, depth);
+                self.section(value, option, path, depth + 1);
             }
         }
         let properties = schema.get("properties").and_then(Value::as_object);

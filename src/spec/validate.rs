@@ -22,7 +22,7 @@ use crate::error::{Problem, did_you_mean, offenders};
 const MAX_AMOUNT: f64 = 1e100;
 
 /// Beyond so many problems, unknown keys are no longer searched for in other sections: a file may have a million keys.
-const MAX_SEARCHES: usize = 20;
+const MAX_PROBLEMS_WITH_SEARCH: usize = 20;
 
 /// Adds a problem for everything in `value` that `schema` does not allow.
 pub(super) fn validate(value: &Value, schema: &Value, place: &str, problems: &mut Problems) {
@@ -187,7 +187,7 @@ impl Validator<'_> {
 
     fn unknown_key(&mut self, key: &str, known: &serde_json::Map<String, Value>, path: &str) {
         let help = did_you_mean(key, known.keys().map(String::as_str), || {
-            let is_searched = self.problems.0.len() < MAX_SEARCHES;
+            let is_searched = self.problems.0.len() < MAX_PROBLEMS_WITH_SEARCH;
             let places = is_searched.then(|| places_of_key(key, self.document, self.root));
             let places = places.unwrap_or_default();
             match places.first() {

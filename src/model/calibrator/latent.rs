@@ -12,6 +12,7 @@ use rayon::prelude::*;
 use super::points::TargetKind;
 use super::{Calibrator, Method, Points, bias_corrected, temperature};
 use crate::error::Result;
+use crate::model::numerics::larger;
 use crate::run::Cancel;
 
 /// The largest number of rounds that estimate the targets from the map, and then the map from the targets.
@@ -110,14 +111,14 @@ fn e_step(map: &Calibrator, share: f64, likelihoods: &[f64], points: &mut Points
             row.iter_mut().for_each(|p| *p /= sum);
         }
         let changes = row.iter().zip(&*target).map(|(new, old)| (new.sqrt() - old.sqrt()).abs());
-        let moved = changes.fold(0.0, f64::max);
+        let moved = changes.fold(0.0, larger);
         target.copy_from_slice(row);
         moved
     };
     let rows = points.probabilities.par_chunks_exact(n).zip(likelihoods.par_chunks_exact(n));
     rows.zip(points.targets.par_chunks_exact_mut(n))
         .map_init(Vec::new, |row, ((p, likelihood), target)| of_row(row, (p, likelihood, target)))
-        .reduce(|| 0.0, f64::max)
+        .reduce(|| 0.0, larger)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::points::{Points, remembering, rounded};
 use crate::error::Result;
 use crate::frame::ITEMS_PER_BLOCK;
-use crate::model::numerics::logsumexp;
+use crate::model::numerics::{at_least, logsumexp};
 use crate::model::posterior::{TIE, least_tied};
 use crate::run::Cancel;
 
@@ -34,7 +34,7 @@ const FLAT: f64 = 1e-12;
 const GRID_STEP: f64 = 0.25;
 
 pub(super) fn log(p: f64) -> f64 {
-    p.max(MIN_LOGIT_PROBABILITY).ln()
+    at_least(p, MIN_LOGIT_PROBABILITY).ln()
 }
 
 /// The temperature with the least log-loss. The log-loss is convex in b = 1 / temperature, with the slope

@@ -14,7 +14,8 @@
 //! Differs from the authors' code in the divisor of the loss: the number of annotations, where the code divides by
 //! instances times annotators (`train.reduction = "mean_dense"`); in that the layers are frozen in the first fifth of
 //! the epochs (`annotator_delay`), and in their learning rate of 0.1 where the code has one rate for all
-//! (`annotator_learning_rate`). `preset = "paper"` has the settings of the code.
+//! (`annotator_learning_rate`); and in network and training, which are labelmill's defaults. `preset = "paper"` has the
+//! settings of the code for LabelMe.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -10,8 +10,9 @@
 //! A training step computes only the heads of the annotators in its batch; a prediction computes all heads. The model
 //! has no P(label given class): the posterior of an instance is the prediction, whatever its own annotations are.
 //!
-//! Differs from the paper in network (the paper's is pretrained on images) and training, which are labelmill's
-//! defaults. `preset = "paper"` has the settings of the unofficial public code.
+//! Differs from the paper in network and training, which are labelmill's defaults: the paper's network is pretrained on
+//! images. `preset = "paper"` has the epochs, batches and rate of the unofficial public code; its network, which stands for
+//! a pretrained one, is the one that other papers have for LabelMe.
 
 use std::ops::Range;
 
@@ -187,7 +188,7 @@ impl CrowdNet for DoctorNet {
     const SOURCE: &'static str = "Guan et al. 2018, arXiv:1703.08774";
     const CONDITIONS_ON_ANNOTATIONS: bool = false;
 
-    /// The settings of the public code.
+    /// The epochs, batches and rate of the public code, whose network is pretrained on images.
     fn paper() -> (NetworkSpec, Self) {
         (paper::network(10, Some(32), 1e-3), Self::default())
     }

@@ -13,8 +13,9 @@
 //! Differs from the original in Q's parameters (softplus rows, as in `trace_regularised`), in the regulariser, which
 //! was weight decay on Q, and in Q's learning rate of 0.1 (`train.optimiser.annotator_learning_rate`), where the
 //! original uses the classifier's. As in the original, Q stays at the identity at first: for a fifth of the epochs,
-//! unless `identity_epochs` or `annotator_delay` gives another number. `preset = "paper"` has the settings of Tanno et
-//! al.'s baseline.
+//! unless `identity_epochs` or `annotator_delay` gives another number. Network and training are labelmill's defaults.
+//! `preset = "paper"` has the lambda of Tanno et al.'s baseline and one rate for Q and classifier; epochs, rate and network
+//! are those that other papers have for LabelMe, since this one gives none, and Q's epochs at the identity are a fifth.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -119,7 +120,8 @@ impl CrowdNet for SingleConfusion {
     const SUMMARY: &'static str = "a classifier and one confusion matrix shared by all annotators";
     const SOURCE: &'static str = "Sukhbaatar et al. 2015, arXiv:1406.2080; Tanno et al. 2019";
 
-    /// The baseline of Tanno et al. 2019, after epochs with the identity as in Sukhbaatar et al. 2015.
+    /// The baseline of Tanno et al. 2019, after epochs with the identity as in Sukhbaatar et al. 2015, who give no number of
+    /// them.
     fn paper() -> (NetworkSpec, Self) {
         let model = Self { identity_epochs: Some(6), ..Self::default() };
         (paper::network(30, None, 1e-3), model)

@@ -20,8 +20,10 @@
 //! the annotator's share of annotations in the batch. Over an epoch the sum is the same, and the cost does not grow with
 //! the number of annotators. The likelihood is computed in the log domain, where the code clamps it at 1e-10 and then has
 //! no gradient. The matrices are frozen in the first fifth of the epochs (`train.optimiser.annotator_delay`) and then
-//! learn at the rate 0.1 (`annotator_learning_rate`), where the code trains everything together at one rate.
-//! `preset = "paper"` has the settings of the code.
+//! learn at the rate 0.1 (`annotator_learning_rate`), where the code trains everything together at one rate. Network and
+//! training are labelmill's defaults. `preset = "paper"` trains everything at one rate from the first step on, with the
+//! paper's lambda; the paper gives neither epochs nor rate, and its network is for images: those of the preset are the ones
+//! that other papers have for LabelMe.
 
 use std::ops::Range;
 

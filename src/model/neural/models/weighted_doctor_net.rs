@@ -16,7 +16,8 @@
 //! head's probabilities of the labels of x are computed once, if an eighth of the run's memory holds them.
 //!
 //! Differs from the unofficial public code, which weights without a softmax and learns from the majority vote; and in
-//! network and training, which are labelmill's defaults. `preset = "paper"` has the settings of that code.
+//! network and training, which are labelmill's defaults. `preset = "paper"` has the epochs, batches and rates of that
+//! code, and the network of `doctor_net`'s preset.
 
 use std::ops::Range;
 
@@ -184,7 +185,7 @@ impl CrowdNet for WeightedDoctorNet {
     const CONDITIONS_ON_ANNOTATIONS: bool = false;
     const NEEDS_WHOLE_INSTANCES: bool = true;
 
-    /// The settings of the public code.
+    /// The epochs, batches and rates of the public code, whose network is pretrained on images.
     fn paper() -> (NetworkSpec, Self) {
         (paper::network(10, Some(32), 1e-3), Self::default())
     }

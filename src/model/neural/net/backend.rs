@@ -15,9 +15,9 @@ use crate::model::neural::net::precision::Precision;
 pub enum Backend {
     /// The operations of `host/`, for images with the axes `[row, column, image, channel]`.
     Host,
-    /// The operations of `gpu/` and of candle, with matrix products and convolutions in this data type, for images with
-    /// the axes `[image, channel, row, column]`.
-    Candle(DType),
+    /// The operations of `gpu/`, and candle's where it has none, with matrix products and convolutions in this data type,
+    /// for images with the axes `[image, channel, row, column]`.
+    Device(DType),
 }
 
 impl Backend {
@@ -25,8 +25,8 @@ impl Backend {
     pub(crate) fn new(device: &Device, precision: Precision) -> Self {
         match precision {
             _ if device.is_cpu() => Self::Host,
-            Precision::Bf16 if device.is_cuda() => Self::Candle(DType::BF16),
-            _ => Self::Candle(DType::F32),
+            Precision::Bf16 if device.is_cuda() => Self::Device(DType::BF16),
+            _ => Self::Device(DType::F32),
         }
     }
 

@@ -74,7 +74,7 @@ impl BatchNorm {
     ) -> candle_core::Result<Tensor> {
         match backend {
             Backend::Host => self.on_host(x, mode, relu),
-            Backend::Candle(_) => self.on_gpu(x, mode, relu),
+            Backend::Device(_) => self.on_gpu(x, mode, relu),
         }
     }
 
@@ -273,7 +273,7 @@ mod tests {
                     let norm = uneven(dims[1], backend);
                     BatchNorm { scale_and_shift: norm.scale_and_shift.filter(|_| affine), ..norm }
                 };
-                let candle = Backend::Candle(DType::F32);
+                let candle = Backend::Device(DType::F32);
                 let (gpu, host) = (norm(candle), norm(Backend::Host));
                 let var = Var::from_tensor(&x).unwrap();
                 let wanted = forward(&gpu, &var, training, candle, relu);

@@ -32,7 +32,7 @@ impl Convolution {
                 let shape = self.shape(images, in_channels, height, width)?;
                 x.contiguous()?.apply_op3(&weight, &bias, shape)
             }
-            Backend::Candle(precision) => {
+            Backend::Device(precision) => {
                 let (images, in_channels, height, width) = x.dims4()?;
                 let shape = self.shape(images, in_channels, height, width)?;
                 let [x, weight, bias] =
@@ -166,7 +166,7 @@ mod tests {
         by_image(&convolution.forward(&by_pixel(x)?, &mode, Backend::Host)?)
     }
 
-    const GPU: Backend = Backend::Candle(DType::F32);
+    const GPU: Backend = Backend::Device(DType::F32);
 
     fn copied_to_gpu(of: &Convolution) -> Convolution {
         let [weight, bias] = [&of.weight, &of.bias].map(|tensor| on_device_of(GPU, tensor));

@@ -124,7 +124,7 @@ impl Layer {
                     let mask = Mask::draw(rng, x.elem_count(), *share);
                     match backend {
                         Backend::Host => host::pointwise::dropout(x, &mask),
-                        Backend::Candle(_) => gpu::dropout::dropout(x, mask),
+                        Backend::Device(_) => gpu::dropout::dropout(x, mask),
                     }
                 }
                 _ => return Ok(x.clone()),
@@ -133,7 +133,7 @@ impl Layer {
             Self::MeanPool => mean_pool(x, backend),
             Self::Flatten => match backend {
                 Backend::Host => by_image(x).and_then(|x| x.flatten_from(1)),
-                Backend::Candle(_) => x.flatten_from(1),
+                Backend::Device(_) => x.flatten_from(1),
             },
         })
     }
@@ -225,7 +225,7 @@ impl Dense {
         let (weight, bias) = (mode.parameter(&self.weight), mode.parameter(&self.bias));
         from_candle(match backend {
             Backend::Host => affine(x, &weight, &bias),
-            Backend::Candle(precision) => (|| {
+            Backend::Device(precision) => (|| {
                 let [weight, bias] = [weight, bias].map(|tensor| tensor.to_dtype(precision));
                 gpu::dense::affine(&x.to_dtype(precision)?, &weight?, &bias?)
             })(),
@@ -244,7 +244,8 @@ mod tests {
     };
     use crate::run::Run;
 
-    /// The same stream gives the same output and the same gradient on both backends, bit for bit, in a second call too.
+    /// The same stream gives the same output and the same gradient on both backends, bit for bit, in a second call too: of
+    /// values that are kept, times 1 / (1 - share), and zero of the others.
     #[test]
     fn dropout_has_the_same_masks_on_every_device() {
         let values = (0..63).map(|n| n as f32 * 0.25 - 4.0).collect::<Vec<_>>();
@@ -261,8 +262,16 @@ mod tests {
             })
         };
         let host = calls(Backend::Host);
-        assert_eq!(calls(Backend::Candle(DType::F32)), host);
-        assert!(host[0].1.contains(&0.0) && host[0] != host[1]);
+        assert_eq!(calls(Backend::Device(DType::F32)), host);
+        for ((out, gradient), share) in host.iter().zip([0.3, 0.7]) {
+            let scale = 1.0 / (1.0 - share);
+            let is_masked =
+                |(got, whole): (&f32, f32)| *got == 0.0 || (got / whole - scale).abs() < 1e-5;
+            assert!(out.iter().zip(numbers(&x)).all(is_masked), "{out:?}");
+            assert!(gradient.iter().zip(numbers(&slopes)).all(is_masked), "{gradient:?}");
+            assert!(gradient.contains(&0.0) && gradient.iter().any(|d| *d > 0.0));
+        }
+        assert_ne!(host[0], host[1]);
     }
 
     /// NaN is kept, minus infinity is not, and the gradient is that of positive values, with a batch norm, too.
@@ -270,7 +279,7 @@ mod tests {
     fn relu_keeps_nan_on_every_device() {
         let values = [-2.0_f32, 3.0, f32::NAN, 0.0, f32::NEG_INFINITY, f32::INFINITY];
         let x = Var::from_slice(&values, (3, 2), &Device::Cpu).unwrap();
-        for backend in [Backend::Host, Backend::Candle(DType::F32)] {
+        for backend in [Backend::Host, Backend::Device(DType::F32)] {
             let layer = Layer::Activation(Activation::Relu);
             // A view with swapped axes: [-2, NaN, -inf], [3, 0, inf].
             let swapped = on_device_of(backend, &x).t().unwrap();
@@ -306,7 +315,7 @@ mod tests {
         ];
         let layers = [Layer::Activation(Activation::Relu), Layer::MaxPool];
         let bits = |x: &Tensor| numbers(x).into_iter().map(f32::to_bits).collect::<Vec<_>>();
-        for backend in [Backend::Host, Backend::Candle(DType::F32)] {
+        for backend in [Backend::Host, Backend::Device(DType::F32)] {
             let x = Tensor::new(&values, &Device::Cpu).unwrap().reshape((4, 1, 2, 2)).unwrap();
             let x = on_device_of(backend, &backend.images(&x).unwrap());
             let x = Var::from_tensor(&x).unwrap();

@@ -9,7 +9,7 @@ use crate::model::neural::net::{gpu, host};
 pub(crate) fn max_pool(x: &Tensor, backend: Backend) -> Result<Tensor> {
     match backend {
         Backend::Host => host::max_pool::max_pool(x),
-        Backend::Candle(_) => gpu::max_pool::max_pool(x),
+        Backend::Device(_) => gpu::max_pool::max_pool(x),
     }
 }
 
@@ -26,7 +26,7 @@ mod tests {
     }
 
     fn on_gpu(x: &Tensor) -> Tensor {
-        let gpu = Backend::Candle(DType::F32);
+        let gpu = Backend::Device(DType::F32);
         on_host_again(&max_pool(&on_device_of(gpu, x), gpu).unwrap())
     }
 

@@ -10,7 +10,7 @@ use crate::model::neural::net::host::{contiguous, read};
 pub(crate) fn mean_pool(x: &Tensor, backend: Backend) -> Result<Tensor> {
     match backend {
         Backend::Host => x.contiguous()?.apply_op1(MeanPool),
-        Backend::Candle(_) => x.mean((2, 3)),
+        Backend::Device(_) => x.mean((2, 3)),
     }
 }
 
@@ -56,7 +56,7 @@ mod tests {
         let x = Var::from_vec(values, (2, 2, 1, 3), &Device::Cpu).unwrap();
         let slopes = Tensor::new(&[[3.0_f32, 6.0], [9.0, -3.0]], &Device::Cpu).unwrap();
         let host = mean_pool(&by_pixel(&x).unwrap(), Backend::Host).unwrap();
-        let candle = Backend::Candle(DType::F32);
+        let candle = Backend::Device(DType::F32);
         let on_gpu = on_host_again(&mean_pool(&on_device_of(candle, &x), candle).unwrap());
         for out in [host, on_gpu] {
             assert_eq!((out.dims(), numbers(&out)), (&[2, 2][..], vec![3.0, 1.0, -1.0, 3.0]));

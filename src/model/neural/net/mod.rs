@@ -168,7 +168,7 @@ impl Network {
     /// Uses the operations of a GPU from now on, on whatever device.
     #[cfg(test)]
     pub(crate) fn use_gpu_operations(&mut self) {
-        self.backend = Backend::Candle(candle_core::DType::F32);
+        self.backend = Backend::Device(candle_core::DType::F32);
     }
 
     /// Computes the network's outputs for scaled features, `[row, ...]`.

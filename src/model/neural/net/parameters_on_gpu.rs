@@ -112,7 +112,7 @@ mod tests {
 
     /// Two layers and a running statistic, on the host and as on a GPU.
     fn both() -> [Parameters; 2] {
-        [Backend::Host, Backend::Candle(DType::F32)].map(|backend| {
+        [Backend::Host, Backend::Device(DType::F32)].map(|backend| {
             let device = device_of(backend);
             let mut all = Parameters::new(&Run::new(1), &device, Initialisation::Uniform);
             all.layer("a", &[3, 4], 4, 3, 4).unwrap();

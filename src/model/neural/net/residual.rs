@@ -106,7 +106,7 @@ mod tests {
         assert_near(what, got, want, |_| allowed);
     }
 
-    const GPU: Backend = Backend::Candle(DType::F32);
+    const GPU: Backend = Backend::Device(DType::F32);
 
     fn resnet(backend: Backend) -> (Vec<Layer>, Parameters) {
         let device = device_of(backend);

@@ -10,7 +10,7 @@ use crate::model::neural::net::testing::device_of;
 
 const STEP: f32 = 1e-2;
 
-const BACKENDS: [Backend; 2] = [Backend::Host, Backend::Candle(DType::F32)];
+const BACKENDS: [Backend; 2] = [Backend::Host, Backend::Device(DType::F32)];
 
 fn network(backend: Backend) -> Network {
     let spec = BackboneSpec {

@@ -14,6 +14,7 @@ mod learners;
 mod linear;
 mod phases;
 mod posteriors;
+mod presets;
 mod resumed;
 mod schedules;
 mod settings;

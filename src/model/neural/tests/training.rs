@@ -203,57 +203,6 @@ fn the_norm_of_network_and_annotators_together_is_clipped() {
     assert!((norm - 0.01).abs() < 1e-4, "{norm}");
 }
 
-/// Epochs, batch size and learning rate of the authors' code for LabelMe, or of a paper that compares the model on
-/// LabelMe; the divisor, where it is not the model's default; and the model's own settings.
-#[test]
-fn every_preset_has_the_numbers_of_its_paper() {
-    let votes = json!({"kind": "majority_vote"});
-    let tcl = json!({
-        "rounds": 29, "first_epochs": 2, "round_epochs": 1, "initialise": "votes", "retrain": "union",
-        "trusted_epochs": 10,
-    });
-    let single_confusion = json!({"labels": "majority", "lambda": 0.01, "identity_epochs": 6});
-    let weighted_doctor_net = json!({
-        "weights_by": "annotator", "bottleneck": null, "weight_epochs": 10, "weight_learning_rate": 0.03,
-    });
-    let max_mig = json!({"divergence": "kl", "prior": "uniform", "u": 5e-5, "start_floor": 0.01});
-    let conal = json!({
-        "mixture": "logit_mix", "embedding": 20, "auxiliary": 128, "normalise_instances": true,
-        "instance_embeddings": false, "initial_strength": 2.0, "lambda": 1e-5,
-    });
-    let known = [
-        ("dl", 30, Some(128), 1e-4, json!(null), json!({"aggregator": votes, "targets": "auto"})),
-        ("agg_net", 20, Some(64), 1e-4, json!(null), json!({})),
-        ("tcl", 30, Some(128), 1e-4, json!(null), tcl),
-        ("soft_bootstrap", 30, Some(128), 1e-4, json!(null), json!({"hard": false, "beta": null})),
-        ("single_confusion", 30, None, 1e-3, json!(null), single_confusion),
-        ("doctor_net", 10, Some(32), 1e-3, json!(null), json!({"weight_by_annotations": false})),
-        ("weighted_doctor_net", 10, Some(32), 1e-3, json!(null), weighted_doctor_net),
-        ("crowd_layer", 50, Some(64), 1e-3, json!("mean_dense"), json!({"form": "mw"})),
-        ("trace_regularised", 30, None, 1e-3, json!(null), json!({"lambda": 0.01})),
-        ("max_mig", 20, Some(64), 1e-4, json!(null), max_mig),
-        ("conal", 100, Some(1024), 1e-2, json!(null), conal),
-    ];
-    for kind in KINDS {
-        let (_, epochs, rows, rate, reduction, own) =
-            known.iter().find(|k| k.0 == kind.kind).unwrap();
-        let mut paper = kind.load(json!({"preset": "paper"})).unwrap().parameters;
-        let train: TrainSpec = serde_json::from_value(paper["train"].clone()).unwrap();
-        assert_eq!((train.epochs, train.batch_size), (*epochs, *rows), "{}", kind.kind);
-        assert_eq!(train.optimiser.learning_rate, *rate, "{}", kind.kind);
-        assert_eq!(paper["train"]["reduction"], *reduction, "{}", kind.kind);
-        assert_eq!((train.average, train.select), (0.0, Select::Last), "{}", kind.kind);
-        assert_eq!(train.optimiser.reset_each_epoch, kind.kind == "conal");
-        let initialisation = if kind.kind == "crowd_layer" { "glorot" } else { "uniform" };
-        assert_eq!(paper["backbone"]["initialisation"], initialisation, "{}", kind.kind);
-        let keys = paper.as_object_mut().unwrap();
-        for shared in ["preset", "device", "backbone", "train"] {
-            assert!(keys.remove(shared).is_some(), "{} has no {shared}", kind.kind);
-        }
-        assert_eq!(paper, *own, "{}", kind.kind);
-    }
-}
-
 /// A key belongs to the model, or to the sections that all models have; `AggNet` has no key of its own.
 #[test]
 fn a_key_that_neither_model_nor_network_has_is_refused() {
@@ -272,42 +221,8 @@ fn a_key_that_neither_model_nor_network_has_is_refused() {
     }
 }
 
-#[test]
-fn the_paper_s_preset_gives_way_to_what_is_written() {
-    for kind in KINDS {
-        let with = |more: serde_json::Value| {
-            let mut parameters = json!({"preset": "paper"});
-            parameters.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            kind.load(parameters).unwrap().parameters
-        };
-        let paper = with(json!({}));
-        let optimiser = &paper["train"]["optimiser"];
-        let of_annotators = (&optimiser["annotator_learning_rate"], &optimiser["annotator_delay"]);
-        let (rate, delay) = if trains_annotators(kind) {
-            (optimiser["learning_rate"].clone(), json!(0))
-        } else {
-            (json!(null), json!(null))
-        };
-        assert_eq!(of_annotators, (&rate, &delay), "{}", kind.kind);
-        assert_eq!(
-            (&paper["preset"], &paper["backbone"]["hidden"][0]),
-            (&"paper".into(), &128.into())
-        );
-        let falls = (&optimiser["schedule"], &optimiser["weight_decay"]);
-        assert_eq!(falls, (&"constant".into(), &0.0.into()), "{}", kind.kind);
-        let own = with(json!({"train": {"optimiser": {"beta1": 0.5}}}));
-        assert_eq!(own["train"]["optimiser"]["beta1"], 0.5);
-        assert_eq!(own["train"]["optimiser"]["annotator_delay"], delay);
-        assert_eq!(own["train"]["epochs"], paper["train"]["epochs"]);
-        let (plain, defaults) = (kind.load(json!({})).unwrap(), (kind.defaults)());
-        assert_eq!(plain.parameters["train"], defaults["train"], "{}", kind.kind);
-        assert!(paper["train"] != defaults["train"], "{}", kind.kind);
-        assert!(kind.load(json!({"preset": "papre"})).is_err());
-    }
-}
-
 /// Whether gradient descent trains parameters of annotators in models of this kind.
-fn trains_annotators(kind: &ModelKind) -> bool {
+pub(super) fn trains_annotators(kind: &ModelKind) -> bool {
     !["dl", "soft_bootstrap", "agg_net", "tcl"].contains(&kind.kind)
 }
 

@@ -20,8 +20,8 @@
 //! (`train.optimiser.reset_each_epoch`); in that a step subtracts only the norms of the annotators in its batch, each
 //! weighted by the annotator's share of annotations in the batch; in that annotators' parameters are frozen in the
 //! first fifth of the epochs (`annotator_delay`); in their learning rate of 0.1 (`annotator_learning_rate`), where
-//! the code has one rate; and in the embeddings of annotators, which have no bias that all of them share.
-//! `preset = "paper"` has the settings of the code. Every form starts at the code's 2 I (`initial_strength`), which for
+//! the code has one rate; in the embeddings of annotators, which have no bias that all of them share; and in network
+//! and training, which are labelmill's defaults. `preset = "paper"` has the settings of the code. Every form starts at the code's 2 I (`initial_strength`), which for
 //! `row_stochastic` is far from certain: 0.45 on the diagonal with ten classes.
 
 mod loss;

@@ -14,8 +14,9 @@
 //!
 //! Differs from the public code in u, which is the mean of the random number that the code draws; in the total
 //! variation, where a hyperbolic tangent replaces the sign, whose slope is zero almost everywhere; in that V is frozen
-//! in the first fifth of the epochs (`train.optimiser.annotator_delay`); and in V's learning rate of 0.1
-//! (`annotator_learning_rate`). `preset = "paper"` has the settings of the code for LabelMe.
+//! in the first fifth of the epochs (`train.optimiser.annotator_delay`); in V's learning rate of 0.1
+//! (`annotator_learning_rate`); and in network and training, which are labelmill's defaults. `preset = "paper"` has the
+//! settings of the code for LabelMe.
 
 mod divergence;
 mod pairs;

@@ -40,7 +40,7 @@ mod tests {
     #[test]
     fn images_are_moved_as_on_the_host() {
         let (count, shape) = (64, [2, 3, 5]);
-        let device = device_of(Backend::Candle(DType::F32));
+        let device = device_of(Backend::Device(DType::F32));
         for (pad_crop, flip) in [(2, true), (4, false), (0, true), (0, false)] {
             let spec = BackboneSpec { pad_crop, flip, ..BackboneSpec::default() };
             let scaler = Scaler::identity(&shape, &spec);

@@ -222,7 +222,7 @@ mod tests {
     /// mean changes along a channel, so that the variance of the parts' means counts.
     #[test]
     fn sums_and_statistics_of_parts_are_those_of_the_channel() {
-        let device = device_of(Backend::Candle(DType::F32));
+        let device = device_of(Backend::Device(DType::F32));
         for (images, channels, pixels, parts) in [(5, 3, 20, 1), (40, 3, 250, 3), (300, 2, 900, 64)]
         {
             let places = (0..images).flat_map(|image| {

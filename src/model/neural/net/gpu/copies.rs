@@ -44,7 +44,7 @@ mod tests {
     /// More tensors than a launch on a GPU copies, of which the last is a view.
     #[test]
     fn values_of_many_tensors_follow_each_other_and_return() {
-        let device = device_of(Backend::Candle(DType::F32));
+        let device = device_of(Backend::Device(DType::F32));
         let mut want: Vec<f32> = Vec::new();
         let of_size = |n: usize| {
             let values: Vec<f32> = (0..n).map(|i| (want.len() + i) as f32).collect();
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn fewer_values_than_the_variables_have_are_an_error() {
-        let device = device_of(Backend::Candle(DType::F32));
+        let device = device_of(Backend::Device(DType::F32));
         let vars = [Var::zeros(4, DType::F32, &device).unwrap()];
         let values = Tensor::zeros(3, DType::F32, &device).unwrap();
         assert!(set_all(&vars, &values).is_err());

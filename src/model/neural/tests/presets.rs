@@ -1,0 +1,96 @@
+//! The settings of `preset = "paper"`.
+
+use serde_json::json;
+
+use super::training::trains_annotators;
+use crate::model::neural::KINDS;
+
+/// Epochs, batch size and learning rate of the authors' code for LabelMe, or of a paper that compares the model on
+/// LabelMe; the divisor, where it is not the model's default; and the model's own settings. Network and training have no
+/// other settings than those written here.
+#[test]
+fn every_preset_has_the_numbers_of_its_paper() {
+    let votes = json!({"kind": "majority_vote"});
+    let tcl = json!({
+        "rounds": 29, "first_epochs": 2, "round_epochs": 1, "initialise": "votes", "retrain": "union",
+        "trusted_epochs": 10,
+    });
+    let single_confusion = json!({"labels": "majority", "lambda": 0.01, "identity_epochs": 6});
+    let weighted_doctor_net = json!({
+        "weights_by": "annotator", "bottleneck": null, "weight_epochs": 10, "weight_learning_rate": 0.03,
+    });
+    let max_mig = json!({"divergence": "kl", "prior": "uniform", "u": 5e-5, "start_floor": 0.01});
+    let conal = json!({
+        "mixture": "logit_mix", "embedding": 20, "auxiliary": 128, "normalise_instances": true,
+        "instance_embeddings": false, "initial_strength": 2.0, "lambda": 1e-5,
+    });
+    let known = [
+        ("dl", 30, Some(128), 1e-4, json!(null), json!({"aggregator": votes, "targets": "auto"})),
+        ("agg_net", 20, Some(64), 1e-4, json!(null), json!({})),
+        ("tcl", 30, Some(128), 1e-4, json!(null), tcl),
+        ("soft_bootstrap", 30, Some(128), 1e-4, json!(null), json!({"hard": false, "beta": null})),
+        ("single_confusion", 30, None, 1e-3, json!(null), single_confusion),
+        ("doctor_net", 10, Some(32), 1e-3, json!(null), json!({"weight_by_annotations": false})),
+        ("weighted_doctor_net", 10, Some(32), 1e-3, json!(null), weighted_doctor_net),
+        ("crowd_layer", 50, Some(64), 1e-3, json!("mean_dense"), json!({"form": "mw"})),
+        ("trace_regularised", 30, None, 1e-3, json!(null), json!({"lambda": 0.01})),
+        ("max_mig", 20, Some(64), 1e-4, json!(null), max_mig),
+        ("conal", 100, Some(1024), 1e-2, json!(null), conal),
+    ];
+    for kind in KINDS {
+        let (_, epochs, rows, rate, reduction, own) =
+            known.iter().find(|k| k.0 == kind.kind).unwrap();
+        let mut paper = kind.load(json!({"preset": "paper"})).unwrap().parameters;
+        let initialisation = if kind.kind == "crowd_layer" { "glorot" } else { "uniform" };
+        let backbone = json!({
+            "kind": "mlp", "input": null, "hidden": [128], "dropout": 0.5, "batch_norm": false, "activation": "relu",
+            "initialisation": initialisation, "scaling": "standard", "flip": false, "pad_crop": 0,
+        });
+        assert_eq!(paper["backbone"], backbone, "{}", kind.kind);
+        let (of_annotators, delay) = if trains_annotators(kind) {
+            (json!(rate), json!(0))
+        } else {
+            (json!(null), json!(null))
+        };
+        let optimiser = json!({
+            "rule": "adam", "learning_rate": rate, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0,
+            "decoupled": true, "nesterov": false, "clip_norm": null, "schedule": "constant", "warmup": 0,
+            "milestones": [], "gamma": 0.1, "reset_each_epoch": kind.kind == "conal",
+            "annotator_learning_rate": of_annotators, "annotator_delay": delay,
+        });
+        let train = json!({
+            "epochs": epochs, "batch_size": rows, "batch_by": "instance", "reduction": reduction, "select": "last",
+            "average": 0.0, "patience": null, "held_out": 0.1, "precision": "f32", "checkpoint_epochs": null,
+            "checkpoint_minutes": null, "optimiser": optimiser,
+        });
+        assert_eq!(paper["train"], train, "{}", kind.kind);
+        let keys = paper.as_object_mut().unwrap();
+        for shared in ["preset", "device", "backbone", "train"] {
+            assert!(keys.remove(shared).is_some(), "{} has no {shared}", kind.kind);
+        }
+        assert_eq!(paper, *own, "{}", kind.kind);
+    }
+}
+
+#[test]
+fn the_paper_s_preset_gives_way_to_what_is_written() {
+    for kind in KINDS {
+        let with = |more: serde_json::Value| {
+            let mut parameters = json!({"preset": "paper"});
+            parameters.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            kind.load(parameters).unwrap().parameters
+        };
+        let paper = with(json!({}));
+        let own = with(json!({"train": {"optimiser": {"beta1": 0.5}}}));
+        assert_eq!(own["train"]["optimiser"]["beta1"], 0.5);
+        assert_eq!(
+            own["train"]["optimiser"]["learning_rate"],
+            paper["train"]["optimiser"]["learning_rate"]
+        );
+        assert_eq!(own["train"]["epochs"], paper["train"]["epochs"]);
+        let (plain, defaults) = (kind.load(json!({})).unwrap(), (kind.defaults)());
+        assert_eq!(plain.parameters["train"], defaults["train"], "{}", kind.kind);
+        assert!(paper["train"] != defaults["train"], "{}", kind.kind);
+        assert!(kind.load(json!({"preset": "papre"})).is_err());
+    }
+}
