@@ -162,7 +162,7 @@ def main() -> None:
     rows.append(("tcl, 80 trusted instances", "last", pipeline("labelme", 'kind = "tcl"', EIGHTY_TRUSTED), None))
     rows.append(("conal, `pipelines/labelme.toml`, calibrated", "valid", own["labelme"], None))
     version = subprocess.check_output([args.labelmill, "--version"], text=True).strip()
-    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True, cwd=ROOT).strip()
+    commit = subprocess.check_output(["git", "describe", "--always", "--dirty"], text=True, cwd=ROOT).strip()
     options = f"--seeds {args.seeds}" + (f" --only {args.only}" if args.only else "")
     print("# Test accuracy of the models with features\n")
     print(f"`benches/accuracy.py {options}`, {version}, commit {commit}, {platform.machine()}, CPU.")

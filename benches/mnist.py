@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=[0.01, 0.03], help="of the confusion matrices")
     parser.add_argument("--append", action="store_true", help="print the second part of a page, without the method")
     args = parser.parse_args()
-    commit = call("git", "-C", ROOT, "rev-parse", "--short", "HEAD").strip()
+    commit = call("git", "-C", ROOT, "describe", "--always", "--dirty").strip()
     outcomes = []
     # One fit per core, because small matrix products do not keep several cores busy.
     os.environ["RAYON_NUM_THREADS"] = "1"

@@ -115,7 +115,7 @@ def cpu_model() -> str:
 
 def commit() -> str | None:
     git = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False
+        ["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True, check=False
     )
     return git.stdout.strip() if git.returncode == 0 else None
 

@@ -215,7 +215,7 @@ impl FoundMap {
         let prefix = if rows == RowKind::Predictions { "prediction_" } else { "" };
         let split = self.role.map_or("annotations", Role::word);
         let temperature = match &self.map {
-            Calibrator::Temperature { temperature }
+            Calibrator::Temperature { temperature, .. }
             | Calibrator::BiasCorrectedTemperature { temperature, .. } => {
                 Some(("temperature", *temperature))
             }

@@ -1,5 +1,5 @@
 //! A temperature for all rows and a bias for each class: the calibrated probabilities are proportional to
-//! `p[k] ^ (1 / temperature) * exp(bias[k])`.
+//! `max(p[k], floor) ^ (1 / temperature) * exp(bias[k])`.
 
 use std::convert::Infallible;
 
@@ -26,21 +26,22 @@ const MAX_BIAS: f64 = 30.0;
 /// sum over points of weight * sum_k target[k] * ln calibrated[k]  -  sum_k bias[k]^2 / 2
 /// ```
 ///
-/// with targets as for a temperature alone. The prior of the biases, a standard normal, dominates where a class has few
-/// points or none.
-pub(super) fn fit(points: &Points, smoothing: f64) -> (f64, Vec<f64>) {
-    let alone = temperature::fit(points, smoothing);
-    let Ok(fitted) = fit_from(alone, points, smoothing, || Ok::<(), Infallible>(()));
-    fitted
+/// with targets and the floor as for a temperature alone. The prior of the biases, a standard normal, dominates where a
+/// class has few points or none. Returns the floor, the temperature and the biases.
+pub(super) fn fit(points: &Points, smoothing: f64) -> (f64, f64, Vec<f64>) {
+    let (floor, alone) = temperature::fit(points, smoothing);
+    let Ok((temperature, biases)) =
+        fit_from((floor, alone), points, smoothing, || Ok::<(), Infallible>(()));
+    (floor, temperature, biases)
 }
 
-/// The same, from the temperature that fits without biases. Where the targets are likelihoods, the terms are those of
+/// The temperature and the biases, from the floor and the temperature that fit without biases. Where the targets are likelihoods, the terms are those of
 /// [`temperature::fit_latent`] in place of the sum over the points.
 ///
 /// # Errors
 /// Those of `check`, which is called before each evaluation.
 pub(super) fn fit_from<E>(
-    alone: f64,
+    (floor, alone): (f64, f64),
     points: &Points,
     smoothing: f64,
     check: impl Fn() -> Result<(), E>,
@@ -48,7 +49,7 @@ pub(super) fn fit_from<E>(
     let (n, total) = (points.n_classes, points.weight());
     let rows = ScoredRows {
         points,
-        logs: points.probabilities.iter().map(|p| log(*p) / alone).collect(),
+        logs: points.probabilities.iter().map(|p| log(*p, floor) / alone).collect(),
         uniform: smoothing / (total + smoothing),
     };
     let objective = |x: &[f64], gradient: &mut [f64], fixed: bool| -> Result<f64, E> {
@@ -78,8 +79,8 @@ pub(super) fn fit_from<E>(
 }
 
 /// Calibrates a row.
-pub(super) fn apply(temperature: f64, biases: &[f64], row: &mut [f64]) {
-    row.iter_mut().zip(biases).for_each(|(p, bias)| *p = log(*p) / temperature + bias);
+pub(super) fn apply(floor: f64, temperature: f64, biases: &[f64], row: &mut [f64]) {
+    row.iter_mut().zip(biases).for_each(|(p, bias)| *p = log(*p, floor) / temperature + bias);
     let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     row.iter_mut().for_each(|p| *p = (*p - most).exp());
     let sum: f64 = row.iter().sum();
@@ -173,9 +174,9 @@ mod tests {
         for class in [0, 1, 0, 1] {
             points.push_class(&[0.8, 0.2], class, 100.0);
         }
-        let (temperature, biases) = fit(&points, 0.0);
+        let (floor, temperature, biases) = fit(&points, 0.0);
         let mut row = [0.8, 0.2];
-        apply(temperature, &biases, &mut row);
+        apply(floor, temperature, &biases, &mut row);
         assert!((row[0] - 0.5).abs() < 1e-3, "{temperature} {biases:?} {row:?}");
     }
 
@@ -189,13 +190,13 @@ mod tests {
             points.push_class(&row, 0, 1e4 * share);
             points.push_class(&row, 1, 1e4 * (1000.0 - share));
         }
-        let (temperature, biases) = fit(&points, 0.0);
+        let (floor, temperature, biases) = fit(&points, 0.0);
         let (high, low) = (9.0_f64.ln(), (2.0_f64 / 3.0).ln());
         assert!((1.0 / temperature - (high - low) / (2.0 * 4.0_f64.ln())).abs() < 1e-5);
         assert!((biases[0] - biases[1] - f64::midpoint(high, low)).abs() < 1e-5, "{biases:?}");
         assert!((biases[0] + biases[1]).abs() < 1e-9, "the prior has no reason to move both");
         let mut row = [0.2, 0.8];
-        apply(temperature, &biases, &mut row);
+        apply(floor, temperature, &biases, &mut row);
         assert!((row[0] - 0.4).abs() < 1e-5, "{row:?}");
     }
 
@@ -206,7 +207,7 @@ mod tests {
         points.push(&[0.97, 0.02, 0.01], &[1.0, 0.3, 0.5], 2.0);
         points.push(&[0.05, 0.9, 0.05], &[0.2, 0.1, 1.0], 1.0);
         points.push(&[0.2, 0.1, 0.7], &[0.25, 0.0, 0.75], 1.5);
-        let logs = points.probabilities.iter().map(|p| log(*p)).collect();
+        let logs = points.probabilities.iter().map(|p| log(*p, temperature::MIN_FLOOR)).collect();
         let rows = ScoredRows { points: &points, logs, uniform: 0.1 };
         let (x, step) = ([0.7, 0.2, -0.3, 0.1], 1e-5);
         let (mut gradient, mut ignored) = ([0.0; 4], [0.0; 4]);
@@ -227,10 +228,10 @@ mod tests {
     fn evidence_for_a_class_whose_probability_underflows_has_its_likelihood_and_gradient() {
         let mut points = Points::of_likelihoods(2, 1);
         points.push(&[1.0, 0.0], &[0.0, 1.0], 1.0);
-        let logs = points.probabilities.iter().map(|p| log(*p)).collect();
+        let logs = points.probabilities.iter().map(|p| log(*p, temperature::MIN_FLOOR)).collect();
         let (rows, mut gradient) = (ScoredRows { points: &points, logs, uniform: 0.0 }, [0.0; 3]);
         let value = rows.log_likelihood(&[13.0, 0.5, -0.5], &mut gradient);
-        let ln = log(0.0);
+        let ln = log(0.0, temperature::MIN_FLOOR);
         assert!((value - (13.0 * ln - 1.0)).abs() < 1e-9, "{value}");
         for (got, want) in gradient.into_iter().zip([ln, -1.0, 1.0]) {
             assert!((got - want).abs() < 1e-9, "{got} is not {want}");
@@ -243,7 +244,7 @@ mod tests {
     fn the_prior_holds_where_there_are_few_points() {
         let mut points = Points::new(2);
         points.push_class(&[0.5, 0.5], 0, 1.0);
-        let (_, biases) = fit(&points, 0.0);
+        let (_, _, biases) = fit(&points, 0.0);
         let d = biases[0] - biases[1];
         assert!((1.0 / (1.0 + d.exp()) - d / 2.0).abs() < 1e-6, "{d}");
     }

@@ -10,6 +10,7 @@
 use rayon::prelude::*;
 
 use super::points::TargetKind;
+use super::temperature::MIN_FLOOR;
 use super::{Calibrator, Method, Points, bias_corrected, temperature};
 use crate::error::Result;
 use crate::model::numerics::larger;
@@ -53,12 +54,12 @@ impl Calibrator {
         }
         let temperature = temperature::fit_latent(&points, smoothing, cancel)?;
         let map = match method {
-            Method::None | Method::Temperature => Self::Temperature { temperature },
+            Method::None | Method::Temperature => Self::temperature(temperature),
             Method::BiasCorrectedTemperature => {
                 let check = || cancel.check();
                 let (temperature, biases) =
-                    bias_corrected::fit_from(temperature, &points, smoothing, check)?;
-                Self::BiasCorrectedTemperature { temperature, biases }
+                    bias_corrected::fit_from((MIN_FLOOR, temperature), &points, smoothing, check)?;
+                Self::BiasCorrectedTemperature { floor: MIN_FLOOR, temperature, biases }
             }
             Method::Isotonic => {
                 return in_rounds(temperature, smoothing, points, MAX_ROUNDS, cancel).map(Some);
@@ -80,7 +81,7 @@ fn in_rounds(
     let zeros = vec![0.0; points.targets.len()];
     let likelihoods = std::mem::replace(&mut points.targets, zeros);
     points.target_kind = TargetKind::Distribution;
-    let first = Calibrator::Temperature { temperature };
+    let first = Calibrator::temperature(temperature);
     e_step(&first, START_SHARE, &likelihoods, &mut points);
     let mut map = Calibrator::isotonic(smoothing, &points);
     for _ in 1..max_rounds {
@@ -192,7 +193,7 @@ mod tests {
         let mut points = Points::of_likelihoods(2, 2);
         points.push(&[0.9, 0.1], &[0.5, 0.5], 1.0);
         points.push(&[0.3, 0.7], &[0.5, 0.5], 1.0);
-        let map = Calibrator::Temperature { temperature: 1.0 };
+        let map = Calibrator::temperature(1.0);
         let want = LatentFit { map, has_converged: true };
         assert_eq!(fit(Method::Temperature, 0.0, points), want);
     }

@@ -37,7 +37,7 @@ fn the_temperature_is_the_best_of_a_grid() {
         let grid = (50..20_000_u32).map(|n| f64::from(n) * 1e-3);
         let loss = |t: &f64| log_loss(&points, smoothing, *t);
         let best = grid.min_by(|a, b| loss(a).total_cmp(&loss(b))).unwrap();
-        let got = fit(&points, smoothing);
+        let got = fit_above(MIN_FLOOR, &points, smoothing);
         assert!((got - best).abs() <= 1e-3, "{got} is not {best}");
         assert!(loss(&got) <= loss(&best) + 1e-12);
     }
@@ -51,10 +51,10 @@ fn the_temperature_is_that_worked_out_by_hand() {
         points.push_class(&[0.8, 0.2], class, 1.0);
     }
     let want = 4.0_f64.ln() / 3.0_f64.ln();
-    assert!((fit(&points, 0.0) - want).abs() < 1e-11);
+    assert!((fit_above(MIN_FLOOR, &points, 0.0) - want).abs() < 1e-11);
     // One of five points is a pseudo-observation with a uniform target: 3.5 of 5 are right.
     let want = 4.0_f64.ln() / (3.5_f64 / 1.5).ln();
-    assert!((fit(&points, 1.0) - want).abs() < 1e-11);
+    assert!((fit_above(MIN_FLOOR, &points, 1.0) - want).abs() < 1e-11);
 }
 
 /// With a wrong derivative Newton's method still converges, but as slowly as bisection.
@@ -63,7 +63,7 @@ fn the_derivatives_of_the_log_loss_are_those_of_differences() {
     let points = points();
     let total = points.weight();
     let (smoothing, step) = (0.5, 1e-4);
-    let logs = points.probabilities.iter().map(|p| log(*p)).collect();
+    let logs = points.probabilities.iter().map(|p| log(*p, MIN_FLOOR)).collect();
     let uniform = smoothing / (total + smoothing);
     let mean = LogLoss { points: &points, logs, total, uniform };
     let value = |b: f64| log_loss(&points, smoothing, 1.0 / b) / total;
@@ -125,7 +125,7 @@ fn the_search_between_points_of_the_grid_does_not_end_beyond_a_valley() {
     points.push(&row.map(|p| p / (row[0] + row[1])), &[1.0, 0.0], 16.5 * (4.0 * b).exp());
     points.push(&[1.0, (-60.0_f64).exp()], &[(-60.0 * 1.12 * b).exp(), 1.0], 1.0);
     let got = fit_latent(&points, 0.0, &Cancel::default()).unwrap();
-    let value = |ln_b: f64| LogLoss::new(&points, 0.0).log_likelihood(ln_b).0;
+    let value = |ln_b: f64| LogLoss::new(&points, 0.0, MIN_FLOOR).log_likelihood(ln_b).0;
     assert!(value(-got.ln()) > value(1.0) && value(1.0) > value(1.25), "{got}");
     // The rows rise by 16.5 times 4 e^(4 b - 4 b'), and the other falls by 60: equal at b' = b + (ln 1.1) / 4.
     assert!((1.0 / got - b - 1.1_f64.ln() / 4.0).abs() < 1e-3, "{got}");
@@ -134,7 +134,7 @@ fn the_search_between_points_of_the_grid_does_not_end_beyond_a_valley() {
 #[test]
 fn the_slope_of_the_likelihood_is_that_of_differences() {
     let points = latent_points();
-    let mean = LogLoss::new(&points, 0.5);
+    let mean = LogLoss::new(&points, 0.5, MIN_FLOOR);
     for ln_b in [-2.0_f64, 0.0, 1.0] {
         let at = |d: f64| mean.log_likelihood(ln_b + d);
         let want = log_likelihood(&points, 0.5, (-ln_b).exp());
@@ -149,10 +149,10 @@ fn the_slope_of_the_likelihood_is_that_of_differences() {
 fn evidence_against_a_certain_class_counts_at_every_temperature() {
     let mut points = Points::of_likelihoods(2, 1);
     points.push(&[1.0, 0.0], &[0.0, 1.0], 1.0);
-    let mean = LogLoss::new(&points, 0.0);
+    let mean = LogLoss::new(&points, 0.0, MIN_FLOOR);
     for b in [5.0_f64, 10.5, 13.0, 20.0] {
         let (value, slope) = mean.log_likelihood(b.ln());
-        let want = b * MIN_LOGIT_PROBABILITY.ln();
+        let want = b * MIN_FLOOR.ln();
         assert!((value - want).abs() < 1e-9 && (slope - want).abs() < 1e-9, "{value} {slope}");
     }
 }
@@ -164,9 +164,9 @@ fn the_temperature_stays_within_its_bounds_and_is_1_where_there_is_no_choice() {
         points.push_class(row, class, 1.0);
         points
     };
-    assert_eq!(fit(&one(&[0.8, 0.2], 0), 0.0), MIN_TEMPERATURE);
-    assert_eq!(fit(&one(&[0.8, 0.2], 1), 0.0), MAX_TEMPERATURE);
-    assert_eq!(fit(&one(&[0.5, 0.5], 1), 0.0), 1.0);
-    let smoothed = fit(&one(&[0.8, 0.2], 0), 0.5);
+    assert_eq!(fit_above(MIN_FLOOR, &one(&[0.8, 0.2], 0), 0.0), MIN_TEMPERATURE);
+    assert_eq!(fit_above(MIN_FLOOR, &one(&[0.8, 0.2], 1), 0.0), MAX_TEMPERATURE);
+    assert_eq!(fit_above(MIN_FLOOR, &one(&[0.5, 0.5], 1), 0.0), 1.0);
+    let smoothed = fit_above(MIN_FLOOR, &one(&[0.8, 0.2], 0), 0.5);
     assert!(smoothed > 0.5, "one right answer makes nothing certain: {smoothed}");
 }

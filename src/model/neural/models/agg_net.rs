@@ -14,6 +14,8 @@
 //! Mitosis Detection in Breast Cancer Histology Images. IEEE TMI 35(5), 2016, which has two classes. The formulas
 //! above, for any number of classes, are those of Max-MIG's public code (arXiv:1905.13436).
 //!
+//! The matrices are counted once more from the last posteriors, and are therefore half a round ahead of them.
+//!
 //! If each instance has a single annotation, the E-step returns that annotation, and the matrices stay those of the
 //! votes.
 //!

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde_json::json;
+
 use super::fits::{agreeing, fit};
 use super::*;
 use crate::frame::{Matrix, QuestionFeatures};
@@ -131,7 +133,7 @@ fn weights_that_32_bits_do_not_hold_are_named_as_the_cause() {
     for (error, weight) in [(large, "1e100"), (small, "5e-324")] {
         assert_eq!(error.exit_code(), 4, "{error}");
         let error = error.to_string();
-        let found = format!("with weights from {weight} to {weight}\n");
+        let found = format!("found: weights from {weight} to {weight}\n");
         for part in ["where: source.columns.weight\n", &found, "32 bits"] {
             assert!(error.contains(part), "{error}");
         }
@@ -159,6 +161,41 @@ fn weights_that_do_not_reach_the_network_are_not_blamed() {
     }
     let error = error_of(TraceRegularised::default(), rate(), &light, &described);
     assert!(error.contains("where: source.columns.weight\n"), "{error}");
+}
+
+/// Adam's squares of gradients overflow or vanish, so that no parameter would move. One weight of many may be tiny.
+#[test]
+fn weights_whose_squares_leave_32_bits_are_refused_before_training() {
+    let even = agreeing();
+    let described = described(&even);
+    let rows: Vec<(u32, u32, u32)> = (0..80).map(|n| (n / 2, n % 2, n / 2 % 3)).collect();
+    let of = |first: f64, weight: f64| {
+        let weights = (0..80).map(|n| if n == 0 { first } else { weight }).collect();
+        fit(
+            &Neural::<TraceRegularised>::default(),
+            &weighted(even.dims(), &rows, weights),
+            &described,
+        )
+    };
+    for (first, weight) in [(1e25, 1e25), (1e25, 1.0), (1e-25, 1e-25)] {
+        let error = of(first, weight).unwrap_err().to_string();
+        assert!(error.contains("cannot train a network"), "{error}");
+    }
+    for (first, weight) in [(1e-25, 1.0), (1e15, 1e15)] {
+        assert!(of(first, weight).is_ok(), "{first} {weight}");
+    }
+}
+
+/// The rate alone is usual, and so is a decay of the default times any rate.
+#[test]
+fn a_weight_decay_that_turns_the_sign_of_parameters_is_named_as_the_cause() {
+    let a = agreeing();
+    let parameters = json!({"device": "cpu", "train": {"optimiser": {"weight_decay": 1e6}}});
+    let kind = KINDS.iter().find(|kind| kind.kind == "crowd_layer").unwrap();
+    let (model, described) = (kind.load(parameters).unwrap().model, described(&a));
+    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let error = model.fit(evidence, &mut Run::new(1)).unwrap_err().to_string();
+    assert!(error.contains("where: model.train.optimiser.weight_decay\n"), "{error}");
 }
 
 /// The M-step counts the matrices of `agg_net`: the rate of annotators changes nothing there.

@@ -77,7 +77,7 @@ fn co_labels_take_the_calibrated_classifier() {
     let model = Tcl::default();
     let matrices = [[0.8, 0.1, 0.1, 0.3, 0.5, 0.2, 0.4, 0.3, 0.3]; 2].concat();
     let mut case = Case::new(&model).with(0, &matrices.map_f32());
-    let calibrator = Calibrator::Temperature { temperature: 2.0 };
+    let calibrator = Calibrator::temperature(2.0);
     case.estimates.calibrators.insert("classifier".to_owned(), calibrator);
     let p = case.out.p(0);
     let terms = [0.8 * 0.1, 0.3 * 0.5, 0.4 * 0.3].iter().zip(p).map(|(l, p)| l * p.sqrt());

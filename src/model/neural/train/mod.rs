@@ -1,6 +1,7 @@
 //! The training loop that all models share.
 
 mod constants;
+mod divergence;
 mod epoch;
 mod forward_passes;
 mod frozen;
@@ -76,6 +77,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
             self.resume(&fingerprint, run)?;
             self.position.fingerprint = Some(fingerprint);
         }
+        self.refuse_extreme_weights()?;
         self.warn_of_unused_settings(run);
         self.position.checkpoint_at = run.clock.seconds();
         run.progress.begin("training", Some(self.model.epochs(self.spec).into()));
@@ -292,47 +294,6 @@ impl<N: TrainingObjective> Trainer<'_, N> {
             estimates: &self.state.estimates,
             dims: self.dims,
         }
-    }
-
-    /// The error of a training whose numbers are no longer finite.
-    pub(crate) fn diverged(&self, found: &str) -> Error {
-        let LoopPosition { label: phase, epoch, .. } = &self.position;
-        let trains_tables = self.annotator_params.tables.iter().any(|table| !table.is_fixed);
-        let or_another = if trains_tables { " or annotator_learning_rate" } else { "" };
-        let found = format!("{found} in epoch {epoch} of phase `{phase}`");
-        let error = Error::fit("the training diverged");
-        match self.extreme_weights() {
-            Some((least, largest)) => error
-                .at("source.columns.weight")
-                .found(format!("{found}, with weights from {least:e} to {largest:e}"))
-                .help(
-                    "networks compute in 32 bits, which do not hold the squares of such weights: scale the weights, so \
-                     that all are nearer to 1",
-                ),
-            None => error
-                .at("model.train.optimiser.learning_rate")
-                .found(found)
-                .help(format!("lower learning_rate{or_another}, or set clip_norm")),
-        }
-    }
-
-    /// The least and the largest weight of the annotations, where the loss multiplies by them and the square of one
-    /// does not fit into 32 bits: an optimiser squares gradients, which are proportional to weights. In a mean over
-    /// annotations a common factor of all weights cancels.
-    fn extreme_weights(&self) -> Option<(f64, f64)> {
-        let a = self.data.annotations;
-        if a.is_empty() || !self.model.weighs_annotations() {
-            return None;
-        }
-        let all = (0..a.dims().instances).flat_map(|i| a.annotations_of(i));
-        let both =
-            |(least, largest): (f64, f64), (_, weight)| (least.min(weight), largest.max(weight));
-        let (least, largest) = all.fold((f64::INFINITY, 0.0), both);
-        let is_mean = N::REDUCTION.is_some() && self.reduction() == Reduction::MeanAnnotation;
-        let factor = if is_mean { 1.0 / largest } else { 1.0 };
-        let fits = f64::from(f32::MIN_POSITIVE).sqrt()..=f64::from(f32::MAX).sqrt();
-        let is_extreme = [least, largest].iter().any(|weight| !fits.contains(&(factor * weight)));
-        is_extreme.then_some((least, largest))
     }
 
     /// The digest of the model with the training's settings, the seed, the annotations, the gold that selects the epoch,
