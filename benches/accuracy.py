@@ -97,22 +97,23 @@ def print_calibration(pool: ThreadPoolExecutor, binary: str, pipeline: str, data
         for gold, settings in GOLD
         for name, method in METHODS
     }
-    print("| gold | method | accuracy | log-loss | ECE |\n| --- | --- | --- | --- | --- |")
+    print("| gold | method | accuracy, % | log-loss | ECE |\n| --- | --- | --- | --- | --- |")
     for gold, _ in GOLD:
         # The scores before calibration are those of any method.
         rows = [("uncalibrated", METHODS[0][0], "uncalibrated_"), *((name, name, "") for name, _ in METHODS)]
         for shown, name, before in rows:
             found = [future.result() for future in futures[gold, name]]
-            means = [
-                statistics.mean(scores[f"prediction_{before}{measure}"] for scores in found)
-                for measure in ("accuracy", "log_loss", "ece")
+            values = [
+                [scale * scores[f"prediction_{before}{measure}"] for scores in found]
+                for measure, scale in (("accuracy", 100), ("log_loss", 1), ("ece", 1))
             ]
-            print(f"| {gold} | {shown} | {100 * means[0]:.2f} % | {means[1]:.3f} | {means[2]:.3f} |", flush=True)
+            cells = [cell(of_seeds, digits) for of_seeds, digits in zip(values, (2, 3, 3))]
+            print(f"| {gold} | {shown} | {' | '.join(cells)} |", flush=True)
 
 
-def cell(values: list[float]) -> str:
-    deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.2f}{deviation}"
+def cell(values: list[float], digits: int = 2) -> str:
+    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{deviation}"
 
 
 def print_accuracy(
@@ -171,8 +172,8 @@ def main() -> None:
             print_accuracy(pool, args.labelmill, rows, args.data, args.seeds)
         if args.only != "accuracy":
             print("\n## Calibration\n")
-            print("`pipelines/labelme.toml` on LabelMe's test part, with the 500 instances of the validation part as gold: means")
-            print("over the seeds. Either one half chooses the epoch and the other half calibrates, or all of it does both.\n")
+            print("`pipelines/labelme.toml` on LabelMe's test part, with the 500 instances of the validation part as gold: mean and")
+            print("standard deviation over the seeds. Either one half chooses the epoch and the other half calibrates, or all of it does both.\n")
             print_calibration(pool, args.labelmill, own["labelme"], args.data, args.seeds)
 
 
