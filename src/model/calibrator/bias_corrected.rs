@@ -35,8 +35,8 @@ pub(super) fn fit(points: &Points, smoothing: f64) -> (f64, f64, Vec<f64>) {
     (floor, temperature, biases)
 }
 
-/// The temperature and the biases, from the floor and the temperature that fit without biases. Where the targets are likelihoods, the terms are those of
-/// [`temperature::fit_latent`] in place of the sum over the points.
+/// The temperature and the biases, from the floor and the temperature that fit without biases. Where the targets are
+/// likelihoods, the terms are those of [`temperature::fit_latent`] in place of the sum over the points.
 ///
 /// # Errors
 /// Those of `check`, which is called before each evaluation.

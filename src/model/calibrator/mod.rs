@@ -50,7 +50,7 @@ pub enum Calibrator {
     Temperature {
         /// More than 1 makes the probabilities more alike.
         temperature: f64,
-        /// What lower probabilities are raised to first: above all those of 0.
+        /// Lower probabilities, such as 0, count as this one.
         #[serde(default = "least_floor", skip_serializing_if = "is_least_floor")]
         floor: f64,
     },
@@ -61,7 +61,7 @@ pub enum Calibrator {
         temperature: f64,
         /// More than 0 makes the class more probable.
         biases: Vec<f64>,
-        /// What lower probabilities are raised to first.
+        /// Lower probabilities, such as 0, count as this one.
         #[serde(default = "least_floor", skip_serializing_if = "is_least_floor")]
         floor: f64,
     },
@@ -250,7 +250,7 @@ mod tests {
         }
     }
 
-    /// Shares of three votes, right in nine of ten cases where they agree; of one instance in fifty nobody named the class.
+    /// Shares of three votes. Nobody named the class of four of 200 instances.
     #[test]
     fn classes_that_nobody_named_do_not_decide_the_map_of_the_others() {
         let mut rows = Vec::new();
