@@ -4,7 +4,7 @@
 //! Where the pages of a file are damaged, DataFusion says what is wrong with them, but not which of a folder's files it
 //! was reading.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -30,19 +30,18 @@ use object_store::path::Path;
 use url::Url;
 
 use crate::error::Error;
-use crate::store::shown;
 
 /// The scheme of the roots of tables with a store of their own.
 const OWN_ROOT: &str = "source";
 
-/// The root of the store that serves only the files of the table `name`, which are in the store `place`.
+/// The root of the store that serves only the files of the table `name`; `place` is what comes before their paths for a
+/// person, such as `s3://bucket/`.
 ///
 /// # Errors
 /// When there is no such URL, which is a bug.
-pub(crate) fn own_root(name: &str, place: &Url) -> Result<Url, Error> {
-    let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let place = shown(place, &Path::default());
-    Url::parse(&format!("{OWN_ROOT}://t{}.{}/", hex(name), hex(&place)))
+pub(crate) fn own_root(name: &str, place: &str) -> Result<Url, Error> {
+    let (name, place) = (hex_of_text(name), hex_of_text(place));
+    Url::parse(&format!("{OWN_ROOT}://t{name}.{place}/"))
         .map_err(|e| Error::bug(format!("a table's URL: {e}")))
 }
 
@@ -50,7 +49,14 @@ pub(crate) fn own_root(name: &str, place: &Url) -> Result<Url, Error> {
 fn named_file(root: &Url, file: &Path) -> String {
     let place = root.host_str().filter(|_| root.scheme() == OWN_ROOT);
     let place = place.and_then(|host| text_of_hex(host.split_once('.')?.1));
-    place.map_or_else(|| shown(root, file), |place| format!("{place}{file}"))
+    format!("{}{file}", place.as_deref().unwrap_or(root.as_str()))
+}
+
+fn hex_of_text(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
 }
 
 fn text_of_hex(hex: &str) -> Option<String> {
@@ -170,7 +176,7 @@ struct NamedMorselizer {
 impl Morselizer for NamedMorselizer {
     fn plan_file(&self, file: PartitionedFile) -> Result<Box<dyn MorselPlanner>> {
         let name = named_file(&self.root, &file.object_meta.location);
-        PartOfFile::new(self.inner.plan_file(file), &Arc::from(name))
+        PartOfFile::of_planner(self.inner.plan_file(file), &Arc::from(name))
     }
 }
 
@@ -182,7 +188,7 @@ struct PartOfFile<T: ?Sized> {
 }
 
 impl PartOfFile<dyn MorselPlanner> {
-    fn new(
+    fn of_planner(
         planner: Result<Box<dyn MorselPlanner>>,
         name: &Arc<str>,
     ) -> Result<Box<dyn MorselPlanner>> {
@@ -199,11 +205,11 @@ impl MorselPlanner for PartOfFile<dyn MorselPlanner> {
             |inner| Box::new(PartOfFile { name: Arc::clone(&name), inner }) as Box<dyn Morsel>;
         let morsels = plan.take_morsels().into_iter().map(morsel).collect();
         let planners = plan.take_ready_planners().into_iter();
-        let planners = planners.map(|planner| Self::new(Ok(planner), &name));
+        let planners = planners.map(|planner| Self::of_planner(Ok(planner), &name));
         let mut wrapped =
             MorselPlan::new().with_morsels(morsels).with_planners(planners.collect::<Result<_>>()?);
         if let Some(pending) = plan.take_pending_planner() {
-            wrapped.set_pending_planner(async move { Self::new(pending.await, &name) });
+            wrapped.set_pending_planner(async move { Self::of_planner(pending.await, &name) });
         }
         Ok(Some(wrapped))
     }
@@ -235,15 +241,12 @@ mod tests {
     #[test]
     fn a_file_of_a_table_with_its_own_store_is_named_where_it_really_is() {
         let file = Path::from("labels/a.parquet");
-        for (place, wanted) in [
-            ("file:///in/", "/labels/a.parquet"),
-            ("s3://crowd/labels/", "s3://crowd/labels/a.parquet"),
-        ] {
-            let place = Url::parse(place).unwrap();
-            let root = own_root("source.annotations", &place).unwrap();
-            assert_eq!(named_file(&root, &file), wanted);
-            assert_eq!(named_file(&place, &file), wanted);
-            assert_ne!(root, own_root("source.gold", &place).unwrap());
+        for place in ["/", "s3://crowd/"] {
+            let root = own_root("source.annotations", place).unwrap();
+            assert_eq!(named_file(&root, &file), format!("{place}labels/a.parquet"));
+            assert_ne!(root, own_root("source.gold", place).unwrap());
         }
+        let foreign = Url::parse("s3://crowd/").unwrap();
+        assert_eq!(named_file(&foreign, &file), "s3://crowd/labels/a.parquet");
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use datafusion::catalog::TableProvider;
 use datafusion::prelude::SessionContext;
 use object_store::ObjectStore;
+use object_store::path::Path;
 
 pub use super::format::{Format, UNTYPED};
 use super::known_columns::KnownColumns;
@@ -14,6 +15,7 @@ use super::text::{InferenceScope, TextTable};
 use super::typed;
 use crate::engine::own_root;
 use crate::error::Result;
+use crate::store::shown;
 
 /// Registers files of one format as the table `name`. The table reads the listed files in their listed versions, and no
 /// others.
@@ -38,7 +40,7 @@ pub(super) async fn register(
     let table: Arc<dyn TableProvider> = if format.is_text() {
         Arc::new(TextTable::open(store, &place.url, objects, *format, columns, look).await?)
     } else {
-        let url = own_root(name, &place.url)?;
+        let url = own_root(name, &shown(&place.url, &Path::default()))?;
         ctx.register_object_store(&url, Arc::clone(&store));
         typed::table(ctx, (&url, &store), &place.url, (objects, *format), columns).await?
     };

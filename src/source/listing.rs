@@ -289,7 +289,7 @@ fn of_folder(
         let extensions: BTreeSet<&str> = names.iter().map(|(extension, _)| *extension).collect();
         return Err(Error::data("the folder holds files of several formats")
             .found(offenders(extensions))
-            .help("name one by a pattern, such as folder/*.parquet, or a table of a published run, such as folder/labels"));
+            .help("name one by a pattern, such as folder/*.parquet, or a table of a published run, such as folder/labels; in a pipeline, source.format can choose too"));
     }
     refuse_unrecognised(&unrecognised)?;
     Ok((of_format(first.format), Some(first.format)))
