@@ -132,7 +132,7 @@ impl Calibrator {
         }
         match self {
             Self::Temperature { temperature, floor } => {
-                temperature::apply(*temperature, *floor, row);
+                temperature::apply(*floor, *temperature, row);
             }
             Self::BiasCorrectedTemperature { temperature, biases, floor } => {
                 bias_corrected::apply(*floor, *temperature, biases, row);

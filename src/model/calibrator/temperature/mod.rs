@@ -40,60 +40,25 @@ pub(super) fn log(p: f64, floor: f64) -> f64 {
     at_least(p, floor).ln()
 }
 
-/// The temperature and the floor with the least log-loss: of equal floors the lowest.
+/// The floor and the temperature with the least log-loss: of equal floors the lowest.
 ///
 /// # Why
 /// Shares of votes are 0 for classes that nobody named, and a few instances of such a class decide what is fitted: on the
 /// data set Web, three of 400 with a floor of 1e-30 make a temperature of 12 of one that is 0.5 for the others.
 pub(super) fn fit(points: &Points, smoothing: f64) -> (f64, f64) {
-    let mut best = (MIN_FLOOR, fit_above(MIN_FLOOR, points, smoothing));
-    let value = |(floor, temperature): (f64, f64)| {
-        LogLoss::new(points, smoothing, floor).of_targets(temperature)
+    let at = |floor: f64| {
+        let log_loss = LogLoss::new(points, smoothing, floor);
+        let temperature = log_loss.best_temperature();
+        (log_loss.of_targets(temperature), (floor, temperature))
     };
-    let mut most = value(best);
+    let (mut most, mut best) = at(MIN_FLOOR);
     for floor in FLOORS.map(|floor| rounded(floor / points.n_classes as f64)) {
-        let found = (floor, fit_above(floor, points, smoothing));
-        let of_found = value(found);
-        if of_found > most + FLAT {
-            (best, most) = (found, of_found);
+        let (value, found) = at(floor);
+        if value > most + FLAT {
+            (most, best) = (value, found);
         }
     }
     best
-}
-
-/// The temperature with the least log-loss, for this floor. The log-loss is convex in b = 1 / temperature, with the slope
-///
-/// ```text
-/// sum over points of weight * (sum_k calibrated(b)[k] * ln p[k] - sum_k target[k] * ln p[k])
-/// ```
-///
-/// whose zero is found by Newton's method over ln b, within an interval that becomes smaller with each step. The
-/// temperature is 1 where the log-loss does not depend on it.
-pub(super) fn fit_above(floor: f64, points: &Points, smoothing: f64) -> f64 {
-    let log_loss = LogLoss::new(points, smoothing, floor);
-    let (mut low, mut high) = (-MAX_TEMPERATURE.ln(), -MIN_TEMPERATURE.ln());
-    let (at_low, at_high) = (log_loss.derivatives(low).0, log_loss.derivatives(high).0);
-    if at_low >= -FLAT && at_high <= FLAT {
-        return 1.0;
-    } else if at_low >= -FLAT {
-        return MAX_TEMPERATURE;
-    } else if at_high <= FLAT {
-        return MIN_TEMPERATURE;
-    }
-    let mut at = 0.0_f64;
-    for _ in 0..MAX_STEPS {
-        let (slope, curvature) = log_loss.derivatives(at);
-        *(if slope < 0.0 { &mut low } else { &mut high }) = at;
-        let newton = at - slope / curvature;
-        let is_inside = newton > low && newton < high;
-        let next = if is_inside { newton } else { f64::midpoint(low, high) };
-        let is_last = (next - at).abs() <= if is_inside { LAST_STEP } else { f64::EPSILON };
-        at = next;
-        if is_last {
-            break;
-        }
-    }
-    rounded((-at).exp())
 }
 
 /// The temperature at which the evidence about the points is most likely. Their targets are likelihoods; `smoothing` is
@@ -185,6 +150,40 @@ impl<'a> LogLoss<'a> {
         (blocks.iter().map(|(one, _)| one).sum(), blocks.iter().map(|(_, other)| other).sum())
     }
 
+    /// The temperature with the least log-loss. The log-loss is convex in b = 1 / temperature, with the slope
+    ///
+    /// ```text
+    /// sum over points of weight * (sum_k calibrated(b)[k] * ln p[k] - sum_k target[k] * ln p[k])
+    /// ```
+    ///
+    /// whose zero is found by Newton's method over ln b, within an interval that becomes smaller with each step. The
+    /// temperature is 1 where the log-loss does not depend on it.
+    fn best_temperature(&self) -> f64 {
+        let (mut low, mut high) = (-MAX_TEMPERATURE.ln(), -MIN_TEMPERATURE.ln());
+        let (at_low, at_high) = (self.derivatives(low).0, self.derivatives(high).0);
+        if at_low >= -FLAT && at_high <= FLAT {
+            return 1.0;
+        } else if at_low >= -FLAT {
+            return MAX_TEMPERATURE;
+        } else if at_high <= FLAT {
+            return MIN_TEMPERATURE;
+        }
+        let mut at = 0.0_f64;
+        for _ in 0..MAX_STEPS {
+            let (slope, curvature) = self.derivatives(at);
+            *(if slope < 0.0 { &mut low } else { &mut high }) = at;
+            let newton = at - slope / curvature;
+            let is_inside = newton > low && newton < high;
+            let next = if is_inside { newton } else { f64::midpoint(low, high) };
+            let is_last = (next - at).abs() <= if is_inside { LAST_STEP } else { f64::EPSILON };
+            at = next;
+            if is_last {
+                break;
+            }
+        }
+        rounded((-at).exp())
+    }
+
     /// The mean log-likelihood of the targets at a temperature.
     fn of_targets(&self, temperature: f64) -> f64 {
         let (n, inverse) = (self.points.n_classes, 1.0 / temperature);
@@ -274,7 +273,7 @@ fn log_domain_joint(logs: &[f64], likelihoods: &[f64], most: f64, inverse: f64) 
 }
 
 /// Calibrates a row. Classes tied with the best stay tied, and rounding makes no new ties.
-pub(super) fn apply(temperature: f64, floor: f64, row: &mut [f64]) {
+pub(super) fn apply(floor: f64, temperature: f64, row: &mut [f64]) {
     let most = row.iter().copied().fold(0.0, f64::max);
     let log_most = log(most, floor);
     let least = least_tied(row);

@@ -2,6 +2,11 @@
 
 use super::*;
 
+/// The temperature with the least log-loss where the floor is the least.
+fn without_floor(points: &Points, smoothing: f64) -> f64 {
+    LogLoss::new(points, smoothing, MIN_FLOOR).best_temperature()
+}
+
 /// Four uneven points of three classes, overconfident.
 fn points() -> Points {
     let mut points = Points::new(3);
@@ -37,7 +42,7 @@ fn the_temperature_is_the_best_of_a_grid() {
         let grid = (50..20_000_u32).map(|n| f64::from(n) * 1e-3);
         let loss = |t: &f64| log_loss(&points, smoothing, *t);
         let best = grid.min_by(|a, b| loss(a).total_cmp(&loss(b))).unwrap();
-        let got = fit_above(MIN_FLOOR, &points, smoothing);
+        let got = without_floor(&points, smoothing);
         assert!((got - best).abs() <= 1e-3, "{got} is not {best}");
         assert!(loss(&got) <= loss(&best) + 1e-12);
     }
@@ -51,10 +56,10 @@ fn the_temperature_is_that_worked_out_by_hand() {
         points.push_class(&[0.8, 0.2], class, 1.0);
     }
     let want = 4.0_f64.ln() / 3.0_f64.ln();
-    assert!((fit_above(MIN_FLOOR, &points, 0.0) - want).abs() < 1e-11);
+    assert!((without_floor(&points, 0.0) - want).abs() < 1e-11);
     // One of five points is a pseudo-observation with a uniform target: 3.5 of 5 are right.
     let want = 4.0_f64.ln() / (3.5_f64 / 1.5).ln();
-    assert!((fit_above(MIN_FLOOR, &points, 1.0) - want).abs() < 1e-11);
+    assert!((without_floor(&points, 1.0) - want).abs() < 1e-11);
 }
 
 /// With a wrong derivative Newton's method still converges, but as slowly as bisection.
@@ -164,9 +169,9 @@ fn the_temperature_stays_within_its_bounds_and_is_1_where_there_is_no_choice() {
         points.push_class(row, class, 1.0);
         points
     };
-    assert_eq!(fit_above(MIN_FLOOR, &one(&[0.8, 0.2], 0), 0.0), MIN_TEMPERATURE);
-    assert_eq!(fit_above(MIN_FLOOR, &one(&[0.8, 0.2], 1), 0.0), MAX_TEMPERATURE);
-    assert_eq!(fit_above(MIN_FLOOR, &one(&[0.5, 0.5], 1), 0.0), 1.0);
-    let smoothed = fit_above(MIN_FLOOR, &one(&[0.8, 0.2], 0), 0.5);
+    assert_eq!(without_floor(&one(&[0.8, 0.2], 0), 0.0), MIN_TEMPERATURE);
+    assert_eq!(without_floor(&one(&[0.8, 0.2], 1), 0.0), MAX_TEMPERATURE);
+    assert_eq!(without_floor(&one(&[0.5, 0.5], 1), 0.0), 1.0);
+    let smoothed = without_floor(&one(&[0.8, 0.2], 0), 0.5);
     assert!(smoothed > 0.5, "one right answer makes nothing certain: {smoothed}");
 }
