@@ -250,7 +250,8 @@ mod tests {
         }
     }
 
-    /// Shares of three votes. Nobody named the class of four of 200 instances.
+    /// Shares of three votes. Nobody named the class of four of 200 instances: by these alone, with a floor of 1e-30, the
+    /// temperature is 15.7, and two votes of three become 0.51. With a floor of 0.1 / 3 it is 0.64, and they become 0.74.
     #[test]
     fn classes_that_nobody_named_do_not_decide_the_map_of_the_others() {
         let mut rows = Vec::new();
@@ -269,7 +270,7 @@ mod tests {
             assert!((0.95..0.999).contains(&row[0]), "{map:?}: {row:?}");
             let mut row = [2.0 / 3.0, 1.0 / 3.0, 0.0];
             map.apply(&mut row);
-            assert!(best(&row) == Some((0, false)) && row[2] < 0.1, "{map:?}: {row:?}");
+            assert!(row[0] > 0.7 && row[2] < 0.1, "{map:?}: {row:?}");
         }
     }
 
