@@ -63,6 +63,7 @@ use crate::model::em::{
 use crate::model::fitted::{Fitted, Report, Trained};
 use crate::model::numerics::{MIN_PROBABILITY, at_least, normalise};
 use crate::model::posterior::Posterior;
+use crate::model::preset::Preset;
 use crate::model::snapshot::Snapshot;
 use crate::model::{Model, ModelKind, Predicted, SavedModel, Spec, from_features};
 use crate::run::{Cancel, Run};
@@ -76,6 +77,9 @@ pub static KINDS: &[ModelKind] =
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Gem {
+    /// The settings that the other keys start from: `labelmill`, or `paper` for those of the paper, with which labelmill's
+    /// agree. A key that is given always wins.
+    pub preset: Preset,
     /// Added to every cell of a confusion matrix before its rows are normalised. Raising it pulls annotators with few
     /// annotations towards chance; 0.01 to 0.1 suits sparse data.
     #[schemars(range(min = 0.0))]
@@ -93,6 +97,11 @@ impl Spec for Gem {
     const KIND: &'static str = "gem";
     const SUMMARY: &'static str = "EM around a regression, a tree, a forest or a network, with annotators' confusion matrices";
     const SOURCE: &'static str = "Raykar et al. 2010, JMLR 11";
+
+    /// Logistic regression with a prior on its coefficients, and matrices without one.
+    fn paper() -> Option<Self> {
+        Some(Self { preset: Preset::Paper, ..Self::default() })
+    }
 
     fn estimates_prior(&self) -> bool {
         true

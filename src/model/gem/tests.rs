@@ -32,6 +32,18 @@ fn the_memory_of_a_fit_has_a_prior_and_a_target_for_each_instance() {
     assert_eq!(got, FitBytes { posteriors, matrices, working });
 }
 
+// keys: model.preset
+#[test]
+fn the_paper_has_logistic_regression_and_matrices_without_a_prior() {
+    let load = |parameters: serde_json::Value| KINDS[0].load(parameters).unwrap().parameters;
+    let paper = load(json!({"preset": "paper"}));
+    let classifier = &paper["classifier"];
+    let got = (&paper["smoothing"], &paper["diagonal"], &classifier["kind"]);
+    assert_eq!(got, (&json!(0.0), &json!(0.0), &json!("logistic_regression")));
+    assert_eq!(load(json!({"preset": "paper", "smoothing": 0.5}))["smoothing"], 0.5);
+    assert!(KINDS[0].load(json!({"preset": "papre"})).is_err());
+}
+
 /// A classifier of this kind that takes little time.
 fn small(kind: ClassifierKind) -> ClassifierSpec {
     let mut classifier = ClassifierSpec { kind, ..ClassifierSpec::default() };
@@ -89,7 +101,8 @@ fn one_round_gives_the_matrices_worked_out_by_hand() {
     ];
     for ((smoothing, diagonal), first, second) in cases {
         let stop = iterations(1);
-        let spec = Gem { smoothing, diagonal, classifier: classifier.clone(), stop };
+        let classifier = classifier.clone();
+        let spec = Gem { smoothing, diagonal, classifier, stop, ..Gem::default() };
         let mut run = Run::new(1);
         let evidence = Evidence { annotations: &a, described: Some(&described) };
         let fitted = spec.fit(evidence, &mut run).unwrap();
@@ -218,7 +231,7 @@ fn rounds_of_a_penalised_regression_are_those_of_a_naive_fit() {
         let classifier =
             ClassifierSpec { logistic_regression: regression, ..ClassifierSpec::default() };
         let stop = iterations(6);
-        let spec = Gem { smoothing: 0.5, diagonal: 0.25, classifier, stop };
+        let spec = Gem { smoothing: 0.5, diagonal: 0.25, classifier, stop, ..Gem::default() };
         let evidence = Evidence { annotations: &a, described: Some(&described) };
         let fitted = spec.fit(evidence, &mut Run::new(1)).unwrap();
         let (t, values) = naive(&a, &features, &spec, 6);
@@ -268,7 +281,7 @@ fn a_tree_does_not_confirm_its_own_posteriors() {
     let kind = ClassifierKind::DecisionTree;
     let classifier = ClassifierSpec { kind, decision_tree: tree, ..ClassifierSpec::default() };
     let stop = iterations(1);
-    let spec = Gem { smoothing: 0.0, diagonal: 0.0, classifier, stop };
+    let spec = Gem { classifier, stop, ..Gem::default() };
     let evidence = Evidence { annotations: &a, described: Some(&described) };
     let fitted = spec.fit(evidence, &mut Run::new(1)).unwrap();
     // 0 is alone in its leaf, so that the others, of which b are 4 and a are 3, make its prior. Given a (11/3 in all,

@@ -50,7 +50,7 @@ impl AllPredictions {
         } else {
             all.copy_predictions(&described, inputs.data);
         }
-        all.check_finite(trainer, inputs.data)?;
+        all.check_finite(trainer)?;
         let has_features = |i: usize| described.binary_search(&(i as u32)).is_ok();
         if let Some(warning) = from_features::without_features(a, has_features) {
             run.warn(warning);
@@ -113,22 +113,14 @@ impl AllPredictions {
         }
     }
 
-    fn check_finite<N: CrowdNet>(
-        &self,
-        trainer: &Trainer<'_, N>,
-        data: &TrainingData<'_>,
-    ) -> Result<()> {
+    fn check_finite<N: CrowdNet>(&self, trainer: &Trainer<'_, N>) -> Result<()> {
         let (classes, epochs) = (trainer.dims.classes, trainer.state.trace.len());
         let first_broken = |p: &Posterior| p.values().iter().position(|v| !v.is_finite());
         if let Some(at) = first_broken(&self.predictions) {
             return Err(not_finite(at / classes, self.predictions.values()[at], epochs));
         }
         let Some(at) = first_broken(&self.posterior) else { return Ok(()) };
-        let p = self.posterior.values()[at];
-        Err(match data.row(at / classes) {
-            Some(row) => not_finite(row, p, epochs),
-            None => trainer.diverged(&format!("a posterior of {p} without features")),
-        })
+        Err(trainer.no_posterior(at / classes, self.posterior.values()[at]))
     }
 }
 

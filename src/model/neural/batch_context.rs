@@ -164,9 +164,9 @@ impl BatchContext<'_> {
     /// [`BatchContext::posterior_by_bayes`] with a prior for each row, `[row, class]`, in place of the classifier.
     ///
     /// # Why
-    /// The EM kernels multiply columns of confusion matrices that all instances share, with the floors of Dawid-Skene.
-    /// Here an annotator's matrix may depend on the instance (CoNAL), or has floors of its own (AggNet, TCL), and the
-    /// prior comes from the network batch by batch: its forward pass costs far more than these sums of logarithms.
+    /// The EM kernels multiply confusion columns that all instances share, over a question's annotations. Here an
+    /// annotator's matrix may depend on the instance (CoNAL), and the annotations are those of a batch, which a saved
+    /// model may never have seen.
     #[must_use]
     pub fn posterior_from(
         &self,

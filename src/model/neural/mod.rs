@@ -30,9 +30,10 @@
 //! 2. Define a struct of the model's own settings. First implement [`CrowdNet`] for it: kind and summary for users, the
 //!    networks, the tables of annotators' parameters, and the report on annotators. [`Neural`] adds `device`, `backbone`
 //!    and `train`. Then implement [`TrainingObjective`], which the loop trains: the loss of a batch with its derivatives,
-//!    and the prediction of a batch. A model with its own schedule also implements `next_act` and `epochs`, `m_step` if
-//!    it has an M-step, and `e_step` if its E-step is not `predict`. All models have the two blocks in this order,
-//!    because losses read the networks' outputs and the tables by their indices.
+//!    and the prediction of a batch. A model with its own schedule also implements `next_act` and `epochs`, and `m_step` if
+//!    it has an M-step. Its E-step takes the posteriors of `predict`, or of `e_step` if that differs; with
+//!    `shared_confusion`, the EM kernels compute them. All models have the two blocks in this order, because losses read
+//!    the networks' outputs and the tables by their indices.
 //! 3. Add its `mod` line and its line in [`KINDS`] to `models/mod.rs`. The loop, batching, devices, selection,
 //!    checkpoints, saved models and prediction need no further code, and the conformance suite tests every registered
 //!    model. The gradient check in `tests/` fails until it has a case for the model.
@@ -52,6 +53,7 @@ mod numerics;
 mod param_table;
 mod predict;
 mod schedule;
+mod shared_confusion;
 mod soft_target_network;
 mod spec;
 #[cfg(test)]
@@ -81,6 +83,7 @@ pub use network_spec::NetworkSpec;
 pub use param_table::{Owner, ParamTable};
 pub use predict::predict;
 pub use schedule::{Act, LearnerSubset, Phase, sequential};
+pub use shared_confusion::SharedConfusion;
 pub(crate) use soft_target_network::{SoftTargetNetwork, WeightedTargets};
 pub use spec::Neural;
 pub use train::learner::LearnerSpec;

@@ -7,6 +7,7 @@
 use super::annotator_params::AnnotatorParams;
 use super::batch_context::{BatchContext, BatchPrediction, Gradient};
 use super::schedule::{Act, Phase, sequential};
+use super::shared_confusion::SharedConfusion;
 use super::train::spec::{Reduction, TrainSpec};
 use super::train::state::TrainState;
 use crate::frame::{Annotations, Dims};
@@ -54,8 +55,25 @@ pub trait TrainingObjective {
         train.epochs
     }
 
-    /// The posteriors that an E-step computes for a batch, `[row, class]`. The batch has the targets of this name, which
-    /// the result replaces.
+    /// The confusion matrices by which an E-step multiplies [`TrainingObjective::prior`], with the EM kernels. `None` if
+    /// the likelihood of an annotation depends on the instance too: then the E-step takes the posteriors of
+    /// [`TrainingObjective::e_step`].
+    fn shared_confusion<'p>(
+        &self,
+        _params: &'p AnnotatorParams,
+        _dims: Dims,
+    ) -> Option<SharedConfusion<'p>> {
+        None
+    }
+
+    /// P(class) of each row before its annotations, `[row, class]`, for an E-step with
+    /// [`TrainingObjective::shared_confusion`].
+    fn prior(&self, context: &BatchContext<'_>) -> Vec<f64> {
+        context.out.p.clone()
+    }
+
+    /// The posteriors that an E-step computes for a batch, `[row, class]`, for a model without
+    /// [`TrainingObjective::shared_confusion`]. The batch has the targets of this name, which the result replaces.
     fn e_step(&self, context: &BatchContext<'_>, _name: &'static str) -> Vec<f64> {
         self.predict(context).posterior
     }

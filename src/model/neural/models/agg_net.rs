@@ -33,8 +33,8 @@ use crate::model::from_features::single_annotations;
 use crate::model::neural::models::{counted, paper};
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    MAIN_TARGETS, NetworkSpec, ParamTable, Phase, Reduction, Task, TrainSpec, TrainState,
-    TrainingObjective,
+    MAIN_TARGETS, NetworkSpec, ParamTable, Phase, Reduction, SharedConfusion, Task, TrainSpec,
+    TrainState, TrainingObjective,
 };
 use crate::model::vote::MajorityVote;
 use crate::run::Run;
@@ -113,19 +113,25 @@ impl TrainingObjective for AggNet {
         context.cross_entropy_of_targets(gradient)
     }
 
-    fn e_step(&self, context: &BatchContext<'_>, _name: &'static str) -> Vec<f64> {
-        let prior: Vec<f64> =
-            context.out.p.iter().map(|p| p + MIN_CLASSIFIER_PROBABILITY).collect();
-        context.posterior_from(&prior, |_, a, k| {
-            counted::cell(context, a, k) + MIN_ANNOTATOR_PROBABILITY
-        })
+    fn shared_confusion<'p>(
+        &self,
+        params: &'p AnnotatorParams,
+        dims: Dims,
+    ) -> Option<SharedConfusion<'p>> {
+        Some(counted::shared(params, MIN_ANNOTATOR_PROBABILITY, dims))
+    }
+
+    fn prior(&self, context: &BatchContext<'_>) -> Vec<f64> {
+        context.out.p.iter().map(|p| p + MIN_CLASSIFIER_PROBABILITY).collect()
     }
 
     /// The posteriors are those of an E-step.
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
         BatchPrediction {
             classes: context.out.p.clone(),
-            posterior: self.e_step(context, MAIN_TARGETS),
+            posterior: context.posterior_from(&self.prior(context), |_, a, k| {
+                counted::cell(context, a, k) + MIN_ANNOTATOR_PROBABILITY
+            }),
             likelihood: self.likelihood(context),
             parameters: Vec::new(),
         }

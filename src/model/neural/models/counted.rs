@@ -1,7 +1,9 @@
 //! Confusion matrices from expected counts instead of gradient descent: an M-step in closed form.
 
 use crate::frame::{Annotations, Dims};
-use crate::model::neural::{AnnotatorParams, BatchAnnotation, BatchContext, ParamTable};
+use crate::model::neural::{
+    AnnotatorParams, BatchAnnotation, BatchContext, ParamTable, SharedConfusion,
+};
 use crate::model::numerics::at_least;
 
 /// The index of the table of confusion matrices, `[annotator, class * labels + label]`.
@@ -27,6 +29,11 @@ pub(crate) fn count(a: &Annotations, counts: &[f64], floor: f64, params: &mut An
             to.iter_mut().zip(row).for_each(|(to, count)| *to = share(count) as f32);
         }
     }
+}
+
+/// The matrices of an E-step, which adds `added` to each cell.
+pub(crate) fn shared(params: &AnnotatorParams, added: f64, dims: Dims) -> SharedConfusion<'_> {
+    SharedConfusion { table: &params.tables[CONFUSION].values, added, labels: dims.labels }
 }
 
 /// Divides each row of the matrices by its sum. A row of zeros stays zero.

@@ -34,8 +34,8 @@ use crate::model::em::kernels;
 pub static KINDS: &[ModelKind] = &[
     ModelKind::neural::<Dl>(),
     ModelKind::neural::<SoftBootstrap>(),
-    ModelKind::neural::<AggNet>(),
-    // Its first targets are those of an EM model.
+    // The EM kernels compute their targets.
+    ModelKind { fit_bytes: kernels::fit_bytes, ..ModelKind::neural::<AggNet>() },
     ModelKind { fit_bytes: kernels::fit_bytes, ..ModelKind::neural::<Tcl>() },
     ModelKind::neural::<SingleConfusion>(),
     ModelKind::neural::<DoctorNet>(),

@@ -28,7 +28,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Problem, Result};
-use crate::frame::{Annotations, Evidence};
+use crate::frame::{Annotations, Dims, Evidence};
 use crate::model::Model;
 use crate::model::calibrator::Method;
 use crate::model::confusion::Smoothing;
@@ -39,8 +39,8 @@ use crate::model::neural::train::learner::CLASSIFIER;
 use crate::model::neural::train::spec::Select;
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    InstanceSubset, LearnerSubset, MAIN_TARGETS, NetworkSpec, ParamTable, Phase, Reduction, Task,
-    TrainSpec, TrainState, TrainingObjective,
+    InstanceSubset, LearnerSubset, MAIN_TARGETS, NetworkSpec, ParamTable, Phase, Reduction,
+    SharedConfusion, Task, TrainSpec, TrainState, TrainingObjective,
 };
 use crate::model::numerics::MIN_PROBABILITY;
 use crate::model::posterior::{Posterior, best};
@@ -281,13 +281,21 @@ impl TrainingObjective for Tcl {
         context.cross_entropy_of_targets(gradient)
     }
 
-    /// The co-labels: naive Bayes with the calibrated classifier as the prior.
-    fn e_step(&self, context: &BatchContext<'_>, _name: &'static str) -> Vec<f64> {
+    fn shared_confusion<'p>(
+        &self,
+        params: &'p AnnotatorParams,
+        dims: Dims,
+    ) -> Option<SharedConfusion<'p>> {
+        Some(counted::shared(params, 0.0, dims))
+    }
+
+    /// The prior of naive Bayes is the calibrated classifier.
+    fn prior(&self, context: &BatchContext<'_>) -> Vec<f64> {
         let mut prior = context.out.p.clone();
         if let Some(calibrator) = context.estimates.calibrators.get(CLASSIFIER) {
             prior.chunks_exact_mut(context.dims.classes).for_each(|row| calibrator.apply(row));
         }
-        context.posterior_from(&prior, |_, a, k| counted::cell(context, a, k))
+        prior
     }
 
     /// The posteriors are the targets of the retraining.

@@ -48,7 +48,7 @@ use crate::model::neural::models::weighted_doctor_net::WEIGHTS_PHASE;
 use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::numerics::softmax;
 use crate::model::neural::train::step::loss_and_gradient;
-use crate::model::{Model, Spec};
+use crate::model::{Model, Posterior, Spec};
 use crate::run::Run;
 use crate::testing::tiny;
 
@@ -219,8 +219,14 @@ impl<'a, N: CrowdNet> Case<'a, N> {
 
     /// The posteriors of an E-step.
     fn e_step(&self) -> Vec<f64> {
-        let gathered = self.annotator_params.gather(&self.batch);
-        self.model.e_step(&self.context(&self.out, &gathered), MAIN_TARGETS)
+        let (a, gathered) = (annotations(), self.annotator_params.gather(&self.batch));
+        let context = self.context(&self.out, &gathered);
+        let Some(confusion) = self.model.shared_confusion(&self.annotator_params, a.dims()) else {
+            return self.model.e_step(&context, MAIN_TARGETS);
+        };
+        let mut prior = Posterior::zeros(2, 3);
+        prior.values_mut().copy_from_slice(&self.model.prior(&context));
+        confusion.posteriors(&a, prior).values().to_vec()
     }
 
     fn value(&self) -> f64 {

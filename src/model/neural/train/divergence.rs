@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::model::neural::train::spec::Reduction;
-use crate::model::neural::train::{LoopPosition, Trainer};
+use crate::model::neural::train::{LoopPosition, Trainer, not_finite};
 use crate::model::neural::training_objective::TrainingObjective;
 
 const WEIGHTS_HELP: &str = "networks compute in 32 bits, which do not hold the squares of such weights: scale the weights, so that all are \
@@ -17,6 +17,14 @@ struct WeightRange {
 }
 
 impl<N: TrainingObjective> Trainer<'_, N> {
+    /// The error of a posterior that is no number.
+    pub(crate) fn no_posterior(&self, instance: usize, p: f64) -> Error {
+        match self.data.row(instance) {
+            Some(row) => not_finite(row, p, self.state.trace.len()),
+            None => self.diverged(&format!("a posterior of {p} without features")),
+        }
+    }
+
     /// The error of a training whose numbers are no longer finite.
     pub(crate) fn diverged(&self, found: &str) -> Error {
         let LoopPosition { label: phase, epoch, .. } = &self.position;

@@ -22,18 +22,29 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         let old = self.state.targets.remove(name).map(|targets| targets.posterior);
         let mut posterior = old.unwrap_or_else(|| Posterior::from_votes(self.data.annotations));
         let (described, undescribed) = self.data.untrusted();
-        let e_step = |context: &BatchContext<'_>| self.model.e_step(context, name);
+        let shared = self.model.shared_confusion(&self.annotator_params, self.dims);
+        let of_batch = |context: &BatchContext<'_>| match shared {
+            Some(_) => self.model.prior(context),
+            None => self.model.e_step(context, name),
+        };
         self.each_part(&described, run, |part| {
             let batch = self.data.observed(part, Some(&posterior));
-            replace(&mut posterior, part, &self.with_outputs(&batch, e_step)?);
+            replace(&mut posterior, part, &self.with_outputs(&batch, of_batch)?);
             Ok(())
         })?;
         self.each_part(&undescribed, run, |part| {
             let batch = self.data.observed(part, Some(&posterior));
-            let values = self.without_features(self.data.inputs(), &batch, e_step)?;
+            let values = self.without_features(self.data.inputs(), &batch, of_batch)?;
             replace(&mut posterior, part, &values);
             Ok(())
         })?;
+        if let Some(at) = posterior.values().iter().position(|p| !p.is_finite()) {
+            let (instance, p) = (at / self.dims.classes, posterior.values()[at]);
+            return Err(self.no_posterior(instance, p));
+        }
+        if let Some(confusion) = shared {
+            posterior = confusion.posteriors(self.data.annotations, posterior);
+        }
         self.state.targets.insert(name.to_owned(), NamedTargets { posterior, is_own: true });
         Ok(())
     }
@@ -106,12 +117,12 @@ fn replace(posterior: &mut Posterior, instances: &[u32], values: &[f64]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::Evidence;
+    use crate::frame::{Dims, Evidence};
     use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
     use crate::model::neural::tests::trainer::trainer_of;
-    use crate::model::neural::{BackboneSpec, NetworkSpec, Neural, Tcl};
-    use crate::testing::{described, tiny};
+    use crate::model::neural::{AggNet, BackboneSpec, NetworkSpec, Neural, Tcl};
+    use crate::testing::{described, tiny, weighted};
 
     /// Instance 0 is trusted, so that the E-step has no other instance with features.
     #[test]
@@ -128,6 +139,40 @@ mod tests {
         trainer.e_step(MAIN_TARGETS, &run).unwrap();
         assert!(run.cancel.request(15));
         assert_eq!(trainer.e_step(MAIN_TARGETS, &run).unwrap_err().exit_code(), 143);
+    }
+
+    /// The posteriors of the EM kernels are those of batches, which are sums of logarithms: with weights, a trusted
+    /// instance, an annotator with one annotation, a label that is no class, and instances without features or
+    /// annotations.
+    #[test]
+    fn the_em_kernels_give_the_posteriors_of_batches() {
+        let rows = [(0, 0, 0), (0, 1, 1), (1, 0, 3), (1, 1, 1), (2, 2, 2), (3, 1, 0), (4, 0, 2)];
+        let dims = Dims { instances: 6, annotators: 3, classes: 3, labels: 4 };
+        let mut a = weighted(dims, &rows, (0..rows.len()).map(|n| 0.5 + n as f64).collect());
+        a.trusted = Some(vec![None, None, None, Some(2), None, None]);
+        let mut described = described(&a);
+        described.row_of_instance[1] = None;
+        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
+        let data = TrainingData::new(evidence, None, true, batching).unwrap();
+        let (spec, run) = (Neural::<AggNet>::default(), Run::new(1));
+        let mut trainer = trainer_of(&spec, &data, evidence, &run);
+        trainer.m_step().unwrap();
+        trainer.e_step(MAIN_TARGETS, &run).unwrap();
+        let got = trainer.state.targets(MAIN_TARGETS).unwrap();
+        let of_batch = |instances: &[u32]| trainer.data.observed(instances, None);
+        let with_features = [0, 2, 4, 5];
+        let predicted = trainer.predict(&of_batch(&with_features)).unwrap().posterior;
+        let undescribed =
+            trainer.predict_without_features(data.inputs(), &of_batch(&[1])).unwrap().posterior;
+        let mut wanted = Posterior::zeros(6, 3);
+        replace(&mut wanted, &with_features, &predicted);
+        replace(&mut wanted, &[1], &undescribed);
+        wanted.row_mut(3)[2] = 1.0;
+        for (got, wanted) in got.values().iter().zip(wanted.values()) {
+            assert!((got - wanted).abs() < 1e-12, "{got}, by batches {wanted}");
+        }
+        assert!((0.1..0.9).contains(&got.row(0)[1]), "{:?}", got.row(0));
     }
 
     /// The odds of class 1 are 2^i / 4 for instance i. The trusted instances 1, 3 and 4 have the classes 0, 1 and 0; the
