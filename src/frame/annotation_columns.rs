@@ -3,11 +3,11 @@
 use rayon::prelude::*;
 
 use super::AnnotationRows;
-use super::annotations::ITEMS_PER_BLOCK;
 use super::classes::LabelAxis;
 use super::ids::NULL;
 use super::offsets::{Cursors, count, prefix_sum, split_by};
 use super::rejects::{Reason, Rejects};
+use super::units::ITEMS_PER_BLOCK;
 
 /// Used rows, by provisional numbers; the optional columns are as long as the others or empty.
 #[derive(Default)]

@@ -25,13 +25,14 @@ mod relations;
 mod role;
 mod shown_column;
 mod truth;
+mod units;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use annotations::{
-    AnnotationRows, Annotations, ColumnRange, Dims, Duplicates, ITEMS_PER_BLOCK, InstanceRange,
-    MAX_RANGES, Repeated, WeightIter, WeightSlice, ranges_of_instances,
+    AnnotationRows, Annotations, ColumnRange, Dims, Duplicates, InstanceRange, Repeated,
+    WeightIter, WeightSlice,
 };
 pub use budget::BYTES_PER_ANNOTATION;
 pub(crate) use classes::MAX_LABELS;
@@ -51,6 +52,7 @@ pub use rejects::{KEPT_CHARACTERS, Reason, Rejects};
 pub use relations::{Relations, collect, read_features, rows_in};
 pub use role::Role;
 pub use truth::{TrueCrowd, Truth};
+pub use units::{ITEMS_PER_BLOCK, MAX_RANGES, ranges_of_instances};
 
 use crate::source::Scalar;
 

@@ -12,6 +12,7 @@ mod denied;
 mod http;
 mod local;
 mod location;
+mod pieces;
 mod resume;
 mod upload;
 
@@ -36,8 +37,8 @@ use http::IdleTimeoutConnector;
 use local::LocalFiles;
 use location::URL_HELP;
 pub use location::{parse_url, secret_problem, shown};
+use pieces::Pieces;
 use resume::Resuming;
-use upload::Pieces;
 
 /// Settings of object stores; all of them may be left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -217,7 +218,12 @@ pub fn open(url: &Url, spec: &StoreSpec) -> Result<StoreLocation> {
         let bucket = url.host_str().unwrap_or_default();
         (Arc::new(Resuming::new(remote(url, spec).map_err(unusable)?, bucket)) as _, path)
     };
-    Ok(StoreLocation { url: url.clone(), store, path, pieces: Pieces::of(spec) })
+    Ok(StoreLocation {
+        url: url.clone(),
+        store,
+        path,
+        pieces: Pieces::new(&spec.piece_size, spec.pieces_in_flight),
+    })
 }
 
 fn remote(url: &Url, spec: &StoreSpec) -> object_store::Result<Arc<dyn ObjectStore>> {

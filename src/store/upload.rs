@@ -12,31 +12,7 @@ use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutPayload};
 use tokio::sync::Semaphore;
 
-use super::{StoreLocation, StoreSpec};
-use crate::engine::parse_bytes;
-
-/// The most pieces that S3 accepts in one upload.
-const MAX_PIECES: usize = 10_000;
-
-/// The piece size of a place's uploads, and the permits of pieces in flight, which its clones share.
-#[derive(Debug, Clone)]
-pub(super) struct Pieces {
-    bytes: usize,
-    permits: Arc<Semaphore>,
-}
-
-impl Pieces {
-    pub(super) fn of(spec: &StoreSpec) -> Self {
-        let in_flight = spec.pieces_in_flight.clamp(1, Semaphore::MAX_PERMITS);
-        let bytes = parse_bytes(&spec.piece_size).unwrap_or(usize::MAX);
-        Self { bytes, permits: Arc::new(Semaphore::new(in_flight)) }
-    }
-
-    /// The piece size for an object: larger than configured if there would be more than [`MAX_PIECES`].
-    fn bytes_of(&self, object: usize) -> usize {
-        self.bytes.max(object.div_ceil(MAX_PIECES))
-    }
-}
+use super::StoreLocation;
 
 async fn with_permit<T>(permits: Arc<Semaphore>, sending: impl Future<Output = T>) -> T {
     // The semaphore is never closed, so `acquire` cannot fail.
@@ -80,14 +56,14 @@ mod tests {
 
     use super::*;
     use crate::store::parse_url;
+    use crate::store::pieces::Pieces;
 
     fn place(bytes: usize) -> StoreLocation {
-        let spec = StoreSpec { piece_size: bytes.to_string(), ..StoreSpec::default() };
         StoreLocation {
             url: parse_url("memory:///").unwrap(),
             store: Arc::new(InMemory::new()),
             path: Path::default(),
-            pieces: Pieces::of(&spec),
+            pieces: Pieces::new(&bytes.to_string(), 4),
         }
     }
 
@@ -100,12 +76,5 @@ mod tests {
             let found = place.store.get(&Path::from("x")).await.unwrap().bytes().await.unwrap();
             assert_eq!(found, bytes, "pieces of {piece}");
         }
-    }
-
-    #[test]
-    fn no_object_has_more_pieces_than_a_store_takes() {
-        let pieces = Pieces::of(&StoreSpec::default());
-        assert_eq!(pieces.bytes_of(10 << 30), 8 << 20);
-        assert!((200_usize << 30).div_ceil(pieces.bytes_of(200 << 30)) <= MAX_PIECES);
     }
 }

@@ -4,11 +4,13 @@ use std::sync::OnceLock;
 
 use rayon::prelude::*;
 
+use super::by_column::ByColumn;
 use super::duplicates::{ByInstance, Duplicates, Repeated};
 use super::group::{Grouped, UngroupedRows};
 use super::weights::Weights;
-use super::{Annotations, Dims, ITEMS_PER_BLOCK};
+use super::{Annotations, Dims};
 use crate::frame::offsets::{Cursors, count, number, owners, prefix_sum};
+use crate::frame::units::ITEMS_PER_BLOCK;
 
 /// Annotations in any order, as parallel columns.
 #[derive(Debug, Clone, Default)]
@@ -30,14 +32,6 @@ pub struct AnnotationRows {
 /// Otherwise the column takes three reads and a search, which took 41 ms of processor time for 10 M rows of 10 k annotators
 /// (Intel Xeon).
 const ROWS_PER_CELL: usize = 4;
-
-/// The view by column.
-#[derive(Debug, Clone)]
-pub(super) struct ByColumn {
-    pub(super) offsets: Vec<usize>,
-    pub(super) instances: Vec<u32>,
-    pub(super) weights: Weights,
-}
 
 impl Annotations {
     /// Builds the views from rows in any order.

@@ -22,7 +22,8 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::growth::{FeatureColumns, Growth, RandomFeatures, check_memory};
+use super::feature_columns::FeatureColumns;
+use super::growth::{Growth, RandomFeatures, check_memory};
 use super::tree::{Tree, TreeSpec, load, save};
 use super::{Classifier, Examples, predict_rows};
 use crate::error::{Error, Result};

@@ -19,37 +19,14 @@ use rand::seq::index::sample;
 use rayon::prelude::*;
 
 use super::Examples;
+use super::feature_columns::FeatureColumns;
 use super::tree::{Criterion, Tree, TreeSpec};
 use crate::error::{Error, Result};
-use crate::frame::{ITEMS_PER_BLOCK, Matrix};
+use crate::frame::ITEMS_PER_BLOCK;
 use crate::run::{Cancel, Rng, Run};
 
 /// The least share of a node's weight that counts as a gain, or as a weight: another order of summation changes less.
 const MIN_RELATIVE_GAIN: f64 = 1e-10;
-
-/// The features of examples, `[feature, example]`.
-pub(super) struct FeatureColumns {
-    values: Vec<f32>,
-    n_examples: usize,
-}
-
-impl FeatureColumns {
-    /// Copies these rows of the matrix to memory.
-    pub(super) fn of(matrix: &Matrix, rows: &[u32]) -> Self {
-        let (n, width) = (rows.len(), matrix.width());
-        let (mut values, mut features) = (vec![0.0; n * width], vec![0.0; width]);
-        for (i, row) in rows.iter().enumerate() {
-            matrix.read(*row as usize, &mut features);
-            features.iter().enumerate().for_each(|(j, x)| values[j * n + i] = *x);
-        }
-        Self { values, n_examples: n }
-    }
-
-    /// The value of a feature of each example.
-    pub(super) fn feature(&self, j: usize) -> &[f32] {
-        &self.values[j * self.n_examples..(j + 1) * self.n_examples]
-    }
-}
 
 /// Refuses to grow trees if the columns, the buffers of all threads, the trees and their predictions for the examples need
 /// more than half of the run's memory.

@@ -18,6 +18,7 @@
 //! classifier and annotators in place of a smoothing, and in that it ends after its epochs, whatever the objective.
 
 mod decision_tree;
+mod feature_columns;
 mod forest;
 mod growth;
 mod logistic;
@@ -41,8 +42,8 @@ use crate::model::snapshot::Snapshot;
 use crate::run::{Cancel, Run};
 use crate::spec::Problems;
 pub use decision_tree::DecisionTree;
+use feature_columns::FeatureColumns;
 pub use forest::{ForestSpec, RandomForest};
-use growth::FeatureColumns;
 pub use logistic::{LogisticRegression, LogisticSpec};
 #[cfg(feature = "neural")]
 pub use network::{NetworkClassifier, NetworkClassifierSpec};

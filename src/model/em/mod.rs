@@ -11,6 +11,7 @@ mod ibcc;
 pub mod kernels;
 mod maximise;
 mod one_coin;
+mod start;
 mod stop;
 
 use crate::error::Result;
@@ -24,9 +25,10 @@ pub(crate) use dawid_skene::few_annotations;
 pub use glad::Glad;
 pub use ibcc::Ibcc;
 pub use maximise::LoopState;
-use maximise::perturbed;
 pub(crate) use maximise::{Optimum, maximise};
 pub use one_coin::OneCoin;
+pub use start::Start;
+use start::perturbed;
 pub use stop::{OnExhausted, StopRule};
 
 /// The models of this folder.
@@ -36,14 +38,6 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind::em::<Ibcc>(),
     ModelKind { fit_bytes: Glad::fit_bytes, ..ModelKind::em::<Glad>() },
 ];
-
-/// The starting point of a run of the loop.
-pub enum Start {
-    /// A posterior: the M-step comes first.
-    Posterior(Posterior),
-    /// The parameters that [`EmSteps::start`] has set: an E-step comes first.
-    Parameters,
-}
 
 /// The value of the objective after a step of EM.
 #[derive(Debug, Clone, Copy, PartialEq)]

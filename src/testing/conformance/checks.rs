@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{NETWORKS, Subject};
-use crate::frame::{Annotations, Dims};
+use super::crowds::{crowd, dims, usual_crowd};
+use super::subject::{Subject, is_network};
+use crate::frame::Dims;
 use crate::model::fitted::{Fitted, TraceRow};
 use crate::model::posterior::best;
 use crate::model::{Properties, SavedModel};
@@ -13,26 +14,6 @@ use crate::testing::{annotations, described, tiny, weighted};
 
 /// The tolerance for sums of probabilities and for the posterior of a trusted class.
 const TOLERANCE: f64 = 1e-9;
-
-fn crowd(seed: u64) -> Annotations {
-    let crowd = CrowdShape::default();
-    let rows = crowd.draw(seed).rows;
-    annotations(dims(&crowd), &rows)
-}
-
-/// The crowd of [`Subject::fitted`].
-pub(super) fn usual_crowd() -> Annotations {
-    crowd(1)
-}
-
-fn dims(crowd: &CrowdShape) -> Dims {
-    Dims {
-        instances: crowd.instances as usize,
-        annotators: crowd.annotators as usize,
-        classes: crowd.classes as usize,
-        labels: crowd.classes as usize,
-    }
-}
 
 fn expect(holds: bool, what: impl FnOnce() -> String) -> std::result::Result<(), String> {
     if holds { Ok(()) } else { Err(what()) }
@@ -281,7 +262,7 @@ pub(super) fn resumed(model: &Subject<'_>) -> std::result::Result<(), String> {
     let trusted = |i: usize| i.is_multiple_of(10).then_some((i / 10 % 3) as u32);
     a.trusted = Some((0..a.dims().instances).map(trusted).collect());
     let mut parameters = model.parameters.clone();
-    if NETWORKS(model.kind) {
+    if is_network(model.kind) {
         parameters["train"]["average"] = 0.7.into();
     }
     let averaged = Subject::new(model.kind, parameters);

@@ -2,24 +2,19 @@
 //! once.
 
 mod checks;
+mod crowds;
+mod subject;
 mod variant;
 
-use std::cell::OnceCell;
-
 use rayon::prelude::*;
-use serde_json::Value;
 
-use super::described;
-use crate::error::Result;
-use crate::frame::{Annotations, Evidence, QuestionFeatures};
-use crate::model::fitted::Fitted;
 use crate::model::{MODELS, ModelKind, Properties};
-use crate::run::Run;
 use checks::{
     annotator_permutation, better_than_chance, class_permutation, degenerate, double_weight,
     instance_permutation, many_agree, objective_never_falls, prior, repeatable, resumed, saved,
     sums_to_one, threads, trusted, unanimous,
 };
+use subject::Subject;
 
 type Check = fn(&Subject<'_>) -> std::result::Result<(), String>;
 
@@ -34,8 +29,6 @@ const LABEL_ONLY: AppliesTo = |kind| !kind.needs_features;
 const FIXED_START: AppliesTo = |kind| kind.properties != Properties::RandomStart;
 /// Kinds that learn a classifier from features.
 const CLASSIFIERS: AppliesTo = |kind| kind.predict.is_some();
-/// Kinds with the sections of a network.
-const NETWORKS: AppliesTo = |kind| (kind.defaults)()["train"].is_object();
 
 /// The parameters of the fits of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,17 +64,6 @@ const CHECKS: &[(&str, AppliesTo, Settings, Check)] = &[
     ("an interrupted training goes on to the same bits", CLASSIFIERS, Defaults, resumed),
 ];
 
-/// The epochs of a network whose accuracy does not matter. They reach every phase of every kind.
-const FEW_EPOCHS: u32 = 10;
-
-/// A kind of model with the parameters of its fits.
-struct Subject<'a> {
-    kind: &'a ModelKind,
-    parameters: Value,
-    /// [`Subject::fitted`], once a check has asked for it.
-    fitted: OnceCell<std::result::Result<Fitted, String>>,
-}
-
 /// Runs every check on the kinds that `chosen` selects, several kinds at a time; returns the failures, each as
 /// `kind: check: what`.
 #[must_use]
@@ -106,53 +88,6 @@ fn failures_of(kind: &ModelKind) -> Vec<String> {
         }
     }
     failures
-}
-
-impl<'a> Subject<'a> {
-    fn new(kind: &'a ModelKind, parameters: Value) -> Self {
-        Self { kind, parameters, fitted: OnceCell::new() }
-    }
-
-    /// The same with few epochs, if it is a network: for what is the same however well a network is trained.
-    fn briefly(&self) -> Self {
-        let mut parameters = self.parameters.clone();
-        if NETWORKS(self.kind) {
-            parameters["train"]["epochs"] = FEW_EPOCHS.into();
-        }
-        Self::new(self.kind, parameters)
-    }
-
-    /// A brief fit to [`checks::usual_crowd`], which several checks look at.
-    fn fitted(&self) -> std::result::Result<&Fitted, String> {
-        let fit = || self.briefly().fit(&checks::usual_crowd());
-        self.fitted.get_or_init(fit).as_ref().map_err(Clone::clone)
-    }
-
-    fn fit(&self, a: &Annotations) -> std::result::Result<Fitted, String> {
-        self.fit_in(a, Run::new(1)).map_err(|e| e.to_string())
-    }
-
-    fn fit_in(&self, a: &Annotations, run: Run) -> Result<Fitted> {
-        self.fit_with(a, &described(a), run)
-    }
-
-    /// Fits the model with these features, if it needs any.
-    fn fit_with(
-        &self,
-        a: &Annotations,
-        features: &QuestionFeatures,
-        mut run: Run,
-    ) -> Result<Fitted> {
-        let (kind, mut parameters) = (self.kind, self.parameters.clone());
-        if NETWORKS(kind) {
-            parameters["backbone"]["hidden"] = serde_json::json!([64]);
-            parameters["device"] = "cpu".into();
-        }
-        let model = kind.load(parameters)?.model;
-        let described = kind.needs_features.then_some(features);
-        let evidence = Evidence { annotations: a, described };
-        run.pool().install(|| model.fit(evidence, &mut run))
-    }
 }
 
 #[cfg(test)]

@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::frame::Matrix;
 use crate::model::neural::annotator_params::AnnotatorParams;
+use crate::model::neural::data::annotations_by_instance::AnnotationsByInstance;
+use crate::model::neural::data::batch::Batch;
 use crate::model::neural::data::input_rows::InputRows;
 use crate::model::neural::data::scaler::Scaler;
-use crate::model::neural::data::{AnnotationsByInstance, TrainingData, batch::Batch, read};
 use crate::model::neural::param_table::Owner;
 use crate::run::Run;
 
@@ -154,28 +155,6 @@ impl LearnerInput {
         }
     }
 
-    /// The ids of all rows that an epoch may read, ascending.
-    pub(crate) fn all_ids(self, data: &TrainingData<'_>) -> Vec<u32> {
-        match self {
-            Self::Features => data.rows(),
-            Self::Annotations => data.trained_instances(),
-            Self::Annotators => (0..data.annotations.dims().annotators as u32).collect(),
-            // Its outputs change with the table, whatever the phase trains.
-            Self::Embedding(_) => Vec::new(),
-        }
-    }
-
-    /// Fits the scaler to the training data.
-    pub(crate) fn fit(self, scaler: &mut Scaler, data: &TrainingData<'_>) {
-        match (self, data.inputs().annotators) {
-            (Self::Features, _) => scaler.fit(data.matrix, data.rows().into_iter()),
-            (Self::Annotators, Some((matrix, rows))) => {
-                scaler.fit(matrix, rows.iter().flatten().copied());
-            }
-            (Self::Annotators, None) | (Self::Annotations | Self::Embedding(_), _) => {}
-        }
-    }
-
     /// Reads and scales the rows with these ids, one after the other; `width` is the length of a row.
     pub(crate) fn read(
         self,
@@ -185,7 +164,7 @@ impl LearnerInput {
         ids: &[u32],
     ) -> Vec<f32> {
         if self == Self::Features {
-            return read(inputs.matrix, scaler, ids);
+            return scaler.read_all(inputs.matrix, ids);
         }
         if let (Self::Embedding(embedding), Some(tables)) = (self, inputs.tables) {
             return embedding.rows(tables, ids);
@@ -264,6 +243,7 @@ mod tests {
     use super::*;
     use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates, Evidence, Features};
     use crate::model::neural::BackboneSpec;
+    use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
     use crate::testing::described;
 
@@ -308,7 +288,7 @@ mod tests {
             };
             let input = LearnerInput::Annotations;
             assert_eq!(input.shape(&sizes).unwrap(), [8]);
-            assert_eq!(input.all_ids(&data), [0, 1]);
+            assert_eq!(data.ids(input), [0, 1]);
             let scaler = Scaler::identity(&[8], &BackboneSpec::default());
             let read = |ids: &[u32]| input.read(data.inputs(), &scaler, 8, ids);
             let of_0 = [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.25, 0.75];
@@ -373,8 +353,8 @@ mod tests {
         let none = build(&[], &[], &[], &[]);
         let (data, input) = (data(evidence, &none, false), LearnerInput::Annotators);
         let mut scaler = Scaler::identity(&[1], &BackboneSpec::default());
-        input.fit(&mut scaler, &data);
-        assert_eq!(input.all_ids(&data), [0, 1, 2]);
+        data.fit_scaler(&mut scaler, input);
+        assert_eq!(data.ids(input), [0, 1, 2]);
         assert_eq!(input.ids(&data.observed(&[2, 0], None)), [0, 2]);
         assert_eq!(input.read(data.inputs(), &scaler, 1, &[2, 0, 1]), [-1.0, 1.0, 0.0]);
     }

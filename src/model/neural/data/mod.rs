@@ -1,5 +1,6 @@
 //! Training data: annotations by instance, cut into batches whose features are read while the network computes.
 
+mod annotations_by_instance;
 pub(crate) mod batch;
 pub(crate) mod batching;
 pub(crate) mod input_rows;
@@ -16,9 +17,10 @@ use crate::error::Result;
 use crate::frame::{Annotations, Evidence, Matrix};
 use crate::model::posterior::Posterior;
 use crate::run::Run;
+use annotations_by_instance::{AnnotationsByInstance, WeightedLabel, is_same_annotator};
 use batch::{Batch, BatchAnnotation};
 use batching::{Batching, InstanceSubset};
-use inputs::{Inputs, Reader};
+use inputs::{Inputs, LearnerInput, Reader};
 use read_ahead::{READ_AHEAD, ReadAhead, ReadBatch};
 use scaler::Scaler;
 
@@ -172,6 +174,29 @@ impl<'a> TrainingData<'a> {
         instances
     }
 
+    /// The ids of all rows that an epoch may read of a learner's input, ascending.
+    pub(crate) fn ids(&self, input: LearnerInput) -> Vec<u32> {
+        match input {
+            LearnerInput::Features => self.rows(),
+            LearnerInput::Annotations => self.trained_instances(),
+            LearnerInput::Annotators => (0..self.annotations.dims().annotators as u32).collect(),
+            // Its outputs change with the table, whatever the phase trains.
+            LearnerInput::Embedding(_) => Vec::new(),
+        }
+    }
+
+    /// Fits the scaler of a learner's input to the training data.
+    pub(crate) fn fit_scaler(&self, scaler: &mut Scaler, input: LearnerInput) {
+        match (input, self.annotators) {
+            (LearnerInput::Features, _) => scaler.fit(self.matrix, self.rows().into_iter()),
+            (LearnerInput::Annotators, Some((matrix, rows))) => {
+                scaler.fit(matrix, rows.iter().flatten().copied());
+            }
+            (LearnerInput::Annotators, None)
+            | (LearnerInput::Annotations | LearnerInput::Embedding(_), _) => {}
+        }
+    }
+
     /// The feature row of an instance, where it has features.
     #[must_use]
     pub fn row(&self, instance: usize) -> Option<usize> {
@@ -322,46 +347,6 @@ impl<'a> TrainingData<'a> {
             }
             Ok(())
         })
-    }
-}
-
-/// The scaled features of these rows, one after the other.
-#[must_use]
-pub fn read(matrix: &Matrix, scaler: &Scaler, rows: &[u32]) -> Vec<f32> {
-    let mut features = vec![0.0; rows.len() * matrix.width()];
-    for (row, out) in rows.iter().zip(features.chunks_exact_mut(matrix.width().max(1))) {
-        scaler.read(matrix, *row as usize, out);
-    }
-    features
-}
-
-/// (annotator, label, weight)
-type WeightedLabel = (u32, u32, f64);
-
-/// The rows of one annotator are adjacent.
-fn is_same_annotator(one: &WeightedLabel, next: &WeightedLabel) -> bool {
-    one.0 == next.0
-}
-
-/// Annotations by instance.
-#[derive(Default)]
-struct AnnotationsByInstance {
-    offsets: Vec<usize>,
-    all: Vec<WeightedLabel>,
-}
-
-impl AnnotationsByInstance {
-    fn new(a: &Annotations) -> Self {
-        let mut by_instance = Self { offsets: vec![0], all: Vec::with_capacity(a.len()) };
-        for i in 0..a.dims().instances {
-            by_instance.all.extend(a.triples_of(i));
-            by_instance.offsets.push(by_instance.all.len());
-        }
-        by_instance
-    }
-
-    fn of(&self, i: usize) -> &[WeightedLabel] {
-        self.offsets.get(i..i + 2).map_or(&[], |bounds| &self.all[bounds[0]..bounds[1]])
     }
 }
 

@@ -141,6 +141,15 @@ impl Scaler {
         }
     }
 
+    /// The scaled features of these rows, one after the other.
+    pub(super) fn read_all(&self, matrix: &Matrix, rows: &[u32]) -> Vec<f32> {
+        let mut features = vec![0.0; rows.len() * matrix.width()];
+        for (row, out) in rows.iter().zip(features.chunks_exact_mut(matrix.width().max(1))) {
+            self.read(matrix, *row as usize, out);
+        }
+        features
+    }
+
     /// Draws how an image is cropped and mirrored.
     pub(crate) fn draw_move(&self, rng: &mut Rng) -> ImageMove {
         let mut shift = || rng.random_range(0..=2 * self.pad_crop);

@@ -112,7 +112,7 @@ impl Learner {
 
     /// Fits the scaling of the input to the training data.
     pub(super) fn fit_scaler(&mut self, data: &TrainingData<'_>) {
-        self.input.fit(&mut self.network.scaler, data);
+        data.fit_scaler(&mut self.network.scaler, self.input);
     }
 
     /// The number of rows that are predicted at once.
@@ -174,7 +174,7 @@ impl Learner {
             self.frozen = None;
         } else if self.frozen.is_none() && !self.network.scaler.augments() {
             let predict = |rows: &[u32]| self.predict(data.inputs(), rows);
-            let (rows, at_once) = (self.input.all_ids(data), self.rows_at_once());
+            let (rows, at_once) = (data.ids(self.input), self.rows_at_once());
             let max_bytes = self.run.share_of_memory(FROZEN_SHARE, MAX_FROZEN_BYTES);
             self.frozen = FrozenOutputs::of(rows, at_once, max_bytes, predict)?;
         }

@@ -1,0 +1,76 @@
+//! The subject of a check.
+
+use std::cell::OnceCell;
+
+use serde_json::Value;
+
+use super::crowds::usual_crowd;
+use crate::error::Result;
+use crate::frame::{Annotations, Evidence, QuestionFeatures};
+use crate::model::ModelKind;
+use crate::model::fitted::Fitted;
+use crate::run::Run;
+use crate::testing::described;
+
+/// Whether a kind has the sections of a network.
+pub(super) fn is_network(kind: &ModelKind) -> bool {
+    (kind.defaults)()["train"].is_object()
+}
+
+/// The epochs of a network whose accuracy does not matter. They reach every phase of every kind.
+const FEW_EPOCHS: u32 = 10;
+
+/// A kind of model with the parameters of its fits.
+pub(super) struct Subject<'a> {
+    pub(super) kind: &'a ModelKind,
+    pub(super) parameters: Value,
+    /// [`Subject::fitted`], once a check has asked for it.
+    fitted: OnceCell<std::result::Result<Fitted, String>>,
+}
+
+impl<'a> Subject<'a> {
+    pub(super) fn new(kind: &'a ModelKind, parameters: Value) -> Self {
+        Self { kind, parameters, fitted: OnceCell::new() }
+    }
+
+    /// The same with few epochs, if it is a network: for what is the same however well a network is trained.
+    pub(super) fn briefly(&self) -> Self {
+        let mut parameters = self.parameters.clone();
+        if is_network(self.kind) {
+            parameters["train"]["epochs"] = FEW_EPOCHS.into();
+        }
+        Self::new(self.kind, parameters)
+    }
+
+    /// A brief fit to [`usual_crowd`], which several checks look at.
+    pub(super) fn fitted(&self) -> std::result::Result<&Fitted, String> {
+        let fit = || self.briefly().fit(&usual_crowd());
+        self.fitted.get_or_init(fit).as_ref().map_err(Clone::clone)
+    }
+
+    pub(super) fn fit(&self, a: &Annotations) -> std::result::Result<Fitted, String> {
+        self.fit_in(a, Run::new(1)).map_err(|e| e.to_string())
+    }
+
+    pub(super) fn fit_in(&self, a: &Annotations, run: Run) -> Result<Fitted> {
+        self.fit_with(a, &described(a), run)
+    }
+
+    /// Fits the model with these features, if it needs any.
+    pub(super) fn fit_with(
+        &self,
+        a: &Annotations,
+        features: &QuestionFeatures,
+        mut run: Run,
+    ) -> Result<Fitted> {
+        let (kind, mut parameters) = (self.kind, self.parameters.clone());
+        if is_network(kind) {
+            parameters["backbone"]["hidden"] = serde_json::json!([64]);
+            parameters["device"] = "cpu".into();
+        }
+        let model = kind.load(parameters)?.model;
+        let described = kind.needs_features.then_some(features);
+        let evidence = Evidence { annotations: a, described };
+        run.pool().install(|| model.fit(evidence, &mut run))
+    }
+}
