@@ -37,9 +37,12 @@ fn the_memory_of_a_fit_has_a_prior_and_a_target_for_each_instance() {
 fn the_paper_has_logistic_regression_and_matrices_without_a_prior() {
     let load = |parameters: serde_json::Value| KINDS[0].load(parameters).unwrap().parameters;
     let paper = load(json!({"preset": "paper"}));
+    let regression = json!({"l2": 1.0, "max_iter": 100});
     let classifier = &paper["classifier"];
-    let got = (&paper["smoothing"], &paper["diagonal"], &classifier["kind"]);
-    assert_eq!(got, (&json!(0.0), &json!(0.0), &json!("logistic_regression")));
+    assert_eq!(classifier["kind"], "logistic_regression");
+    assert_eq!(classifier["logistic_regression"], regression);
+    let matrices = (&paper["smoothing"], &paper["diagonal"]);
+    assert_eq!(matrices, (&json!(0.0), &json!(0.0)));
     assert_eq!(load(json!({"preset": "paper", "smoothing": 0.5}))["smoothing"], 0.5);
     assert!(KINDS[0].load(json!({"preset": "papre"})).is_err());
 }

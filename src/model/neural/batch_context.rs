@@ -164,9 +164,9 @@ impl BatchContext<'_> {
     /// [`BatchContext::posterior_by_bayes`] with a prior for each row, `[row, class]`, in place of the classifier.
     ///
     /// # Why
-    /// The EM kernels multiply confusion columns that all instances share, over a question's annotations. Here an
-    /// annotator's matrix may depend on the instance (CoNAL), and the annotations are those of a batch, which a saved
-    /// model may never have seen.
+    /// The EM kernels multiply confusion columns that all instances share, over the annotations of a question. Here an
+    /// annotator's matrix may depend on the instance (CoNAL), and a batch may hold annotations that no column stands for:
+    /// the loop predicts held-out annotations too, and a saved model those of other data.
     #[must_use]
     pub fn posterior_from(
         &self,

@@ -2,12 +2,22 @@
 //! of each instance.
 
 use super::numerics::{MIN_PROBABILITY, at_least};
-use crate::frame::{Annotations, Dims};
+use crate::frame::{Annotations, Dims, FitBytes, QuestionSizes, dense_fit_bytes};
 use crate::model::em::kernels::{
     Annotator, ColumnModel, CountStrategy, Estimator, Prior, SingletonInput, stride,
 };
 use crate::model::numerics::{MIN_LIKELIHOOD, normalise};
 use crate::model::posterior::Posterior;
+
+/// The memory of a fit with such E-steps: the columns, and the prior beside the posteriors; and the targets of the best
+/// epoch.
+pub(super) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
+    let dense = dense_fit_bytes(sizes)?;
+    let columns = sizes.columns.checked_mul(stride(sizes.dims.classes))?;
+    let columns = columns.checked_mul(size_of::<f64>())?;
+    let matrices = dense.matrices.checked_add(columns)?;
+    Some(FitBytes { matrices, working: dense.posteriors.checked_mul(2)?, ..dense })
+}
 
 /// The confusion matrices of all annotators, in a table of parameters.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +45,8 @@ impl SharedConfusion<'_> {
             normalise(row, |p| at_least(p, MIN_LIKELIHOOD));
         }
         let mut posterior = Posterior::zeros(instances, classes);
-        // The M-step sums the counts of the new posteriors, so that the E-step need not.
+        // No table of counts: the training's M-step counts the posteriors itself. The kernels' M-step only fills the
+        // columns here.
         let mut columns = ColumnModel::with_strategy(a, CountStrategy::Gather);
         columns.m_step(a, &posterior, self);
         columns.e_step(a, Prior::Instance(prior.values()), self, &mut posterior);
@@ -62,5 +73,22 @@ impl Estimator for SharedConfusion<'_> {
 
     fn singleton_input(&self) -> SingletonInput {
         SingletonInput::Annotator
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of one million instances and five classes, in rows of 8 numbers for each of 60 columns.
+    #[test]
+    fn the_memory_of_a_fit_has_columns_and_two_more_rows_for_each_instance() {
+        let dims = Dims { instances: 1_000_000, annotators: 12, classes: 5, labels: 5 };
+        let gold_roles = Vec::new();
+        let sizes = QuestionSizes { dims, annotations: 5_000_000, columns: 60, gold_roles };
+        let posteriors = 40_000_000;
+        let matrices = 60 * 8 * 8 + 25 * 8;
+        let want = FitBytes { posteriors, matrices, working: 2 * posteriors };
+        assert_eq!(fit_bytes(&sizes), Some(want));
     }
 }

@@ -55,9 +55,8 @@ pub trait TrainingObjective {
         train.epochs
     }
 
-    /// The confusion matrices by which an E-step multiplies [`TrainingObjective::prior`], with the EM kernels. `None` if
-    /// the likelihood of an annotation depends on the instance too: then the E-step takes the posteriors of
-    /// [`TrainingObjective::e_step`].
+    /// The confusion matrices of an E-step by the EM kernels, which multiply them with [`TrainingObjective::prior`].
+    /// `None` for all other models: their E-step takes the posteriors of [`TrainingObjective::e_step`].
     fn shared_confusion<'p>(
         &self,
         _params: &'p AnnotatorParams,
@@ -67,7 +66,7 @@ pub trait TrainingObjective {
     }
 
     /// P(class) of each row before its annotations, `[row, class]`, for an E-step with
-    /// [`TrainingObjective::shared_confusion`].
+    /// [`TrainingObjective::shared_confusion`]; the rows come without annotations.
     fn prior(&self, context: &BatchContext<'_>) -> Vec<f64> {
         context.out.p.clone()
     }

@@ -231,6 +231,12 @@ impl<'a> TrainingData<'a> {
         self.gather(parts, targets, 1)
     }
 
+    /// A batch of these instances without their annotations.
+    #[must_use]
+    pub fn unannotated(&self, instances: &[u32], targets: Option<&Posterior>) -> Batch {
+        self.gather(instances.iter().map(|i| (*i, &[][..], 1)), targets, 1)
+    }
+
     /// The instances that have features and held-out annotations, ascending.
     #[must_use]
     pub fn held_out_instances(&self) -> Vec<u32> {

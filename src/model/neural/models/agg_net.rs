@@ -14,13 +14,14 @@
 //! Mitosis Detection in Breast Cancer Histology Images. IEEE TMI 35(5), 2016, which has two classes. The formulas
 //! above, for any number of classes, are those of Max-MIG's public code (arXiv:1905.13436).
 //!
-//! The matrices are counted once more from the last posteriors, and are therefore half a round ahead of them.
+//! The published matrices are counted from the T of the last E-step, and the published posteriors follow from these
+//! matrices and the last classifier: they are one E-step ahead of T.
 //!
 //! If each instance has a single annotation, the E-step returns that annotation, and the matrices stay those of the
 //! votes.
 //!
-//! Differs from that code in the epoch that is kept (the code keeps the best on the test set), and in network and
-//! training, which are labelmill's defaults. `preset = "paper"` has the code's settings for LabelMe.
+//! Differs from that code in the epoch that is kept (the code keeps the best on the test set), in the posteriors, where
+//! the code returns T, and in network and training, which are labelmill's defaults. `preset = "paper"` has the code's settings for LabelMe.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -127,10 +128,12 @@ impl TrainingObjective for AggNet {
 
     /// The posteriors are those of an E-step.
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
+        let confusion =
+            counted::shared(context.annotator_params, MIN_ANNOTATOR_PROBABILITY, context.dims);
         BatchPrediction {
             classes: context.out.p.clone(),
             posterior: context.posterior_from(&self.prior(context), |_, a, k| {
-                counted::cell(context, a, k) + MIN_ANNOTATOR_PROBABILITY
+                confusion.likelihood(counted::cell(context, a, k))
             }),
             likelihood: self.likelihood(context),
             parameters: Vec::new(),

@@ -21,8 +21,8 @@
 //! first round, which has no E-step before the classifier is trained (both as in the public code); in the matrices and
 //! the prior of TCL+I, which add one to each count, where the paper replaces zero cells by 1e-10; in c, which keeps a
 //! slope of 1e-6 where the regression is flat, so that no class is impossible, and is the identity for a class of
-//! which no trusted instance has features, where the paper's regression is 0; and in network and training, which are
-//! labelmill's defaults. `preset = "paper"` has the paper's settings for LabelMe.
+//! which no trusted instance has features, where the paper's regression is 0; in its outputs, which have no
+//! accuracies of each round; and in network and training, which are labelmill's defaults. `preset = "paper"` has the paper's settings for LabelMe.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ use crate::frame::{Annotations, Dims, Evidence};
 use crate::model::Model;
 use crate::model::calibrator::Method;
 use crate::model::confusion::Smoothing;
-use crate::model::em::kernels::{ColumnModel, Prior};
+use crate::model::em::kernels::{ColumnModel, CountStrategy, Prior};
 use crate::model::fitted::{Fitted, Report, Stop, on_cpu};
 use crate::model::neural::models::{counted, paper};
 use crate::model::neural::train::learner::CLASSIFIER;
@@ -175,8 +175,8 @@ fn by_trusted_instances(a: &Annotations) -> Result<Posterior> {
     }
     let sum: f64 = prior.iter().sum();
     prior.iter_mut().for_each(|p| *p /= sum);
-    let (mut columns, add_one) = (ColumnModel::new(a), Smoothing::new(a, 1.0, 0.0));
-    columns.count(a, &t);
+    let mut columns = ColumnModel::with_strategy(a, CountStrategy::Gather);
+    let add_one = Smoothing::new(a, 1.0, 0.0);
     columns.m_step(a, &t, &add_one);
     columns.e_step(a, Prior::Class(&prior), &add_one, &mut t);
     Ok(t)

@@ -1,7 +1,7 @@
 //! The layers that backbones are built of.
 //!
 //! # Why
-//! They are our own, because those of candle-nn take longer on the host: a linear layer 1.3 to 1.5 times as long, a ReLU
+//! They are our own, because those of candle-nn take longer on the host: a linear layer 1.2 to 1.5 times as long, a ReLU
 //! 1.2 to 2.7 times, dropout 3.0 to 5.7 times, a batch norm 12 to 22 times, a convolution 6.2 times and a max pool 7.4
 //! times. Two are also wrong: its max pool propagates a quarter of the gradient, and its batch norm divides by zero for
 //! a batch of one row. Its mean pool takes 0.55 of the time of ours, but does not read the order of axes of our

@@ -1,4 +1,8 @@
 //! The mean of each channel.
+//!
+//! # Why
+//! candle-nn's takes 0.55 of the time on the host (`benches/networks.md`), but reads the pixels of a channel one after the
+//! other, where our convolutions have the channels of a pixel so. It is less than a thousandth of a step of ResNet-20.
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 

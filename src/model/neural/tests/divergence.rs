@@ -120,6 +120,9 @@ fn a_last_step_that_diverges_says_so_and_names_the_learning_rate() {
         assert!(error.contains("learning_rate"), "{error}");
         assert!(error.contains(found), "{error}");
     }
+    // Its E-step comes before the predictions of all rows.
+    let error = error_of(AggNet::default(), rate(1e30), &agreeing(), &usual);
+    assert!(error.contains("the prediction of row 1 of the features is not a finite"), "{error}");
 }
 
 #[test]

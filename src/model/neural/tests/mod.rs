@@ -50,7 +50,7 @@ use crate::model::neural::numerics::softmax;
 use crate::model::neural::train::step::loss_and_gradient;
 use crate::model::{Model, Posterior, Spec};
 use crate::run::Run;
-use crate::testing::tiny;
+use crate::testing::{tiny, weighted};
 
 /// Instances 0 and 1, annotators 0 and 1, three classes.
 const ANNOTATIONS: [(u32, u32, u32); 4] = [(0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 2)];
@@ -217,9 +217,18 @@ impl<'a, N: CrowdNet> Case<'a, N> {
         self.model.predict(&self.context(&self.out, &self.annotator_params.gather(&self.batch)))
     }
 
+    /// The annotations of the batch.
+    fn annotations(&self) -> Annotations {
+        let of_row = |b| self.batch.annotations_of(b).iter().map(move |a| (b, a));
+        let rows = (0..2).flat_map(of_row);
+        let row = |(b, a): (usize, &BatchAnnotation)| ((b as u32, a.annotator, a.label), a.weight);
+        let (rows, weights): (Vec<_>, Vec<f64>) = rows.map(row).unzip();
+        weighted(annotations().dims(), &rows, weights)
+    }
+
     /// The posteriors of an E-step.
     fn e_step(&self) -> Vec<f64> {
-        let (a, gathered) = (annotations(), self.annotator_params.gather(&self.batch));
+        let (a, gathered) = (self.annotations(), self.annotator_params.gather(&self.batch));
         let context = self.context(&self.out, &gathered);
         let Some(confusion) = self.model.shared_confusion(&self.annotator_params, a.dims()) else {
             return self.model.e_step(&context, MAIN_TARGETS);

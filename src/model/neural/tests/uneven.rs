@@ -28,7 +28,7 @@ fn every_divisor_is_that_of_weighted_annotations() {
 }
 
 #[test]
-fn every_model_weights_its_annotations() {
+fn losses_of_annotations_are_weighted() {
     let layer = CrowdLayer::default();
     weighted(Case::new(&layer)).with(0, &LAYERS).reduced(Reduction::Sum).expect(3.160_796);
     for (mixture, wanted) in [

@@ -5,8 +5,8 @@ use crate::model::neural::train::spec::Reduction;
 use crate::model::neural::train::{LoopPosition, Trainer, not_finite};
 use crate::model::neural::training_objective::TrainingObjective;
 
-const WEIGHTS_HELP: &str = "networks compute in 32 bits, which do not hold the squares of such weights: scale the weights, so that all are \
-                            nearer to 1";
+const WEIGHTS_HELP: &str = "networks compute in 32 bits, which do not hold the squares of such weights: scale the \
+                            weights, so that all are nearer to 1";
 
 /// The weights of the annotations.
 struct WeightRange {

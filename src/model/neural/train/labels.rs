@@ -27,13 +27,17 @@ impl<N: TrainingObjective> Trainer<'_, N> {
             Some(_) => self.model.prior(context),
             None => self.model.e_step(context, name),
         };
+        let batch_of = |part: &[u32], posterior: &Posterior| match shared {
+            Some(_) => self.data.unannotated(part, Some(posterior)),
+            None => self.data.observed(part, Some(posterior)),
+        };
         self.each_part(&described, run, |part| {
-            let batch = self.data.observed(part, Some(&posterior));
+            let batch = batch_of(part, &posterior);
             replace(&mut posterior, part, &self.with_outputs(&batch, of_batch)?);
             Ok(())
         })?;
         self.each_part(&undescribed, run, |part| {
-            let batch = self.data.observed(part, Some(&posterior));
+            let batch = batch_of(part, &posterior);
             let values = self.without_features(self.data.inputs(), &batch, of_batch)?;
             replace(&mut posterior, part, &values);
             Ok(())
@@ -141,38 +145,44 @@ mod tests {
         assert_eq!(trainer.e_step(MAIN_TARGETS, &run).unwrap_err().exit_code(), 143);
     }
 
-    /// The posteriors of the EM kernels are those of batches, which are sums of logarithms: with weights, a trusted
-    /// instance, an annotator with one annotation, a label that is no class, and instances without features or
-    /// annotations.
+    /// The posteriors of the EM kernels are those of batches, which are sums of logarithms: with a trusted instance, an
+    /// annotator with one annotation, a label that is no class, instances without features or annotations, more
+    /// annotations than one product takes, and no, few or all weights.
     #[test]
     fn the_em_kernels_give_the_posteriors_of_batches() {
         let rows = [(0, 0, 0), (0, 1, 1), (1, 0, 3), (1, 1, 1), (2, 2, 2), (3, 1, 0), (4, 0, 2)];
-        let dims = Dims { instances: 6, annotators: 3, classes: 3, labels: 4 };
-        let mut a = weighted(dims, &rows, (0..rows.len()).map(|n| 0.5 + n as f64).collect());
-        a.trusted = Some(vec![None, None, None, Some(2), None, None]);
-        let mut described = described(&a);
-        described.row_of_instance[1] = None;
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
-        let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
-        let data = TrainingData::new(evidence, None, true, batching).unwrap();
-        let (spec, run) = (Neural::<AggNet>::default(), Run::new(1));
-        let mut trainer = trainer_of(&spec, &data, evidence, &run);
-        trainer.m_step().unwrap();
-        trainer.e_step(MAIN_TARGETS, &run).unwrap();
-        let got = trainer.state.targets(MAIN_TARGETS).unwrap();
-        let of_batch = |instances: &[u32]| trainer.data.observed(instances, None);
-        let with_features = [0, 2, 4, 5];
-        let predicted = trainer.predict(&of_batch(&with_features)).unwrap().posterior;
-        let undescribed =
-            trainer.predict_without_features(data.inputs(), &of_batch(&[1])).unwrap().posterior;
-        let mut wanted = Posterior::zeros(6, 3);
-        replace(&mut wanted, &with_features, &predicted);
-        replace(&mut wanted, &[1], &undescribed);
-        wanted.row_mut(3)[2] = 1.0;
-        for (got, wanted) in got.values().iter().zip(wanted.values()) {
-            assert!((got - wanted).abs() < 1e-12, "{got}, by batches {wanted}");
+        let many = (3..33).map(|annotator| (4, annotator, annotator % 3));
+        let rows: Vec<(u32, u32, u32)> = rows.into_iter().chain(many).collect();
+        let dims = Dims { instances: 6, annotators: 33, classes: 3, labels: 4 };
+        let (none, few): (fn(usize) -> f64, fn(usize) -> f64) =
+            (|_| 1.0, |n| if n == 1 { 0.5 } else { 1.0 });
+        for weight in [none, few, |n| 0.5 + n as f64] {
+            let mut a = weighted(dims, &rows, (0..rows.len()).map(weight).collect());
+            a.trusted = Some(vec![None, None, None, Some(2), None, None]);
+            let mut described = described(&a);
+            described.row_of_instance[1] = None;
+            let evidence = Evidence { annotations: &a, described: Some(&described) };
+            let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
+            let data = TrainingData::new(evidence, None, true, batching).unwrap();
+            let (spec, run) = (Neural::<AggNet>::default(), Run::new(1));
+            let mut trainer = trainer_of(&spec, &data, evidence, &run);
+            trainer.m_step().unwrap();
+            trainer.e_step(MAIN_TARGETS, &run).unwrap();
+            let got = trainer.state.targets(MAIN_TARGETS).unwrap();
+            let of_batch = |instances: &[u32]| trainer.data.observed(instances, None);
+            let with_features = [0, 2, 4, 5];
+            let predicted = trainer.predict(&of_batch(&with_features)).unwrap().posterior;
+            let undescribed =
+                trainer.predict_without_features(data.inputs(), &of_batch(&[1])).unwrap().posterior;
+            let mut wanted = Posterior::zeros(6, 3);
+            replace(&mut wanted, &with_features, &predicted);
+            replace(&mut wanted, &[1], &undescribed);
+            wanted.row_mut(3)[2] = 1.0;
+            for (got, wanted) in got.values().iter().zip(wanted.values()) {
+                assert!((got - wanted).abs() < 1e-12, "{got}, by batches {wanted}");
+            }
+            assert!((0.1..0.9).contains(&got.row(0)[1]), "{:?}", got.row(0));
         }
-        assert!((0.1..0.9).contains(&got.row(0)[1]), "{:?}", got.row(0));
     }
 
     /// The odds of class 1 are 2^i / 4 for instance i. The trusted instances 1, 3 and 4 have the classes 0, 1 and 0; the

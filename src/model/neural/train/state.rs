@@ -2,6 +2,10 @@
 //!
 //! It contains no state of a random generator, because every draw comes from a stream named for its phase, epoch and
 //! batch.
+//!
+//! # Why
+//! Networks and tables of annotators save themselves, with their moments, under their own names; a schedule needs none of
+//! their numbers to name the next act, and reads this state alone.
 
 use std::collections::BTreeMap;
 

@@ -21,8 +21,9 @@
 //! weighted by the annotator's share of annotations in the batch; in that annotators' parameters are frozen in the
 //! first fifth of the epochs (`annotator_delay`); in their learning rate of 0.1 (`annotator_learning_rate`), where
 //! the code has one rate; in the embeddings of annotators, which have no bias that all of them share; and in network
-//! and training, which are labelmill's defaults. `preset = "paper"` has the settings of the code. Every form starts at the code's 2 I (`initial_strength`), which for
-//! `row_stochastic` is far from certain: 0.45 on the diagonal with ten classes.
+//! and training, which are labelmill's defaults. Every form starts at the code's 2 I (`initial_strength`), which for
+//! `row_stochastic` is far from certain: 0.45 on the diagonal with ten classes. `preset = "paper"` has the settings of
+//! the code.
 
 mod loss;
 mod mixture;
