@@ -125,8 +125,8 @@ def print_accuracy(
         for _, _, *texts in rows
     ]
     print("Mean and standard deviation over the seeds, in percent. The selection names the epoch that is kept: `last`")
-    print("needs no gold, `valid` looks at LabelMe's validation part, which also calibrates. LabelMe: the")
-    print("defaults of every model. Music: the training of `pipelines/music.toml`, chosen on a fifth of the training clips")
+    print("needs no gold, `valid` looks at LabelMe's validation part, which also calibrates (the second table has the")
+    print("accuracy before that). LabelMe: the defaults of every model. Music: the training of `pipelines/music.toml`, chosen on a fifth of the training clips")
     print("(an earlier search had shown accuracies on the test clips, which may have influenced the choice).\n")
     print("| model | selection | LabelMe | Music |\n| --- | --- | --- | --- |")
     for (name, selection, *_), futures in zip(rows, cells):
