@@ -180,8 +180,7 @@ fn weights_loss_of_row(
 
 impl CrowdNet for WeightedDoctorNet {
     const KIND: &'static str = "weighted_doctor_net";
-    const SUMMARY: &'static str =
-        "a head for each annotator on shared features, with learned weights; the posterior is the \
+    const SUMMARY: &'static str = "a head for each annotator on shared features, with learned weights; the posterior is the \
          prediction";
     const SOURCE: &'static str = "Guan et al. 2018, arXiv:1703.08774";
     const CONDITIONS_ON_ANNOTATIONS: bool = false;

@@ -8,8 +8,9 @@ use crate::model::neural::net::batch_norm::BatchNorm;
 use crate::model::neural::net::image_backbones::{
     after_lenet, after_vgg16, lenet, resnet20, vgg16,
 };
+use crate::model::neural::net::layer_builder::LayerBuilder;
 use crate::model::neural::net::layers::{Activation, Dense, Layer};
-use crate::model::neural::net::parameters::{Initialisation, MAX_NUMBERS, Parameters};
+use crate::model::neural::net::parameters::{Initialisation, MAX_NUMBERS};
 use crate::spec::Problems;
 
 /// The architecture.
@@ -179,35 +180,35 @@ impl BackboneSpec {
     ///
     /// # Errors
     /// When an image is too small, or the device is out of memory.
-    pub fn build(&self, input: &[usize], parameters: &mut Parameters) -> Result<Trunk> {
+    pub fn build(&self, input: &[usize], builder: &LayerBuilder) -> Result<Trunk> {
         let (layers, width) = match (self.kind, input) {
             (Architecture::Lenet, &[channels, height, width]) => {
-                lenet(channels, height, width, parameters)
+                lenet(channels, height, width, builder)
             }
             (Architecture::Vgg16, &[channels, height, width]) => {
-                vgg16(channels, height, width, parameters)
+                vgg16(channels, height, width, builder)
             }
-            (Architecture::Resnet20, &[channels, ..]) => resnet20(channels, parameters),
-            _ => return self.mlp(input.iter().product(), parameters),
+            (Architecture::Resnet20, &[channels, ..]) => resnet20(channels, builder),
+            _ => return self.mlp(input.iter().product(), builder),
         }?;
         Ok(Trunk { layers, width })
     }
 
-    fn mlp(&self, from: usize, parameters: &mut Parameters) -> Result<Trunk> {
+    fn mlp(&self, from: usize, builder: &LayerBuilder) -> Result<Trunk> {
         let hidden: &[usize] = if self.kind == Architecture::Linear { &[] } else { &self.hidden };
         let mut layers = Vec::new();
         let mut width = from;
         if self.batch_norm {
-            layers.push(Layer::BatchNorm(BatchNorm::new(parameters, "input_norm", width, false)?));
+            layers.push(Layer::BatchNorm(BatchNorm::new(&builder.pp("input_norm"), width, false)?));
         }
         for (n, size) in hidden.iter().enumerate() {
-            let name = format!("hidden{n}");
-            layers.push(Layer::Dense(Dense::new(parameters, &name, width, *size)?));
+            let layer = builder.pp(format!("hidden{n}"));
+            layers.push(Layer::Dense(Dense::new(&layer, width, *size)?));
             layers.push(Layer::Activation(self.activation));
             layers.push(Layer::Dropout(self.dropout));
             if self.batch_norm {
-                let name = format!("hidden{n}_norm");
-                layers.push(Layer::BatchNorm(BatchNorm::new(parameters, &name, *size, false)?));
+                let norm = builder.pp(format!("hidden{n}_norm"));
+                layers.push(Layer::BatchNorm(BatchNorm::new(&norm, *size, false)?));
             }
             width = *size;
         }
@@ -231,12 +232,13 @@ mod tests {
     use super::*;
     use crate::model::neural::net::backend::Backend;
     use crate::model::neural::net::mode::Mode;
+    use crate::model::neural::net::parameters::Parameters;
     use crate::model::snapshot::Snapshot;
     use crate::run::Run;
 
     fn built(spec: &BackboneSpec) -> (Trunk, Snapshot) {
-        let mut parameters = Parameters::new(&Run::new(1), &Device::Cpu, spec.initialisation);
-        let trunk = spec.build(&[2], &mut parameters).unwrap();
+        let parameters = Parameters::new(&Run::new(1), &Device::Cpu, spec.initialisation);
+        let (trunk, parameters) = parameters.build(|layers| spec.build(&[2], layers)).unwrap();
         let mut snapshot = Snapshot::default();
         parameters.save(&mut snapshot).unwrap();
         (trunk, snapshot)

@@ -3,13 +3,14 @@
 use candle_core::{DType, Tensor, Var};
 
 use crate::error::Result;
+use crate::model::neural::from_candle;
 use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::gpu::channels::channel_statistics;
 use crate::model::neural::net::gpu::norm::{NormSettings, move_running, normalised};
 use crate::model::neural::net::host::norm::{Normed, NormedColumns, statistics};
 use crate::model::neural::net::host::read;
+use crate::model::neural::net::layer_builder::LayerBuilder;
 use crate::model::neural::net::mode::Mode;
-use crate::model::neural::net::parameters::{ParameterKind, Parameters};
 
 /// Batch normalisation of each column, or of each channel of images; its parameters have PyTorch's names.
 pub struct BatchNorm {
@@ -29,23 +30,14 @@ impl BatchNorm {
     ///
     /// # Errors
     /// When the device is out of memory.
-    pub fn new(parameters: &mut Parameters, name: &str, n: usize, affine: bool) -> Result<Self> {
-        let mut constant = |part: &str, kind, value| {
-            parameters.constant(&format!("{name}.{part}"), kind, &[n], value)
-        };
+    pub fn new(layer: &LayerBuilder, n: usize, affine: bool) -> Result<Self> {
         let scale_and_shift = if affine {
-            let (scale, shift) = (
-                constant("weight", ParameterKind::Bias, 1.0)?,
-                constant("bias", ParameterKind::Bias, 0.0)?,
-            );
-            Some((scale.as_tensor().clone(), shift.as_tensor().clone()))
+            Some((layer.constant("weight", n, 1.0)?, layer.constant("bias", n, 0.0)?))
         } else {
             None
         };
-        let (mean, variance) = (
-            constant("running_mean", ParameterKind::Buffer, 0.0)?,
-            constant("running_var", ParameterKind::Buffer, 1.0)?,
-        );
+        let running = |name, value| from_candle(Var::from_tensor(&layer.constant(name, n, value)?));
+        let (mean, variance) = (running("running_mean", 0.0)?, running("running_var", 1.0)?);
         Ok(Self { scale_and_shift, mean, variance })
     }
 
@@ -157,7 +149,7 @@ mod tests {
 
     use super::*;
     use crate::model::neural::net::host::format::{by_image, by_pixel};
-    use crate::model::neural::net::parameters::Initialisation;
+    use crate::model::neural::net::parameters::{Initialisation, Parameters};
     use crate::model::neural::net::testing::{
         assert_near, counted, device_of, gradients, numbers, on_device_of, on_host_again,
     };
@@ -179,12 +171,16 @@ mod tests {
         by_image(&forward(norm, &by_pixel(x).unwrap(), training, Backend::Host, relu)).unwrap()
     }
 
+    fn built(n: usize, affine: bool, device: &Device) -> (BatchNorm, Parameters) {
+        let all = Parameters::new(&Run::new(1), device, Initialisation::Uniform);
+        all.build(|layers| BatchNorm::new(&layers.pp("norm"), n, affine)).unwrap()
+    }
+
     /// The mean of 1 and 3 is 2, and their unbiased variance 2. The running statistics move from 0 and 1 to `0.1 * 2`
     /// and `0.9 + 0.1 * 2`.
     #[test]
     fn running_statistics_follow_the_unbiased_variance() {
-        let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
-        let norm = BatchNorm::new(&mut all, "norm", 1, false).unwrap();
+        let (norm, _) = built(1, false, &Device::Cpu);
         let x = Tensor::new(&[[1.0_f32], [3.0]], &Device::Cpu).unwrap();
         let out = on_host(&norm, &x, true, false);
         let near = |got: &[f32], want: f32| assert!((got[0] - want).abs() < 1e-5, "{got:?}");
@@ -200,8 +196,7 @@ mod tests {
     /// Two images of two channels of two pixels: 1, 3, 5, 7 with the variance 5, and 0, 0, 2, 2 with 1.
     #[test]
     fn channels_are_normalised_over_images_and_pixels() {
-        let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
-        let norm = BatchNorm::new(&mut all, "norm", 2, true).unwrap();
+        let (norm, _) = built(2, true, &Device::Cpu);
         let values = vec![1.0_f32, 3.0, 0.0, 0.0, 5.0, 7.0, 2.0, 2.0];
         let x = Tensor::from_vec(values, (2, 2, 1, 2), &Device::Cpu).unwrap();
         let out = on_host(&norm, &x, true, false);
@@ -219,8 +214,7 @@ mod tests {
     /// A norm whose columns have scales 1.5, 1.2 and so on, and shifts 0.2, -0.1 and so on.
     fn uneven(columns: usize, backend: Backend) -> BatchNorm {
         let device = device_of(backend);
-        let mut all = Parameters::new(&Run::new(1), &device, Initialisation::Uniform);
-        let norm = BatchNorm::new(&mut all, "norm", columns, true).unwrap();
+        let (norm, all) = built(columns, true, &device);
         for (name, first) in [("norm.weight", 1.5), ("norm.bias", 0.2)] {
             let values = (0..columns).map(|n| first - 0.3 * n as f32);
             let values = Tensor::from_iter(values, &device).unwrap();
@@ -237,8 +231,7 @@ mod tests {
     /// 0) has the mean 1/3, and its product with x has the mean -0.40825: the result is 1.2247 (g - 1/3 + 0.40825 x).
     #[test]
     fn the_gradient_on_the_host_is_that_by_hand() {
-        let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
-        let norm = BatchNorm::new(&mut all, "norm", 1, true).unwrap();
+        let (norm, _) = built(1, true, &Device::Cpu);
         let column = |values: [f32; 3]| Tensor::new(&values, &Device::Cpu).unwrap().reshape((3, 1));
         let x = Var::from_tensor(&column([-1.0, 0.0, 1.0]).unwrap()).unwrap();
         let out = on_host(&norm, &x, true, false);

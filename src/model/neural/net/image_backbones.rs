@@ -13,8 +13,8 @@
 use crate::error::{Error, Result};
 use crate::model::neural::net::batch_norm::BatchNorm;
 use crate::model::neural::net::convolution::Convolution;
+use crate::model::neural::net::layer_builder::LayerBuilder;
 use crate::model::neural::net::layers::{Activation, Dense, Layer, Residual};
-use crate::model::neural::net::parameters::Parameters;
 use crate::model::neural::net::residual::Shortcut;
 
 /// The layers up to the last hidden one, and its width.
@@ -29,10 +29,10 @@ struct Kernel {
     padding: usize,
 }
 
-fn convolution(parameters: &mut Parameters, name: &str, kernel: Kernel) -> Result<Convolution> {
+fn convolution(layer: &LayerBuilder, kernel: Kernel) -> Result<Convolution> {
     let Kernel { from, to, size, padding } = kernel;
     let (area, shape) = (size * size, [to, from, size, size]);
-    let (weight, bias) = parameters.layer(name, &shape, to, from * area, to * area)?;
+    let (weight, bias) = layer.weight_and_bias(&shape, to, from * area, to * area)?;
     Ok(Convolution { weight, bias, padding, stride: 1 })
 }
 
@@ -40,8 +40,8 @@ fn relu() -> Layer {
     Layer::Activation(Activation::Relu)
 }
 
-fn norm(parameters: &mut Parameters, name: &str, channels: usize) -> Result<Layer> {
-    Ok(Layer::BatchNorm(BatchNorm::new(parameters, name, channels, true)?))
+fn norm(layer: &LayerBuilder, channels: usize) -> Result<Layer> {
+    Ok(Layer::BatchNorm(BatchNorm::new(layer, channels, true)?))
 }
 
 fn too_small(height: usize, width: usize) -> Error {
@@ -67,22 +67,22 @@ pub(super) fn lenet(
     channels: usize,
     height: usize,
     width: usize,
-    parameters: &mut Parameters,
+    builder: &LayerBuilder,
 ) -> Result<LayersAndWidth> {
     let [rows, columns] = after_lenet(height, width)?;
     let first = Kernel { from: channels, to: 6, size: 5, padding: 2 };
     let second = Kernel { from: 6, to: 16, size: 5, padding: 0 };
     let layers = vec![
-        Layer::Convolution(convolution(parameters, "convolution0", first)?),
+        Layer::Convolution(convolution(&builder.pp("convolution0"), first)?),
         relu(),
         Layer::MaxPool,
-        Layer::Convolution(convolution(parameters, "convolution1", second)?),
+        Layer::Convolution(convolution(&builder.pp("convolution1"), second)?),
         relu(),
         Layer::MaxPool,
         Layer::Flatten,
-        Layer::Dense(Dense::new(parameters, "hidden0", 16 * rows * columns, 120)?),
+        Layer::Dense(Dense::new(&builder.pp("hidden0"), 16 * rows * columns, 120)?),
         relu(),
-        Layer::Dense(Dense::new(parameters, "hidden1", 120, 84)?),
+        Layer::Dense(Dense::new(&builder.pp("hidden1"), 120, 84)?),
         relu(),
     ];
     Ok((layers, 84))
@@ -107,7 +107,7 @@ pub(super) fn vgg16(
     channels: usize,
     height: usize,
     width: usize,
-    parameters: &mut Parameters,
+    builder: &LayerBuilder,
 ) -> Result<LayersAndWidth> {
     let [rows, columns] = after_vgg16(height, width)?;
     let mut layers = Vec::new();
@@ -119,8 +119,8 @@ pub(super) fn vgg16(
         }
         let (name, kernel) =
             (format!("convolution{n:02}"), Kernel { from, to, size: 3, padding: 1 });
-        layers.push(Layer::Convolution(convolution(parameters, &name, kernel)?));
-        layers.push(norm(parameters, &format!("norm{n:02}"), to)?);
+        layers.push(Layer::Convolution(convolution(&builder.pp(name), kernel)?));
+        layers.push(norm(&builder.pp(format!("norm{n:02}")), to)?);
         layers.push(relu());
         from = to;
     }
@@ -132,23 +132,23 @@ pub(super) fn vgg16(
 const RESNET20: [usize; 3] = [16, 32, 64];
 const BLOCKS: usize = 3;
 
-pub(super) fn resnet20(channels: usize, parameters: &mut Parameters) -> Result<LayersAndWidth> {
+pub(super) fn resnet20(channels: usize, builder: &LayerBuilder) -> Result<LayersAndWidth> {
     let mut width = RESNET20[0];
     let kernel = |from, to| Kernel { from, to, size: 3, padding: 1 };
-    let first = convolution(parameters, "convolution", kernel(channels, width))?;
-    let mut layers = vec![Layer::Convolution(first), norm(parameters, "norm", width)?, relu()];
+    let first = convolution(&builder.pp("convolution"), kernel(channels, width))?;
+    let mut layers = vec![Layer::Convolution(first), norm(&builder.pp("norm"), width)?, relu()];
     for (n, to) in RESNET20.into_iter().flat_map(|to| [to; BLOCKS]).enumerate() {
         let halves = (to != width).then_some(Shortcut { to, stride: 2 });
-        let name = |part: &str| format!("block{n}_{part}");
-        let mut one = convolution(parameters, &name("convolution0"), kernel(width, to))?;
+        let part = |part: &str| builder.pp(format!("block{n}_{part}"));
+        let mut one = convolution(&part("convolution0"), kernel(width, to))?;
         one.stride = halves.map_or(1, |shortcut| shortcut.stride);
-        let two = convolution(parameters, &name("convolution1"), kernel(to, to))?;
+        let two = convolution(&part("convolution1"), kernel(to, to))?;
         let block = vec![
             Layer::Convolution(one),
-            norm(parameters, &name("norm0"), to)?,
+            norm(&part("norm0"), to)?,
             relu(),
             Layer::Convolution(two),
-            norm(parameters, &name("norm1"), to)?,
+            norm(&part("norm1"), to)?,
         ];
         layers.extend([Layer::Residual(Residual { layers: block, shortcut: halves }), relu()]);
         width = to;

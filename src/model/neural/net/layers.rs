@@ -19,10 +19,10 @@ use crate::model::neural::net::convolution::Convolution;
 use crate::model::neural::net::dropout::Mask;
 use crate::model::neural::net::host::format::by_image;
 use crate::model::neural::net::host::product::affine;
+use crate::model::neural::net::layer_builder::LayerBuilder;
 use crate::model::neural::net::max_pool::max_pool;
 use crate::model::neural::net::mean_pool::mean_pool;
 use crate::model::neural::net::mode::Mode;
-use crate::model::neural::net::parameters::Parameters;
 use crate::model::neural::net::residual::Shortcut;
 use crate::model::neural::net::{gpu, host};
 
@@ -212,8 +212,8 @@ impl Dense {
     ///
     /// # Errors
     /// When the device is out of memory.
-    pub fn new(parameters: &mut Parameters, name: &str, from: usize, to: usize) -> Result<Self> {
-        let (weight, bias) = parameters.layer(name, &[from, to], to, from, to)?;
+    pub fn new(layer: &LayerBuilder, from: usize, to: usize) -> Result<Self> {
+        let (weight, bias) = layer.weight_and_bias(&[from, to], to, from, to)?;
         Ok(Self { weight, bias })
     }
 
@@ -238,7 +238,7 @@ mod tests {
     use candle_core::{DType, Device, Var};
 
     use super::*;
-    use crate::model::neural::net::parameters::Initialisation;
+    use crate::model::neural::net::parameters::{Initialisation, Parameters};
     use crate::model::neural::net::testing::{
         device_of, gradients, numbers, on_device_of, on_host_again,
     };
@@ -295,8 +295,9 @@ mod tests {
             let found = gradients(&on_host_again(&out), &slopes);
             assert_eq!(numbers(found.get(&x).unwrap()), [0.0, 4.0, 0.0, 0.0, 0.0, 6.0]);
             let device = device_of(backend);
-            let mut parameters = Parameters::new(&Run::new(1), &device, Initialisation::Uniform);
-            let norm = Layer::BatchNorm(BatchNorm::new(&mut parameters, "norm", 2, false).unwrap());
+            let parameters = Parameters::new(&Run::new(1), &device, Initialisation::Uniform);
+            let norm = parameters.build(|layers| BatchNorm::new(&layers.pp("norm"), 2, false));
+            let norm = Layer::BatchNorm(norm.unwrap().0);
             let x = on_device_of(backend, &x);
             let out = forward_all(&[norm, layer], &x, &mut Mode::Fixed, backend).unwrap();
             let got = numbers(&out);

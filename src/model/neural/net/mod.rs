@@ -12,6 +12,8 @@ pub(crate) mod gpu;
 pub(crate) mod heads;
 pub(crate) mod host;
 pub(crate) mod image_backbones;
+mod initial_values;
+pub(crate) mod layer_builder;
 pub(crate) mod layers;
 pub(crate) mod max_pool;
 mod mean_pool;
@@ -43,6 +45,7 @@ use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::forward_pass::ForwardPass;
 use crate::model::neural::net::gpu::augment::augment;
 use crate::model::neural::net::heads::{Head, HeadInput, Heads};
+use crate::model::neural::net::layer_builder::LayerBuilder;
 use crate::model::neural::net::layers::{Dense, Layer, forward_all};
 use crate::model::neural::net::mode::Mode;
 use crate::model::neural::net::parameters::Parameters;
@@ -82,11 +85,11 @@ struct NamedHead {
 
 impl NamedHead {
     /// Draws the layers' parameters, given the widths of the features and of the last hidden layer.
-    fn new(head: &Head, features: usize, hidden: usize, all: &mut Parameters) -> Result<Self> {
+    fn new(head: &Head, features: usize, hidden: usize, layers: &LayerBuilder) -> Result<Self> {
         let input = if head.from == HeadInput::Features { features } else { hidden };
         let inputs = std::iter::once(&input).chain(&head.widths);
         let layer = |(n, (from, to)): (usize, (&usize, &usize))| {
-            Dense::new(all, &format!("{}{n}", head.name), *from, *to)
+            Dense::new(&layers.pp(format!("{}{n}", head.name)), *from, *to)
         };
         let layers = inputs.zip(&head.widths).enumerate().map(layer).collect::<Result<_>>()?;
         Ok(Self { from: head.from, layers })
@@ -119,17 +122,21 @@ impl Network {
         precision: Precision,
         heads: &Heads,
         sizes: &NetShape,
-        mut parameters: Parameters,
+        parameters: Parameters,
     ) -> Result<Self> {
         let input = spec.input_shape(&sizes.features)?;
-        let trunk = spec.build(&input, &mut parameters)?;
         let width: usize = input.iter().product();
-        let classifier = heads
-            .classifier
-            .then(|| Dense::new(&mut parameters, "classifier", trunk.width, sizes.classes))
-            .transpose()?;
-        let head = |head: &Head| NamedHead::new(head, width, trunk.width, &mut parameters);
-        let named = heads.named.iter().map(head).collect::<Result<_>>()?;
+        let build = |layers: &LayerBuilder| {
+            let trunk = spec.build(&input, layers)?;
+            let classifier = heads
+                .classifier
+                .then(|| Dense::new(&layers.pp("classifier"), trunk.width, sizes.classes))
+                .transpose()?;
+            let head = |head: &Head| NamedHead::new(head, width, trunk.width, layers);
+            let named = heads.named.iter().map(head).collect::<Result<_>>()?;
+            Ok((trunk, classifier, named))
+        };
+        let ((trunk, classifier, named), parameters) = parameters.build(build)?;
         let backend = Backend::new(parameters.device(), precision);
         Ok(Self {
             parameters,

@@ -1,16 +1,12 @@
 //! The parameters of a network. Each has its own name and random stream, and the optimiser updates it.
 //!
-//! # Why
-//! candle-nn's `VarMap` draws from a generator that cannot be seeded on the host, in the order of a hash map. Here a
-//! parameter's initial values depend only on the seed and its name. candle-nn's `VarBuilder` with a `SimpleBackend` of
-//! our own could draw them so, too, but it serves candle-nn's layers, which we do not use, and the kinds and moments of
-//! parameters, in the order of their names, would still have to be kept here.
+//! Layers ask for theirs by a [`LayerBuilder`](super::layer_builder::LayerBuilder).
 
 use std::collections::BTreeMap;
 
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Device, Tensor, Var};
-use rand::Rng as _;
+use candle_core::{DType, Device, Shape, Tensor, Var};
+use candle_nn::Init;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::model::neural::from_candle;
 use crate::model::neural::net::flat::Flat;
 use crate::model::neural::net::host::read;
+use crate::model::neural::net::initial_values::InitialValues;
 use crate::model::neural::train::moments::Moments;
 use crate::model::neural::train::optimiser::Optimiser;
 use crate::model::snapshot::Snapshot;
@@ -45,15 +42,6 @@ pub enum ParameterKind {
     Buffer,
 }
 
-/// The initial values of a parameter.
-#[derive(Debug, Clone, Copy)]
-enum InitialValues {
-    /// Drawn uniformly from minus this to this.
-    Uniform(f32),
-    /// All equal to this.
-    Constant(f32),
-}
-
 pub(super) struct Parameter {
     pub(super) kind: ParameterKind,
     start: InitialValues,
@@ -65,8 +53,8 @@ pub(super) struct Parameter {
 /// Every parameter of a network, by name.
 pub struct Parameters {
     run: Run,
-    device: Device,
-    initialisation: Initialisation,
+    pub(super) device: Device,
+    pub(super) initialisation: Initialisation,
     pub(super) all: BTreeMap<String, Parameter>,
     pub(super) step: u32,
     /// On a GPU, the weights and the biases, once they have been updated there.
@@ -117,81 +105,20 @@ impl Parameters {
         &self.device
     }
 
-    /// The weight and bias of a layer, drawn by the initialisation of the network.
+    /// Adds a parameter. A parameter with more than one axis is a weight; of the others, running statistics are not
+    /// trained.
     ///
     /// # Errors
-    /// When there is no room for it, or the device is out of memory.
-    pub fn layer(
-        &mut self,
-        name: &str,
-        weight: &[usize],
-        biases: usize,
-        inputs: usize,
-        outputs: usize,
-    ) -> Result<(Tensor, Tensor)> {
-        let (bound, bias_bound) = match self.initialisation {
-            Initialisation::Uniform => {
-                let bound = 1.0 / (inputs.max(1) as f64).sqrt();
-                (bound, bound)
-            }
-            Initialisation::Glorot => {
-                ((6.0 / inputs.saturating_add(outputs).max(1) as f64).sqrt(), 0.0)
-            }
-        };
-        let kind = ParameterKind::Weight;
-        let weight = self.uniform(&format!("{name}.weight"), kind, weight, bound)?;
-        let kind = ParameterKind::Bias;
-        let bias = self.uniform(&format!("{name}.bias"), kind, &[biases], bias_bound)?;
-        Ok((weight, bias))
-    }
-
-    /// A parameter drawn uniformly from -`bound` to `bound`.
-    fn uniform(
-        &mut self,
-        name: &str,
-        kind: ParameterKind,
-        shape: &[usize],
-        bound: f64,
-    ) -> Result<Tensor> {
-        let start = InitialValues::Uniform(bound as f32);
-        Ok(self.insert(name, kind, shape, start)?.as_tensor().clone())
-    }
-
-    /// The initial values of a parameter, drawn from a random stream.
-    fn drawn(&self, stream: &str, start: InitialValues, n: usize) -> Vec<f32> {
-        match start {
-            InitialValues::Constant(value) => vec![value; n],
-            InitialValues::Uniform(bound) => {
-                let mut rng = self.run.rng(stream);
-                (0..n).map(|_| (2.0 * rng.random::<f32>() - 1.0) * bound).collect()
-            }
-        }
-    }
-
-    /// A parameter that is constant at the start.
-    ///
-    /// # Errors
-    /// When there is no room for it, or the device is out of memory.
-    pub fn constant(
-        &mut self,
-        name: &str,
-        kind: ParameterKind,
-        shape: &[usize],
-        value: f32,
-    ) -> Result<Var> {
-        self.insert(name, kind, shape, InitialValues::Constant(value))
-    }
-
-    fn insert(
-        &mut self,
-        name: &str,
-        kind: ParameterKind,
-        shape: &[usize],
-        start: InitialValues,
-    ) -> Result<Var> {
-        let n = self.take_room(name, shape)?;
-        let values = self.drawn(&format!("parameter {name}"), start, n);
+    /// When there is no room for it, the device is out of memory, or another has the name.
+    pub(super) fn insert(&mut self, name: &str, shape: &Shape, init: Init) -> Result<Var> {
+        let (n, start) = (self.take_room(name, shape.dims())?, InitialValues::of(init, shape));
+        let values = start.drawn(&mut self.run.rng(&format!("parameter {name}")), n);
         let var = from_candle(Var::from_vec(values, shape, &self.device))?;
+        let kind = match name.rsplit('.').next() {
+            Some("running_mean" | "running_var") => ParameterKind::Buffer,
+            _ if shape.rank() > 1 => ParameterKind::Weight,
+            _ => ParameterKind::Bias,
+        };
         let parameter = Parameter { kind, start, var: var.clone(), moments: Moments::default() };
         match self.all.insert(name.to_owned(), parameter) {
             None => Ok(var),
@@ -296,7 +223,7 @@ impl Parameters {
         self.reset_moments();
         for (parameter_name, Parameter { start, var, .. }) in &self.all {
             let stream = format!("parameter {parameter_name} of {name}");
-            let values = self.drawn(&stream, *start, var.elem_count());
+            let values = start.drawn(&mut self.run.rng(&stream), var.elem_count());
             let values = from_candle(Tensor::from_vec(values, var.dims(), &self.device))?;
             from_candle(var.set(&values))?;
         }
@@ -367,12 +294,15 @@ mod tests {
     /// do not change.
     #[test]
     fn only_weights_decay() {
-        let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
-        let (weight, bias) = all.layer("layer", &[3, 4], 4, 3, 4).unwrap();
-        let buffer = all.constant("mean", ParameterKind::Buffer, &[4], 2.0).unwrap();
+        let all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
+        let built = all.build(|layers| {
+            let buffer = layers.constant("running_mean", 4, 2.0)?;
+            Ok((layers.pp("layer").weight_and_bias(&[3, 4], 4, 3, 4)?, buffer))
+        });
+        let (((weight, bias), buffer), mut all) = built.unwrap();
         let (w, b) = (numbers(&weight), numbers(&bias));
         let mut gradients = GradStore::default();
-        for tensor in [&weight, &bias, buffer.as_tensor()] {
+        for tensor in [&weight, &bias, &buffer] {
             gradients.insert(tensor, tensor.zeros_like().unwrap());
         }
         let optimiser = Optimiser::new(&OptimiserSpec::default());
@@ -386,8 +316,9 @@ mod tests {
     /// For 3 inputs and 5 outputs the bound is sqrt(6 / 8), larger than the 1 / sqrt(3) of `uniform`.
     #[test]
     fn glorot_draws_within_its_bound_and_leaves_biases_zero() {
-        let mut all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Glorot);
-        let (weight, bias) = all.layer("layer", &[300, 5], 5, 3, 5).unwrap();
+        let all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Glorot);
+        let built = all.build(|layers| layers.pp("layer").weight_and_bias(&[300, 5], 5, 3, 5));
+        let ((weight, bias), _) = built.unwrap();
         let largest = numbers(&weight).iter().fold(0.0_f32, |max, w| max.max(w.abs()));
         assert!(largest <= 0.866_03 && largest > 0.85, "{largest}");
         assert!(numbers(&bias).iter().all(|b| *b == 0.0));

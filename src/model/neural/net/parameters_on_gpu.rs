@@ -108,16 +108,19 @@ mod tests {
     use crate::model::snapshot::Snapshot;
     use crate::run::Run;
 
-    const NAMES: [&str; 5] = ["a.weight", "a.bias", "b.weight", "b.bias", "mean"];
+    const NAMES: [&str; 5] = ["a.weight", "a.bias", "b.weight", "b.bias", "running_mean"];
 
     /// Two layers and a running statistic, on the host and as on a GPU.
     fn both() -> [Parameters; 2] {
         [Backend::Host, Backend::Device(DType::F32)].map(|backend| {
             let device = device_of(backend);
-            let mut all = Parameters::new(&Run::new(1), &device, Initialisation::Uniform);
-            all.layer("a", &[3, 4], 4, 3, 4).unwrap();
-            all.layer("b", &[2, 4, 1], 2, 4, 2).unwrap();
-            all.constant("mean", ParameterKind::Buffer, &[4], 2.0).unwrap();
+            let all = Parameters::new(&Run::new(1), &device, Initialisation::Uniform);
+            let built = all.build(|layers| {
+                layers.pp("a").weight_and_bias(&[3, 4], 4, 3, 4)?;
+                layers.pp("b").weight_and_bias(&[2, 4, 1], 2, 4, 2)?;
+                layers.constant("running_mean", 4, 2.0)
+            });
+            let (_, all) = built.unwrap();
             if backend == Backend::Host { all } else { all.on_gpu() }
         })
     }

@@ -110,9 +110,10 @@ mod tests {
 
     fn resnet(backend: Backend) -> (Vec<Layer>, Parameters) {
         let device = device_of(backend);
-        let mut parameters = Parameters::new(&Run::new(1), &device, Initialisation::Glorot);
+        let parameters = Parameters::new(&Run::new(1), &device, Initialisation::Glorot);
         let spec = BackboneSpec { kind: Architecture::Resnet20, ..BackboneSpec::default() };
-        let trunk = spec.build(&[3, 5, 6], &mut parameters).unwrap();
+        let (trunk, parameters) =
+            parameters.build(|layers| spec.build(&[3, 5, 6], layers)).unwrap();
         assert_eq!(trunk.width, 64);
         (trunk.layers, parameters)
     }

@@ -8,6 +8,7 @@ use crate::model::neural::from_candle;
 use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::batch_norm::BatchNorm;
 use crate::model::neural::net::convolution::Convolution;
+use crate::model::neural::net::layer_builder::LayerBuilder;
 use crate::model::neural::net::layers::{Activation, Dense, Layer};
 use crate::model::neural::net::mode::Mode;
 use crate::model::neural::net::parameters::{Initialisation, Parameters};
@@ -49,24 +50,23 @@ impl SingleLayer {
     pub fn new(kind: SingleLayerKind, device: &str) -> Result<Self> {
         let run = Run::new(0);
         let device = DeviceChoice::parse(device)?.open(&run, || Ok(0))?;
-        let mut parameters = Parameters::new(&run, &device, Initialisation::Uniform);
-        let layer = match kind {
-            SingleLayerKind::Linear(from, to) => {
-                Layer::Dense(Dense::new(&mut parameters, "layer", from, to)?)
-            }
-            SingleLayerKind::Convolution(from, to) => {
-                let shape = [to, from, 3, 3];
-                let (weight, bias) = parameters.layer("layer", &shape, to, 9 * from, 9 * to)?;
-                Layer::Convolution(Convolution { weight, bias, padding: 1, stride: 1 })
-            }
-            SingleLayerKind::BatchNorm(n) => {
-                Layer::BatchNorm(BatchNorm::new(&mut parameters, "layer", n, true)?)
-            }
-            SingleLayerKind::Relu => Layer::Activation(Activation::Relu),
-            SingleLayerKind::Dropout(share) => Layer::Dropout(share),
-            SingleLayerKind::MaxPool => Layer::MaxPool,
-            SingleLayerKind::MeanPool => Layer::MeanPool,
+        let build = |layers: &LayerBuilder| {
+            Ok(match kind {
+                SingleLayerKind::Linear(from, to) => Layer::Dense(Dense::new(layers, from, to)?),
+                SingleLayerKind::Convolution(from, to) => {
+                    let shape = [to, from, 3, 3];
+                    let (weight, bias) = layers.weight_and_bias(&shape, to, 9 * from, 9 * to)?;
+                    Layer::Convolution(Convolution { weight, bias, padding: 1, stride: 1 })
+                }
+                SingleLayerKind::BatchNorm(n) => Layer::BatchNorm(BatchNorm::new(layers, n, true)?),
+                SingleLayerKind::Relu => Layer::Activation(Activation::Relu),
+                SingleLayerKind::Dropout(share) => Layer::Dropout(share),
+                SingleLayerKind::MaxPool => Layer::MaxPool,
+                SingleLayerKind::MeanPool => Layer::MeanPool,
+            })
         };
+        let parameters = Parameters::new(&run, &device, Initialisation::Uniform);
+        let (layer, _) = parameters.build(build)?;
         let backend = Backend::new(&device, Precision::F32);
         Ok(Self { layer, backend, device, rng: run.rng("dropout") })
     }

@@ -144,7 +144,7 @@ mod tests {
     use candle_core::backprop::GradStore;
 
     use super::*;
-    use crate::model::neural::net::parameters::{Initialisation, ParameterKind, Parameters};
+    use crate::model::neural::net::parameters::{Initialisation, Parameters};
     use crate::run::Run;
 
     /// Gradients 2 and -1 from w = 1 at the rate 0.1: m = .2, .08 and v = .004, .004996, in the second step corrected by
@@ -164,12 +164,12 @@ mod tests {
     /// first step again: minus the rate.
     #[test]
     fn a_network_counts_the_steps_of_its_optimiser() {
-        let mut parameters = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
-        let w = parameters.constant("w", ParameterKind::Bias, &[1], 1.0).unwrap();
+        let parameters = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
+        let (w, mut parameters) = parameters.build(|layers| layers.constant("w", 1, 1.0)).unwrap();
         let optimiser = Optimiser::new(&OptimiserSpec::default());
         let step = |parameters: &mut Parameters, gradient: f32| {
             let mut gradients = GradStore::default();
-            gradients.insert(w.as_tensor(), Tensor::new(&[gradient], &Device::Cpu).unwrap());
+            gradients.insert(&w, Tensor::new(&[gradient], &Device::Cpu).unwrap());
             parameters.step(&gradients, 1.0, &optimiser, 0.1, 0.0).unwrap();
             w.to_vec1::<f32>().unwrap()[0]
         };
