@@ -154,9 +154,8 @@ mod tests {
         let many = (3..33).map(|annotator| (4, annotator, annotator % 3));
         let rows: Vec<(u32, u32, u32)> = rows.into_iter().chain(many).collect();
         let dims = Dims { instances: 6, annotators: 33, classes: 3, labels: 4 };
-        let (none, few): (fn(usize) -> f64, fn(usize) -> f64) =
-            (|_| 1.0, |n| if n == 1 { 0.5 } else { 1.0 });
-        for weight in [none, few, |n| 0.5 + n as f64] {
+        let none: fn(usize) -> f64 = |_| 1.0;
+        for weight in [none, |n| if n == 1 { 0.5 } else { 1.0 }, |n| 0.5 + n as f64] {
             let mut a = weighted(dims, &rows, (0..rows.len()).map(weight).collect());
             a.trusted = Some(vec![None, None, None, Some(2), None, None]);
             let mut described = described(&a);
