@@ -21,7 +21,12 @@ pub(super) fn described_of<'a>(evidence: Evidence<'a>, kind: &str) -> Result<&'a
 }
 
 /// The error for features of which none belongs to an instance with evidence.
-pub(super) fn no_examples() -> Error {
+pub(super) fn no_examples(a: &Annotations) -> Error {
+    if !(0..a.dims().instances).any(|i| a.has_evidence(i)) {
+        return Error::data("no annotation names a class, and no instance is trusted")
+            .at("frame.extra_labels")
+            .help("take the words that are classes out of frame.extra_labels");
+    }
     Error::data("no annotated instance has features to learn from")
         .at("source.features")
         .help("the ids must be the same as in the annotations")

@@ -85,7 +85,11 @@ impl Validator<'_> {
             Some(option) => self.value(value, option, path),
             None if any_word => {}
             None => {
-                let expected: Vec<String> = options.iter().filter_map(|o| type_name(o)).collect();
+                let name = |option: &&Value| match constants(option).as_slice() {
+                    [] => type_name(option),
+                    words => Some(format!("\"{}\"", words.join("\" or \""))),
+                };
+                let expected: Vec<String> = options.iter().filter_map(name).collect();
                 self.report(path, wrong_type(&expected.join(" or "), value));
             }
         }

@@ -321,7 +321,7 @@ mod tests {
         let a = build(&rows, Duplicates::Share).unwrap();
         assert_eq!((a.len(), weights(&a, 0), a.rows_of_instance(0)), (1, vec![1.0], 3));
         assert_eq!(build(&rows, Duplicates::Keep).unwrap().len(), 3);
-        assert_eq!(build(&rows, Duplicates::Error).unwrap_err(), Repeated(vec![(0, 0), (0, 0)]));
+        assert_eq!(build(&rows, Duplicates::Error).unwrap_err(), Repeated(vec![(0, 0)]));
     }
 
     /// Instances 1, 2 and 4 have repeated answers.

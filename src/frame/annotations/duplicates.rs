@@ -58,10 +58,12 @@ impl ByInstance {
         annotators: &[u32],
         policy: Duplicates,
     ) -> Result<Resolved, Repeated> {
-        let repeated = self.sort_and_find_repeated(annotators);
+        let mut repeated = self.sort_and_find_repeated(annotators);
         let weights = if repeated.is_empty() || policy == Duplicates::Keep {
             self.weights.map_or(Weights::Ones, Weights::new)
         } else if policy == Duplicates::Error {
+            // Those of one annotator to an instance are adjacent.
+            repeated.dedup();
             return Err(Repeated(repeated));
         } else {
             self.share(annotators, &repeated)

@@ -239,7 +239,7 @@ impl<'a> Steps<'a> {
             }
         }
         if !instances.iter().any(|i| a.has_evidence(*i)) {
-            return Err(from_features::no_examples());
+            return Err(from_features::no_examples(a));
         }
         let is_annotated = |i: usize| !a.columns_of_instance(i).is_empty();
         let has_term = |i: &usize| is_annotated(*i) || a.trusted_class(*i).is_some();

@@ -376,11 +376,11 @@ fn few_annotations_are_cautioned_against_without_pseudo_counts() {
 fn degenerate_crowds_give_no_panic_and_no_nan() {
     for kind in CLASSIFIERS.iter().copied() {
         let spec = Gem { classifier: small(kind), ..Gem::default() };
-        let fit = |a: &Annotations| {
-            let described = described(a);
-            let evidence = Evidence { annotations: a, described: Some(&described) };
+        let fit_with = |a: &Annotations, described: &QuestionFeatures| {
+            let evidence = Evidence { annotations: a, described: Some(described) };
             spec.fit(evidence, &mut Run::new(1))
         };
+        let fit = |a: &Annotations| fit_with(a, &described(a));
         for a in [
             tiny(2, &[(0, 0, 2), (1, 0, 0), (1, 1, 1), (2, 1, 1)]),
             tiny(2, &[(0, 0, 1)]),
@@ -390,6 +390,11 @@ fn degenerate_crowds_give_no_panic_and_no_nan() {
             assert_eq!(fitted.not_finite(), None, "{kind:?}");
         }
         let error = fit(&tiny(2, &[(0, 0, 2)])).unwrap_err().to_string();
+        assert!(error.contains("no annotation names a class"), "{error}");
+        let a = tiny(2, &[(0, 0, 1)]);
+        let mut others = described(&a);
+        others.row_of_instance.fill(None);
+        let error = fit_with(&a, &others).unwrap_err().to_string();
         assert!(error.contains("no annotated instance has features to learn from"), "{error}");
     }
 }

@@ -129,7 +129,7 @@ fn prepared<'a, N: CrowdNet>(
     let batching = spec.network.train.batching(N::DROPS_LAST_BATCH);
     let data = TrainingData::new(evidence, held_out, aggregated.is_some(), batching)
         .filter(|data| !data.is_empty() && evidence.annotations.dims().classes > 0)
-        .ok_or_else(from_features::no_examples)?;
+        .ok_or_else(|| from_features::no_examples(evidence.annotations))?;
     if let Some(held_out) = held_out
         && data.held_out_instances().is_empty()
     {

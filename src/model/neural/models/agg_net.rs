@@ -17,11 +17,13 @@
 //! The published matrices are counted from the T of the last E-step, and the published posteriors follow from these
 //! matrices and the last classifier: they are one E-step ahead of T.
 //!
-//! If each instance has a single annotation, the E-step returns that annotation, and the matrices stay those of the
-//! votes.
+//! A row of zeros, of a class of which the annotator has no annotation or which nobody names, is published as uniform.
+//! If each instance has a single annotation, nothing tells the annotators' mistakes from the classifier's, and the
+//! posteriors follow the one or the other: a warning says so.
 //!
-//! Differs from that code in the epoch that is kept (the code keeps the best on the test set), in the posteriors, where
-//! the code returns T, and in network and training, which are labelmill's defaults. `preset = "paper"` has the code's settings for LabelMe.
+//! Differs from that code in the epoch that is kept (the code keeps the best on the test set); in the posteriors, where
+//! the code returns T; in classes that no annotation and no trusted instance names, whose rows stay 0; and in network and
+//! training, which are labelmill's defaults. `preset = "paper"` has the code's settings for LabelMe.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

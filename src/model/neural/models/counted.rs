@@ -16,19 +16,40 @@ pub(crate) fn table(dims: Dims) -> ParamTable {
 }
 
 /// Sets the matrices to the expected counts `[column, class]`, clamped to at least `floor` and divided by the sums of
-/// their rows. A row of zeros stays zero.
+/// their rows. A row of zeros stays zero, and the rows of a class that nobody names are zero.
+///
+/// # Why
+/// The prior of a class is never 0, so that a little of each posterior belongs to a class that is only listed. A row of
+/// such counts would sum to 1 like any other, and within a few rounds annotations would be evidence for that class.
 pub(crate) fn count(a: &Annotations, counts: &[f64], floor: f64, params: &mut AnnotatorParams) {
     let Dims { annotators, classes, labels, .. } = a.dims();
+    let is_named = named_classes(a);
     let matrices = params.tables[CONFUSION].values.chunks_exact_mut((classes * labels).max(1));
     for (r, matrix) in (0..annotators).zip(matrices) {
         let mut own = of_annotator(a, counts, r);
         own.iter_mut().for_each(|count| *count = at_least(*count, floor));
-        for (to, row) in matrix.chunks_exact_mut(labels).zip(own.chunks_exact(labels)) {
+        let rows = matrix.chunks_exact_mut(labels).zip(own.chunks_exact_mut(labels));
+        for ((to, row), is_named) in rows.zip(&is_named) {
+            if !is_named {
+                row.fill(0.0);
+            }
             let sum: f64 = row.iter().sum();
             let share = |count: &f64| if sum == 0.0 { 0.0 } else { count / sum };
             to.iter_mut().zip(row).for_each(|(to, count)| *to = share(count) as f32);
         }
     }
+}
+
+/// Whether an annotation or a trusted instance names each class.
+fn named_classes(a: &Annotations) -> Vec<bool> {
+    let mut is_named = vec![false; a.dims().classes];
+    let labels = a.labels_in(0..a.n_columns()).iter();
+    for class in labels.chain(a.trusted.iter().flatten().flatten()) {
+        if let Some(is_named) = is_named.get_mut(*class as usize) {
+            *is_named = true;
+        }
+    }
+    is_named
 }
 
 /// The matrices of an E-step, which adds `added` to each cell.
@@ -83,6 +104,23 @@ pub(crate) fn cell(context: &BatchContext<'_>, annotation: &BatchAnnotation, k: 
 mod tests {
     use super::*;
     use crate::testing::tiny;
+
+    /// Two labels of four classes are given, and a trusted instance has class 2; the annotation is of class 3 in part.
+    #[test]
+    fn a_class_that_nobody_names_has_rows_of_zeros() {
+        let mut a = tiny(4, &[(0, 0, 0), (1, 0, 1)]);
+        a.trusted = Some(vec![None, Some(2)]);
+        let counts = [0.7, 0.1, 0.0, 0.2, 0.0, 0.0, 1.0, 1e-9];
+        let mut params = AnnotatorParams { tables: vec![table(a.dims())] };
+        for floor in [0.0, 0.1] {
+            count(&a, &counts, floor, &mut params);
+            let rows: Vec<&[f32]> = params.tables[CONFUSION].values.chunks_exact(4).collect();
+            assert_eq!(rows[3], [0.0; 4]);
+            for (k, row) in rows[..3].iter().enumerate() {
+                assert!((row.iter().sum::<f32>() - 1.0).abs() < 1e-6, "class {k}: {row:?}");
+            }
+        }
+    }
 
     /// Two annotators, two classes and labels: columns are (annotator, label). The second annotator's counts of class 1
     /// are no numbers.

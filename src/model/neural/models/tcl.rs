@@ -21,8 +21,9 @@
 //! first round, which has no E-step before the classifier is trained (both as in the public code); in the matrices and
 //! the prior of TCL+I, which add one to each count, where the paper replaces zero cells by 1e-10; in c, which keeps a
 //! slope of 1e-6 where the regression is flat, so that no class is impossible, and is the identity for a class of
-//! which no trusted instance has features, where the paper's regression is 0; in its outputs, which have no
-//! accuracies of each round; and in network and training, which are labelmill's defaults. `preset = "paper"` has the paper's settings for LabelMe.
+//! which no trusted instance has features, where the paper's regression is 0; in classes that no annotation and no
+//! trusted instance names, whose rows are 0, where they are uniform in the paper; in its outputs, which have no accuracies
+//! of each round; and in network and training, which are labelmill's defaults. `preset = "paper"` has the paper's settings for LabelMe.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,7 @@ use crate::model::calibrator::Method;
 use crate::model::confusion::Smoothing;
 use crate::model::em::kernels::{ColumnModel, CountStrategy, Prior};
 use crate::model::fitted::{Fitted, Report, Stop, on_cpu};
+use crate::model::from_features::single_annotations;
 use crate::model::neural::models::{counted, paper};
 use crate::model::neural::train::learner::CLASSIFIER;
 use crate::model::neural::train::spec::Select;
@@ -222,6 +224,7 @@ impl CrowdNet for Tcl {
         let a = evidence.annotations;
         if let Some(why) = why_uncalibrated(evidence) {
             run.warn(format!("{why}: the classifier is not calibrated (gold of the role `train`)"));
+            single_annotations(a).into_iter().for_each(|warning| run.warn(warning));
         }
         match self.initialise {
             Initialise::Votes => MajorityVote::default().fit(evidence, run).map(Some),

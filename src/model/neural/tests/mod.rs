@@ -219,22 +219,19 @@ impl<'a, N: CrowdNet> Case<'a, N> {
 
     /// The annotations of the batch.
     fn annotations(&self) -> Annotations {
-        let of_row = |b| self.batch.annotations_of(b).iter().map(move |a| (b, a));
-        let rows = (0..2).flat_map(of_row);
-        let row = |(b, a): (usize, &BatchAnnotation)| ((b as u32, a.annotator, a.label), a.weight);
-        let (rows, weights): (Vec<_>, Vec<f64>) = rows.map(row).unzip();
+        let of_row = |b| self.batch.annotations_of(b).iter().map(move |a| (b as u32, a));
+        let row = |(b, a): (u32, &BatchAnnotation)| ((b, a.annotator, a.label), a.weight);
+        let rows = (0..2).flat_map(of_row).map(row);
+        let (rows, weights): (Vec<_>, Vec<f64>) = rows.unzip();
         weighted(annotations().dims(), &rows, weights)
     }
 
     /// The posteriors of an E-step.
     fn e_step(&self) -> Vec<f64> {
         let (a, gathered) = (self.annotations(), self.annotator_params.gather(&self.batch));
-        let context = self.context(&self.out, &gathered);
-        let Some(confusion) = self.model.shared_confusion(&self.annotator_params, a.dims()) else {
-            return self.model.e_step(&context, MAIN_TARGETS);
-        };
+        let confusion = self.model.shared_confusion(&self.annotator_params, a.dims()).unwrap();
         let mut prior = Posterior::zeros(2, 3);
-        prior.values_mut().copy_from_slice(&self.model.prior(&context));
+        prior.values_mut().copy_from_slice(&self.model.prior(&self.context(&self.out, &gathered)));
         confusion.posteriors(&a, prior).values().to_vec()
     }
 
