@@ -120,7 +120,7 @@ impl AllPredictions {
             return Err(not_finite(at / classes, self.predictions.values()[at], epochs));
         }
         let Some(at) = first_broken(&self.posterior) else { return Ok(()) };
-        Err(trainer.no_posterior(at / classes, self.posterior.values()[at]))
+        Err(trainer.posterior_not_finite(at / classes, self.posterior.values()[at]))
     }
 }
 

@@ -17,7 +17,6 @@ use crate::error::{Error, Result};
 use crate::model::neural::from_candle;
 
 /// Where the layers of a network get their variables.
-#[derive(Clone)]
 pub struct LayerBuilder {
     /// Candle's builder, which also builds layers of candle-nn.
     pub variables: VarBuilder<'static>,
@@ -25,13 +24,14 @@ pub struct LayerBuilder {
 }
 
 impl LayerBuilder {
-    /// The builder of the layer of this name.
+    /// The builder of the layer of this name, as candle's `pp` (push prefix).
     #[must_use]
     pub fn pp(&self, name: impl Display) -> Self {
-        Self { variables: self.variables.pp(name), ..self.clone() }
+        Self { variables: self.variables.pp(name), initialisation: self.initialisation }
     }
 
-    /// The weight and bias of a layer, drawn by the initialisation of the network.
+    /// The weight, of this shape, and the biases of a layer, drawn by the initialisation of the network: each output is a
+    /// sum over `inputs` products, and each input is in `outputs` of them.
     ///
     /// # Errors
     /// When there is no room for them, or the device is out of memory.

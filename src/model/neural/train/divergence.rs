@@ -18,7 +18,7 @@ struct WeightRange {
 
 impl<N: TrainingObjective> Trainer<'_, N> {
     /// The error of a posterior that is no number.
-    pub(crate) fn no_posterior(&self, instance: usize, p: f64) -> Error {
+    pub(crate) fn posterior_not_finite(&self, instance: usize, p: f64) -> Error {
         match self.data.row(instance) {
             Some(row) => not_finite(row, p, self.state.trace.len()),
             None => self.diverged(&format!("a posterior of {p} without features")),

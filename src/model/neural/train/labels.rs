@@ -44,7 +44,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         })?;
         if let Some(at) = posterior.values().iter().position(|p| !p.is_finite()) {
             let (instance, p) = (at / self.dims.classes, posterior.values()[at]);
-            return Err(self.no_posterior(instance, p));
+            return Err(self.posterior_not_finite(instance, p));
         }
         if let Some(confusion) = shared {
             posterior = confusion.posteriors(self.data.annotations, posterior);
