@@ -180,7 +180,6 @@ fn held_out_annotations_calibrate_where_there_is_no_gold() {
         [metrics(&run, "holdout"), metrics(&run, "annotations"), metrics(&run, "calibrate")]
     };
     let [holdout, fitted_to, calibrate] = told("fit_on = 'annotations'");
-    println!("{holdout:?} {fitted_to:?}");
     assert!(holdout["ece"] < 0.7 * holdout["uncalibrated_ece"], "{holdout:?}");
     assert!(holdout["log_loss"] < holdout["uncalibrated_log_loss"], "{holdout:?}");
     assert_eq!(holdout["accuracy"], holdout["uncalibrated_accuracy"]);

@@ -374,6 +374,38 @@ fn errors_of_evaluate_name_options_and_no_keys_of_a_pipeline() {
 }
 
 #[test]
+fn a_probability_of_the_run_that_is_none_is_refused() {
+    let job = Job::new();
+    let truth = job.write("truth.csv", "instance_id,class\n1,y\n2,n\n");
+    let probabilities = |values: ArrayRef| {
+        let ids: ArrayRef = Arc::new(Int64Array::from(vec![1, 1, 2, 2]));
+        let labels = vec![
+            ("instance_id", Arc::new(Int64Array::from(vec![1, 2])) as ArrayRef),
+            ("label", words("y n")),
+        ];
+        let posteriors =
+            vec![("instance_id", ids), ("class", words("n y n y")), ("probability", values)];
+        publish(&job, vec![classes(), ("labels", labels), ("posteriors", posteriors)])
+    };
+    let numbers = |last: Option<f64>| -> ArrayRef {
+        Arc::new(Float64Array::from(vec![Some(0.0), Some(1.0), Some(0.75), last]))
+    };
+    for (values, found) in [
+        (numbers(Some(f64::NAN)), "found: `NaN`"),
+        (numbers(Some(1.5)), "found: `1.5`"),
+        (numbers(Some(-0.25)), "found: `-0.25`"),
+        (numbers(None), "found: `null`"),
+        (words("0 1 1 0"), "found: Utf8"),
+    ] {
+        let run = probabilities(values);
+        let error = run_fails(&["evaluate", "--run", &run, "--truth", &truth], 3);
+        assert_says(&error, &["not a number from 0 to 1", "where: posteriors.probability", found]);
+    }
+    let run = probabilities(numbers(Some(0.25)));
+    assert_scores(&scores(&run, &truth, &[]), &[("accuracy", 1.0), ("auc", 1.0)]);
+}
+
+#[test]
 fn what_is_no_matrix_is_refused() {
     let job = Job::new();
     job.run("source.annotations = [['1', 'a', 'y'], ['2', 'a', 'n']]\nmodel.kind = 'dawid_skene'");

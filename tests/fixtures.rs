@@ -213,6 +213,7 @@ fn every_model_starts_as_often_as_asked_and_keeps_the_best() {
         assert_eq!(phases, ["em", "em", "restart 1", "restart 1", "restart 2", "restart 2"]);
         let ends: Vec<f64> = objectives(&fitted).into_iter().skip(1).step_by(2).collect();
         assert!(ends[0] != ends[1] && ends[1] != ends[2], "the starts differ: {ends:?}");
+        assert_eq!(fitted.stop.objective, ends.iter().copied().max_by(f64::total_cmp), "{ends:?}");
     }
 }
 

@@ -114,6 +114,12 @@ fn what_does_not_fit_into_the_memory_limit_is_refused_and_says_what_it_takes() {
     let posteriors = "posteriors of 20000 instances and 2000 classes (306 MiB)";
     // A common matrix, and the expected counts of 2000 pairs of annotator and label.
     assert_says(&error, &[&format!("{posteriors} and confusion matrices (62 MiB) take 3")]);
+    // A fit that starts again holds the best one beside it.
+    let again = format!("{limit}\nmodel.restarts = 1");
+    let error = job.ends(&fit("dawid_skene", "wide.parquet", &again), &[], 2);
+    let twice =
+        format!("{posteriors} and confusion matrices (62 MiB) and working memory (367 MiB)");
+    assert_says(&error, &[&twice]);
     // A vote holds the classes that were chosen, unless it is calibrated: then there are a second vote, and the rows of
     // 4000 instances with held-out annotations.
     assert_eq!(rows_read(&job.run(&limited)), "20000 20000");

@@ -103,7 +103,9 @@ pub(crate) fn calibrate(
         return Err(data.nothing_to_fit_to());
     }
     for name in without_map {
-        run.warn(format!("nothing is known to calibrate the {name} by: they are the model's own"));
+        run.warn(format!(
+            "no held-out annotation or gold says how well the {name} are calibrated: they stay as the model gave them"
+        ));
     }
     Ok(done)
 }

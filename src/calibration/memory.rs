@@ -1,7 +1,7 @@
 //! The memory of a fit whose posteriors are calibrated.
 
 use super::{CalibrationSpec, Method};
-use crate::frame::{Dims, FitBytes, FitBytesOf, QuestionSizes};
+use crate::frame::{Dims, FitBytes, QuestionSizes};
 
 impl CalibrationSpec {
     /// About the memory of a fit by a model of this memory, and of its calibration on so many threads; `None` where it is
@@ -15,7 +15,7 @@ impl CalibrationSpec {
     /// features, by which the predictions are calibrated.
     pub(crate) fn fit_bytes(
         &self,
-        of_model: FitBytesOf,
+        of_model: impl Fn(&QuestionSizes) -> Option<FitBytes>,
         threads: usize,
         sizes: &QuestionSizes,
     ) -> Option<FitBytes> {

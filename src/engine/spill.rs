@@ -37,7 +37,7 @@ impl TempFileFactory for SpillFolder {
 /// commands that write nothing check it too.
 ///
 /// # Errors
-/// When it cannot.
+/// When the system refuses to write there.
 pub(super) fn check(folder: &Path) -> io::Result<()> {
     // A link that leads nowhere is in the way of a folder.
     if folder.exists() || folder.is_symlink() {

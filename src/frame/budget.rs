@@ -62,7 +62,7 @@ impl Budget {
     /// Checks that the number of annotations that the files' metadata states can fit at all.
     ///
     /// # Errors
-    /// When it cannot.
+    /// When the annotations take more than the memory limit.
     pub(super) fn expect(&self, rows: u64) -> Result<()> {
         let bytes = rows.saturating_mul(BYTES_PER_ANNOTATION);
         match self.pool.memory_limit() {

@@ -47,6 +47,14 @@ impl FitBytes {
         self.posteriors.checked_add(self.matrices)
     }
 
+    /// The memory of a fit that starts several times: the best fit is held beside the running one; `None` where it is too
+    /// much to be counted.
+    #[must_use]
+    pub fn of_several_starts(self) -> Option<Self> {
+        let both = self.working.checked_mul(2)?;
+        Some(Self { working: both.checked_add(self.kept()?)?, ..self })
+    }
+
     /// What takes the memory, in words. Parts of less than a MiB are left out.
     pub(super) fn text(self, dims: Dims) -> String {
         let posteriors = posteriors_in_words(dims);

@@ -28,9 +28,9 @@ impl LabelsWithTruth {
             self.rows()?.map(|(row, truth)| (row[class], truth == class)).collect();
         scores.sort_by(|a, b| a.0.total_cmp(&b.0));
         let (mut rank_sum, mut start) = (0.0, 0);
-        while start < scores.len() {
-            let end = start + scores[start..].iter().take_while(|s| s.0 == scores[start].0).count();
-            let positives = scores[start..end].iter().filter(|s| s.1).count() as f64;
+        for tied in scores.chunk_by(|a, b| a.0 == b.0) {
+            let end = start + tied.len();
+            let positives = tied.iter().filter(|s| s.1).count() as f64;
             rank_sum += positives * (start + 1 + end) as f64 / 2.0;
             start = end;
         }

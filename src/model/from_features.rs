@@ -113,7 +113,7 @@ pub(super) fn sizes_of<S: serde::de::DeserializeOwned>(sizes: Value) -> Result<S
 /// Refuses a device of `predict` other than the CPU, which computes models without networks.
 ///
 /// # Errors
-/// When another one is named.
+/// When the name is neither `auto` nor `cpu`.
 pub(super) fn check_cpu(device: Option<&str>, kind: &str) -> Result<()> {
     match device {
         None | Some("auto" | "cpu") => Ok(()),

@@ -146,6 +146,7 @@ mod tests {
         let value = maximise(&mut x, ridge, 1e-9, 200);
         assert!((x[0] - 1.0).abs() < 1e-7 && (x[1] - 1.0).abs() < 1e-7 && value > -1e-14, "{x:?}");
     }
+
     /// The square of 1e-170 is 0 in floating point: nothing says that the direction leads uphill.
     #[test]
     fn a_direction_without_a_slope_is_not_searched() {

@@ -114,6 +114,11 @@ pub trait Model: Send + Sync {
     /// When the run is cancelled, the evidence lacks what the model needs, or the model did not converge and the spec
     /// calls that a failure.
     fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted>;
+
+    /// How many more times a fit starts, beside which it holds the best fit so far.
+    fn restarts(&self) -> u32 {
+        0
+    }
 }
 
 /// The section `[model]`: `kind` chooses the model, the other keys are its parameters.

@@ -14,9 +14,10 @@ use serde_json::json;
 
 use crate::calibration::{calibrate, check_data};
 use crate::decide::{Tally, TieSeed};
-use crate::error::{Error, Problem, Result};
+use crate::error::{Error, Problem, Result, Stage};
 use crate::frame::{Frame, QuestionSizes, Relations, Scratch, collect};
 use crate::gate::Measures;
+use crate::model::fitted::Fitted;
 use crate::model::{Model, model_kind};
 use crate::redact::{redacted, redacted_json};
 use crate::run::Run;
@@ -118,8 +119,13 @@ async fn read_relations(
     run: &mut Run,
 ) -> Result<Vec<Frame>> {
     let kind = model_kind(&spec.model.kind)?;
-    let (calibration, of_model) = (spec.calibration.clone(), kind.fit_bytes);
+    let (calibration, of_one_start) = (spec.calibration.clone(), kind.fit_bytes);
+    let starts_again = spec.model.load()?.model.restarts() > 0;
     let threads = run.pool().current_num_threads();
+    let of_model = move |sizes: &QuestionSizes| {
+        let bytes = of_one_start(sizes)?;
+        if starts_again { bytes.of_several_starts() } else { Some(bytes) }
+    };
     let fit_memory = move |sizes: &QuestionSizes| calibration.fit_bytes(of_model, threads, sizes);
     let mut relations = Relations {
         annotations: source.annotations(ctx).await?,
@@ -196,12 +202,7 @@ fn fit_question(
     let pool = run.pool();
     run.keep_checkpoint(checkpoints.next());
     let mut fitted = pool.install(|| model.fit(frame.evidence(), run))?;
-    if let Some(what) = pool.install(|| fitted.not_finite()) {
-        return Err(Error::new(
-            crate::error::Stage::Bug,
-            Problem::new(format!("the fit gave NaN or an infinity: {what}")).at("model"),
-        ));
-    }
+    pool.install(|| refuse_not_finite(&fitted, "the fit", "model"))?;
     if let Some(confusion) = &fitted.report.confusion {
         warn_of_switched_classes(&frame, confusion, run);
     }
@@ -212,12 +213,20 @@ fn fit_question(
         run.keep_checkpoint(checkpoints.next());
         let calibrated =
             pool.install(|| calibrate(&spec.calibration, model, &frame, &mut fitted, run))?;
+        pool.install(|| refuse_not_finite(&fitted, "the calibration", "calibration"))?;
         scorer.of_calibrated(before, &fitted, calibrated)
     } else {
         scorer.of(&fitted)
     };
     let tally = pool.install(|| Tally::count(&spec.decide, &frame.annotations, &fitted, tie_seed));
     Ok((QuestionResult { frame, fitted, tie_seed, tally }, measured))
+}
+
+/// Refuses NaN and infinities, which no table may hold; `what` gave them.
+fn refuse_not_finite(fitted: &Fitted, what: &str, place: &str) -> Result<()> {
+    let Some(found) = fitted.not_finite() else { return Ok(()) };
+    let problem = Problem::new(format!("{what} gave NaN or an infinity: {found}")).at(place);
+    Err(Error::new(Stage::Bug, problem))
 }
 
 #[cfg(test)]

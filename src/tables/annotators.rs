@@ -18,7 +18,7 @@ impl OutcomeTable for AnnotatorsTable {
     }
 
     fn columns(&self) -> &'static [Column] {
-        const SKILL: &str = "skill from 0 to 1: agreement (majority vote), accuracy (`one_coin`), mean probability that an annotation is right (`glad`), mean diagonal (confusion models)";
+        const SKILL: &str = "skill from 0 to 1, as the model defines it: agreement with the labels, accuracy, the mean probability that an annotation is right, or the mean diagonal of a confusion matrix";
         const COLUMNS: &[Column] = &[
             column("annotator_id", ColumnType::Annotator, "the annotator"),
             column("n_annotations", COUNT, "number of annotations used; repeated ones count each"),

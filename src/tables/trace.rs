@@ -16,7 +16,7 @@ impl OutcomeTable for TraceTable {
     }
 
     fn columns(&self) -> &'static [Column] {
-        const OBJECTIVE: &str = "objective of the step: the log-likelihood of the labels; with its log-prior for `glad`, the ELBO for `ibcc`, minus the loss for networks";
+        const OBJECTIVE: &str = "objective of the step, as the model defines it: the log-likelihood of the labels, the same with a log-prior, an ELBO, or minus a loss";
         const CHANGE: &str = "increase of the objective, with its log-prior, since the previous step; null where there is no previous value";
         const COLUMNS: &[Column] = &[
             column("phase", TEXT, "the part of the fit, such as `em` or `restart 1`"),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, BooleanArray};
+use arrow::array::{ArrayRef, AsArray, BooleanArray, Float64Array};
 use arrow::compute::kernels::cmp::neq;
 use arrow::compute::{cast, nullif};
 use arrow::datatypes::{DataType, Float64Type};
@@ -240,10 +240,11 @@ impl ClassProbabilities {
         let mut values = vec![0.0; instances.len() * n_classes];
         let instance = instances.lookup(&format!("{table}.instance_id"), &rows[0])?;
         let class = classes.lookup(&format!("{table}.class"), &rows[1])?;
-        let probability = rows[2].as_primitive::<Float64Type>();
-        for (row, place) in instance.into_iter().zip(class).enumerate() {
+        let probability = probabilities(table, &rows[2])?;
+        for (probability, place) in probability.values().iter().zip(instance.into_iter().zip(class))
+        {
             if let (Some(i), Some(k)) = place {
-                values[i as usize * n_classes + k as usize] = probability.value(row);
+                values[i as usize * n_classes + k as usize] = *probability;
             }
         }
         Ok(Some(Self { n_classes, values }))
@@ -252,4 +253,23 @@ impl ClassProbabilities {
     fn row(&self, i: usize) -> &[f64] {
         &self.values[i * self.n_classes..(i + 1) * self.n_classes]
     }
+}
+
+/// A column of probabilities of the run's table: another program may have written it, or a damaged disk.
+fn probabilities(table: &str, column: &ArrayRef) -> Result<Float64Array> {
+    let other = || Error::data("a probability of the run is not a number from 0 to 1");
+    let place = format!("{table}.probability");
+    let help = "write the run again";
+    let Some(numbers) = column.as_primitive_opt::<Float64Type>() else {
+        return Err(other().at(place).found(column.data_type().to_string()).help(help));
+    };
+    // A sum that was rounded may be above 1.
+    let is_one = |p: &Option<f64>| p.is_some_and(|p| (0.0..=1.0 + 1e-9).contains(&p));
+    let others = numbers.iter().filter(|p| !is_one(p));
+    let mut shown =
+        others.map(|p| p.map_or_else(|| "null".to_owned(), |p| p.to_string())).peekable();
+    if shown.peek().is_some() {
+        return Err(other().at(place).found(offenders(shown)).help(help));
+    }
+    Ok(numbers.clone())
 }

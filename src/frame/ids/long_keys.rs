@@ -77,7 +77,7 @@ impl LongKeys {
         numbers.for_each(|n| prefetch(&self.bytes, self.start(n as usize)));
     }
 
-    /// Those of the values, given by row and bytes, that do not have the bytes of the number of their row.
+    /// The values, given by row and bytes, whose bytes are not those of the key with the number of their row.
     pub(super) fn unequal<'a>(
         &self,
         values: &[(u32, &'a [u8])],

@@ -39,7 +39,7 @@ pub(super) fn fit(points: &Points, smoothing: f64) -> (f64, f64, Vec<f64>) {
 /// likelihoods, the terms are those of [`temperature::fit_latent`] in place of the sum over the points.
 ///
 /// # Errors
-/// Those of `check`, which is called before each evaluation.
+/// The error of `check`, which is called before each evaluation, ends the fit.
 pub(super) fn fit_from<E>(
     (floor, alone): (f64, f64),
     points: &Points,

@@ -32,7 +32,7 @@ const MIN_RELATIVE_GAIN: f64 = 1e-10;
 /// more than half of the run's memory.
 ///
 /// # Errors
-/// When they do.
+/// When they need more.
 pub(super) fn check_memory(
     examples: Examples<'_>,
     spec: &TreeSpec,

@@ -116,7 +116,7 @@ impl LogisticRegression {
     /// Refuses a fit that needs more than half of the run's memory.
     ///
     /// # Errors
-    /// When it does.
+    /// When the fit needs more.
     fn check_memory(&self, run: &Run) -> Result<()> {
         let bytes = self.coefficients.len().saturating_mul(NUMBERS_OF_FIT * size_of::<f64>());
         if bytes <= run.share_of_memory(2, usize::MAX) {
@@ -180,7 +180,7 @@ impl Classifier for LogisticRegression {
 }
 
 impl Standardisation {
-    /// The one that leaves features as they are.
+    /// The standardisation that leaves features as they are.
     fn none(n_features: usize) -> Self {
         Self { mean: vec![0.0; n_features], factor: vec![1.0; n_features] }
     }

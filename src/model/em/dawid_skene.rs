@@ -71,7 +71,8 @@ pub struct DawidSkene {
     pub diagonal: f64,
     /// Keeps the class shares uniform instead of learning them.
     pub fixed_prior: bool,
-    /// How many more times to start, from votes mixed with noise; the best log-likelihood plus log-prior wins.
+    /// How many more times to start, from votes mixed with noise; the best log-likelihood plus log-prior wins. A later
+    /// start must be better by more than `stop.tol` for each annotation.
     pub restarts: u32,
     /// When to stop.
     pub stop: StopRule,

@@ -13,7 +13,11 @@
 //! 3. E: T from a and b. 4. Repeat until the objective converges.
 //!
 //! An ability below 0 is that of an adversary. A skill is the mean probability that the annotator's annotations are
-//! right. Instances without annotations have no difficulty.
+//! right. Instances without annotations have no difficulty. A label that is no class counts as wrong. A single label is
+//! right whatever the ability: its likelihood is 1, all parameters stay at 1, and so do skills.
+//!
+//! The posteriors and the objective are those of the last E-step; abilities, difficulties and skills are those of the
+//! M-step that follows it.
 //!
 //! J. Whitehill, P. Ruvolo, T. Wu, J. Bergsma, J. Movellan: Whose Vote Should Count More: Optimal Integration of Labels
 //! from Labelers of Unknown Expertise. NeurIPS 2009.
@@ -123,6 +127,9 @@ impl EmSteps for Glad {
         params: &mut Params,
         cancel: &Cancel,
     ) -> Result<()> {
+        if !has_wrong_labels(a) {
+            return Ok(());
+        }
         let mut objective = MStepObjective::new(a, t);
         let f = |x: &[f64], gradient: &mut [f64]| -> Result<f64> {
             cancel.check()?;
@@ -144,7 +151,8 @@ impl EmSteps for Glad {
         for (i, b) in b.iter().enumerate() {
             for (r, _, weight) in a.triples_of(i) {
                 let (sum, weights) = &mut right[r as usize];
-                *sum += weight * sigmoid(ability[r as usize] * clamped_exp(*b));
+                let sigma = sigmoid(ability[r as usize] * clamped_exp(*b));
+                *sum += weight * if has_wrong_labels(a) { sigma } else { 1.0 };
                 *weights += weight;
             }
         }
@@ -166,6 +174,11 @@ impl EmSteps for Glad {
     }
 }
 
+/// Whether an annotator could have chosen another label.
+fn has_wrong_labels(a: &Annotations) -> bool {
+    a.dims().labels > 1
+}
+
 /// exp(b) or exp(-b), of the clamped b.
 fn clamped_exp(b: f64) -> f64 {
     b.clamp(-MAX_LOG_INVERSE_DIFFICULTY, MAX_LOG_INVERSE_DIFFICULTY).exp()
@@ -185,22 +198,24 @@ struct Likelihood<'a> {
     ability: &'a [f64],
     /// exp(b) `[instance]`
     inverse_difficulty: Vec<f64>,
-    ln_wrong_labels: f64,
+    /// ln(L - 1); `None` with a single label, whose likelihood is 1.
+    ln_wrong_labels: Option<f64>,
 }
 
 impl<'a> Likelihood<'a> {
     fn new(a: &Annotations, x: &'a [f64]) -> Self {
         let (ability, b) = x.split_at(a.dims().annotators);
-        let wrong_labels = a.dims().labels.saturating_sub(1).max(1) as f64;
+        let ln_wrong_labels = has_wrong_labels(a).then(|| ((a.dims().labels - 1) as f64).ln());
         let inverse_difficulty = b.iter().map(|b| clamped_exp(*b)).collect();
-        Self { ability, inverse_difficulty, ln_wrong_labels: wrong_labels.ln() }
+        Self { ability, inverse_difficulty, ln_wrong_labels }
     }
 }
 
 impl LogLikelihood for Likelihood<'_> {
     fn add(&self, i: usize, annotator: u32, label: u32, logs: &mut [f64]) {
+        let Some(ln_wrong_labels) = self.ln_wrong_labels else { return };
         let x = self.ability[annotator as usize] * self.inverse_difficulty[i];
-        let (right, wrong) = (ln_sigmoid(x), ln_sigmoid(-x) - self.ln_wrong_labels);
+        let (right, wrong) = (ln_sigmoid(x), ln_sigmoid(-x) - ln_wrong_labels);
         logs.iter_mut().for_each(|log| *log += wrong);
         if let Some(log) = logs.get_mut(label as usize) {
             *log += right - wrong;

@@ -16,7 +16,7 @@
 //! the mean of q. A skill is the mean diagonal of pi; its interval is 1.96 standard
 //! deviations to either side, with the diagonal cells as independent Betas.
 //!
-//! H.-C. Kim, Z. Ghahramani: Bayesian Classifier Combination. AISTATS 2012. E. Simpson, S. Roberts, I. Psorakis, A. Smith:
+//! H.-C. Kim, Z. Ghahramani: Bayesian Classifier Combination. AISTATS 2012 (PMLR 22:619-627). E. Simpson, S. Roberts, I. Psorakis, A. Smith:
 //! Dynamic Bayesian Combination of Multiple Imperfect Classifiers. 2013. doi:10.1007/978-3-642-36406-8_1
 //!
 //! Differs from wrench's `IBCC`, which stops when no posterior moves by 1e-3, starts with 1e-8 added to each vote count,
@@ -46,7 +46,7 @@ use crate::model::{Properties, Spec};
 use crate::run::Cancel;
 
 /// The smallest Dirichlet parameter. It keeps exp(E ln pi) of a label that the annotator never used above the least
-/// likelihood of the kernels, [`MIN_LIKELIHOOD`](super::kernels::MIN_LIKELIHOOD), up to ten billion annotations.
+/// likelihood of the kernels, [`MIN_LIKELIHOOD`](crate::model::numerics::MIN_LIKELIHOOD), up to ten billion annotations.
 const MIN_PARAMETER: f64 = 0.05;
 
 /// Independent Bayesian classifier combination.
@@ -62,7 +62,8 @@ pub struct Ibcc {
     /// The Dirichlet parameter of each wrong answer.
     #[schemars(range(min = MIN_PARAMETER))]
     pub prior_off_diagonal: f64,
-    /// How many more times to start, from votes mixed with noise; the best ELBO wins.
+    /// How many more times to start, from votes mixed with noise; the best ELBO wins. A later
+    /// start must be better by more than `stop.tol` for each annotation.
     pub restarts: u32,
     /// When to stop.
     pub stop: StopRule,
@@ -346,6 +347,7 @@ mod tests {
         assert!((low - (want - 1.96 * deviation)).abs() < 2e-3, "{low}");
         assert!((high - (want + 1.96 * deviation)).abs() < 2e-3, "{high}");
     }
+
     /// nu is (1 + 2, 1 + 0). exp(E ln q) would be as exp(1 + 1/2) to 1: digamma(3) is so much more than digamma(1).
     #[test]
     fn an_instance_without_annotations_has_the_mean_of_the_class_shares() {

@@ -133,7 +133,8 @@ pub trait EmSteps {
     }
     /// When to stop.
     fn stop(&self) -> &StopRule;
-    /// How many more times to start; the best objective wins, and of equal ones that of the earliest start.
+    /// How many more times to start; the best objective wins, and of objectives within the tolerance of the loop that of
+    /// the earliest start.
     fn restarts(&self) -> u32 {
         0
     }
@@ -162,5 +163,9 @@ impl<E: EmSteps + Spec> Model for Em<E> {
             model: None,
             device: on_cpu(),
         })
+    }
+
+    fn restarts(&self) -> u32 {
+        self.0.restarts()
     }
 }

@@ -14,7 +14,7 @@
 //! The trace shows LL as the objective and the growth of its sum with the log-prior as its change.
 //!
 //! Y. Zhang, X. Chen, D. Zhou, M. I. Jordan: Spectral Methods Meet EM: A Provably Optimal Algorithm for Crowdsourcing.
-//! JMLR 17, 2016 (the homogeneous Dawid-Skene model).
+//! JMLR 17, 2016 (the homogeneous Dawid-Skene model). arXiv:1406.3824
 //!
 //! Differs from crowd-kit's `OneCoinDawidSkene` in the stopping value (the marginal likelihood here), and in that labels
 //! that are not a class count as wrong.
@@ -56,7 +56,8 @@ pub struct OneCoin {
     pub prior_wrong: f64,
     /// Keeps the class shares uniform instead of learning them.
     pub fixed_prior: bool,
-    /// How many more times to start, from votes mixed with noise; the best log-likelihood plus log-prior wins.
+    /// How many more times to start, from votes mixed with noise; the best log-likelihood plus log-prior wins. A later
+    /// start must be better by more than `stop.tol` for each annotation.
     pub restarts: u32,
     /// When to stop.
     pub stop: StopRule,
@@ -243,6 +244,7 @@ mod tests {
             fit(OneCoin::default(), &tiny(2, &[(0, 0, 0), (0, 1, 0), (1, 0, 1), (1, 1, 2)]));
         assert!((fitted.report.skill[1] - 0.5).abs() < 1e-6, "{:?}", fitted.report.skill);
     }
+
     /// With a single label there is no wrong one: all accuracies are 1, and their log-prior is no -inf.
     #[test]
     fn a_single_label_has_an_objective_whatever_the_prior() {

@@ -11,8 +11,8 @@
 //! # Why
 //! With a rate that ends at zero, a loop around the classifier converges: EM with a gradient step for an M-step needs
 //! step sizes that fall (O. Cappé, E. Moulines: On-line expectation-maximization algorithm for latent data models. JRSS B
-//! 71, 2009. doi:10.1111/j.1467-9868.2009.00698.x). One that does not fall would also let the network learn the posteriors
-//! by heart in the rounds that follow, and these would count the annotations again.
+//! 71, 2009. doi:10.1111/j.1467-9868.2009.00698.x). A rate that does not fall would also let the network
+//! memorise the posteriors in the rounds that follow, and these would count the annotations again.
 //!
 //! `device`, `batch_size` and `precision` are keys of `NetworkSpec` and `TrainSpec` too, and are written a second time
 //! here, because no struct can be flattened into both. `NetworkSpec` is itself flattened into `[model]`, beside the keys
@@ -52,7 +52,7 @@ pub struct NetworkClassifierSpec {
     /// The network before its last layer.
     pub backbone: BackboneSpec,
     /// Passes over the examples in all fits together; the learning rate follows its schedule over them, and later fits
-    /// leave the network as it is. Raising it fits the targets more closely; too many learn wrong ones by heart.
+    /// leave the network as it is. Raising it fits the targets more closely; with too many it memorises wrong targets.
     #[schemars(range(min = 1))]
     pub epochs: u32,
     /// Passes over the examples in each fit. Raising it trains the network in fewer fits: early ones, whose targets are

@@ -1,5 +1,5 @@
 //! Estimators: from an annotator's expected counts to the likelihood. `smoothing` is maximum likelihood with pseudo-counts,
-//! `dirichlet` is variational; estimators of a single model are with it.
+//! `dirichlet` is variational. An estimator that no other model could use is beside its model.
 
 use pulp::Arch;
 

@@ -13,13 +13,13 @@ pub enum Prior<'a> {
 }
 
 /// The least probability that is not 0.
-const LEAST: f64 = 1e-27;
+const MIN_PRIOR: f64 = 1e-27;
 
 impl<'a> Prior<'a> {
     /// Whether each probability is 0 or large enough.
     pub(super) fn is_usable(self) -> bool {
         let (Self::Class(prior) | Self::Instance(prior)) = self;
-        prior.iter().all(|p| *p == 0.0 || *p >= LEAST)
+        prior.iter().all(|p| *p == 0.0 || *p >= MIN_PRIOR)
     }
 
     /// The prior of the `i`-th instance, of `n` classes.
