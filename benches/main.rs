@@ -1,5 +1,5 @@
 //! `cargo bench` measures the throughput of the kernels in annotations per second;
-//! `LABELMILL_GROWTH=1e6,1e7 cargo bench` prints the first table of `kernels.md`, and `LABELMILL_LAYERS=cpu cargo bench`
+//! `LABELMILL_GROWTH=1e6,1e7 cargo bench` prints a table as those of `kernels.md`, and `LABELMILL_LAYERS=cpu cargo bench`
 //! (or `cuda:0`) that of single layers in `networks.md`.
 
 // A benchmark has to print its results.

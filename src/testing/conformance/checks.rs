@@ -86,6 +86,7 @@ pub(super) fn threads(model: &Subject<'_>) -> std::result::Result<(), String> {
 }
 
 pub(super) fn annotator_permutation(model: &Subject<'_>) -> std::result::Result<(), String> {
+    let model = model.with_one_start();
     let crowd = CrowdShape::default();
     let rows = crowd.draw(4).rows;
     let n = crowd.annotators;
@@ -99,6 +100,7 @@ pub(super) fn annotator_permutation(model: &Subject<'_>) -> std::result::Result<
 }
 
 pub(super) fn instance_permutation(model: &Subject<'_>) -> std::result::Result<(), String> {
+    let model = model.with_one_start();
     let crowd = CrowdShape::default();
     let rows = crowd.draw(10).rows;
     let n = crowd.instances;
@@ -119,6 +121,7 @@ pub(super) fn instance_permutation(model: &Subject<'_>) -> std::result::Result<(
 }
 
 pub(super) fn class_permutation(model: &Subject<'_>) -> std::result::Result<(), String> {
+    let model = model.with_one_start();
     let crowd = CrowdShape::default();
     let rows = crowd.draw(5).rows;
     let n = crowd.classes;

@@ -42,6 +42,15 @@ impl<'a> Subject<'a> {
         Self::new(self.kind, parameters)
     }
 
+    /// The same with a single start: the noise of further ones depends on the order of the instances.
+    pub(super) fn with_one_start(&self) -> Self {
+        let mut parameters = self.parameters.clone();
+        if let Some(restarts) = parameters.get_mut("restarts") {
+            *restarts = 0.into();
+        }
+        Self::new(self.kind, parameters)
+    }
+
     /// A brief fit to [`usual_crowd`], which several checks look at.
     pub(super) fn fitted(&self) -> std::result::Result<&Fitted, String> {
         let fit = || self.briefly().fit(&usual_crowd());
