@@ -6,7 +6,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::{ArrowColumnChunk, ArrowColumnWriter, compute_leaves};
 use parquet::basic::{Compression as Codec, ZstdLevel};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::KeyValue;
+use parquet::file::metadata::{KeyValue, RowGroupMetaData};
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
 use parquet::schema::types::ColumnPath;
 use rayon::prelude::*;
@@ -148,7 +148,7 @@ fn without_compression(
         ArrowWriter::try_new(Vec::new(), sample.schema(), Some(properties.clone().build()))?;
     writer.write(&sample)?;
     let metadata = writer.close()?;
-    let columns = metadata.row_groups().iter().flat_map(|group| group.columns());
+    let columns = metadata.row_groups().iter().flat_map(RowGroupMetaData::columns);
     let stay_large = columns.filter(|c| c.compressed_size() * 10 > c.uncompressed_size() * 9);
     Ok(stay_large.fold(properties, |p, column| {
         p.set_column_compression(column.column_path().clone(), Codec::UNCOMPRESSED)
@@ -163,6 +163,7 @@ mod tests {
     use arrow::datatypes::Schema;
     use bytes::Bytes;
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+    use parquet::file::metadata::ColumnChunkMetaData;
     use rand::Rng as _;
 
     use super::*;
@@ -185,7 +186,7 @@ mod tests {
         let (file, written) = encode(&table, 0, compression, &Cancel::default()).unwrap();
         let file = ParquetRecordBatchReaderBuilder::try_new(Bytes::from(file)).unwrap();
         let columns = file.metadata().row_group(0).columns();
-        let codecs = columns.iter().map(|column| column.compression()).collect();
+        let codecs = columns.iter().map(ColumnChunkMetaData::compression).collect();
         let read = file.build().unwrap().map(|batch| batch.unwrap().num_rows()).sum::<usize>();
         assert_eq!((read, written), (rows, rows));
         codecs
