@@ -406,6 +406,33 @@ fn a_probability_of_the_run_that_is_none_is_refused() {
 }
 
 #[test]
+fn a_matrix_of_the_run_that_is_none_is_refused() {
+    let job = Job::new();
+    let truth = job.write("truth.csv", "instance_id,class\ni,y\n");
+    let known = job.write("known.csv", "annotator_id,class,label,probability\na,y,y,1\n");
+    for (probability, message) in [
+        (f64::NAN, "found: `a, y, y, NaN`"),
+        (-0.5, "found: `a, y, y, -0.5`"),
+        (1.5, "found: `a, y, y, 1.5`"),
+    ] {
+        let labels = vec![("instance_id", words("i")), ("label", words("y"))];
+        let matrices = vec![
+            ("scope", words("annotator")),
+            ("annotator_id", words("a")),
+            ("class", words("y")),
+            ("label", words("y")),
+            ("probability", f64s(&[probability])),
+            ("expected_count", f64s(&[1.0])),
+        ];
+        let run =
+            publish(&job, vec![classes(), ("labels", labels), ("confusion_matrices", matrices)]);
+        let arguments = ["evaluate", "--run", &run, "--truth", &truth, "--confusion", &known];
+        let error = run_fails(&arguments, 3);
+        assert_says(&error, &["a matrix of the run holds", "where: confusion_matrices", message]);
+    }
+}
+
+#[test]
 fn what_is_no_matrix_is_refused() {
     let job = Job::new();
     job.run("source.annotations = [['1', 'a', 'y'], ['2', 'a', 'n']]\nmodel.kind = 'dawid_skene'");
@@ -415,7 +442,7 @@ fn what_is_no_matrix_is_refused() {
         ("a,y,y,7\na,y,n,-1\n", "`a, y, n, -1.0`, `a, y, y, 7.0`"),
         ("a,y,y,NaN\n", "`a, y, y, NaN`"),
         ("a,y,y,\na,n,n,1\n", "no probability"),
-        ("a,y,y,1\na,y,y,0\n", "given twice"),
+        ("a,y,y,1\na,y,y,0\n", "gives a cell twice"),
     ] {
         let matrices =
             job.write("confusion.csv", &format!("annotator_id,class,label,probability\n{rows}"));

@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use arrow::array::RecordBatch;
+use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 
 use super::Table;
-use super::cut::{BATCH_ROWS, PART_ROWS, RowBytes};
+use super::cut::{BATCH_ROWS, PART_ROWS, RowBytes, SAMPLE_ROWS, sampled};
 use crate::error::Result;
 
 /// Computes the rows of a range of units.
@@ -50,6 +51,14 @@ impl<'a> ComputedTable<'a> {
     fn units_per_part(&self) -> usize {
         (self.part_rows / self.rows_per_unit).max(1)
     }
+
+    /// The units of each batch of a part.
+    fn units_of_batches(&self, part: usize) -> impl Iterator<Item = Range<usize>> {
+        let start = part * self.units_per_part();
+        let end = (start + self.units_per_part()).min(self.units);
+        let step = (self.batch_rows / self.rows_per_unit).max(1);
+        (start..end).step_by(step).map(move |start| start..(start + step).min(end))
+    }
 }
 
 impl Table for ComputedTable<'_> {
@@ -66,11 +75,15 @@ impl Table for ComputedTable<'_> {
     }
 
     fn batches(&self, part: usize) -> Box<dyn Iterator<Item = Result<RecordBatch>> + '_> {
-        let start = part * self.units_per_part();
-        let end = (start + self.units_per_part()).min(self.units);
-        let step = (self.batch_rows / self.rows_per_unit).max(1);
-        let starts = (start..end).step_by(step);
-        Box::new(starts.map(move |start| (self.compute)(start..(start + step).min(end))))
+        Box::new(self.units_of_batches(part).map(|units| (self.compute)(units)))
+    }
+
+    fn sample(&self, part: usize) -> Result<RecordBatch> {
+        let most = (SAMPLE_ROWS / self.rows_per_unit).max(1);
+        let batches = sampled(self.units_of_batches(part).collect());
+        let rows =
+            batches.map(|units| (self.compute)(units.start..units.end.min(units.start + most)));
+        Ok(concat_batches(&self.schema, &rows.collect::<Result<Vec<_>>>()?)?)
     }
 
     fn is_distinct(&self, column: &str) -> bool {

@@ -11,6 +11,18 @@ pub(super) const PART_ROWS: usize = 1 << 20;
 /// The most rows of a record batch, unless a single span of units has more.
 pub(super) const BATCH_ROWS: usize = 1 << 13;
 
+/// The most places of a part that a sample of its rows is from.
+pub const SAMPLE_PLACES: usize = 16;
+
+/// The most rows of a sample from one place, unless a single span of units has more.
+pub(super) const SAMPLE_ROWS: usize = 256;
+
+/// At most [`SAMPLE_PLACES`] of these batches, evenly spaced.
+pub(super) fn sampled<T>(batches: Vec<T>) -> impl Iterator<Item = T> {
+    let every = batches.len().div_ceil(SAMPLE_PLACES).max(1);
+    batches.into_iter().step_by(every)
+}
+
 /// The most bytes of ids and labels in a record batch, unless a single span of units has more.
 pub(super) const BATCH_BYTES: usize = 32 << 20;
 

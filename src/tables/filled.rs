@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use arrow::array::{Array, RecordBatch};
+use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 
-use super::cut::{Chunk, RowBytes, UnitRows, cut};
+use super::cut::{Chunk, RowBytes, SAMPLE_ROWS, UnitRows, cut, sampled};
 use super::{ColumnType, Outcome, OutcomeTable, TABLES, Table, schema_of};
 use crate::error::Result;
 
@@ -48,6 +49,20 @@ impl<'a> FilledTable<'a> {
         tables.map(|table| Self::with_row_bytes(*table, outcome, row_bytes)).collect()
     }
 
+    /// The units of each batch of a part, with their chunk.
+    fn units_of_batches(&self, part: usize) -> impl Iterator<Item = (&Chunk, Range<usize>)> {
+        self.parts[part].iter().flat_map(move |chunk| {
+            let rows = &self.rows[chunk.question];
+            let mut next = chunk.units.start;
+            std::iter::from_fn(move || {
+                let units = (next < chunk.units.end)
+                    .then(|| next..rows.fitting(next..chunk.units.end, self.batch_rows).0)?;
+                next = units.end;
+                Some((chunk, units))
+            })
+        })
+    }
+
     fn batch(&self, chunk: &Chunk, units: Range<usize>) -> Result<RecordBatch> {
         let mut arrays = self.table.rows(self.outcome, chunk.question, units.clone())?;
         let result = &self.outcome.results[chunk.question];
@@ -77,16 +92,17 @@ impl Table for FilledTable<'_> {
     }
 
     fn batches(&self, part: usize) -> Box<dyn Iterator<Item = Result<RecordBatch>> + '_> {
-        Box::new(self.parts[part].iter().flat_map(move |chunk| {
-            let rows = &self.rows[chunk.question];
-            let mut next = chunk.units.start;
-            std::iter::from_fn(move || {
-                let units = (next < chunk.units.end)
-                    .then(|| next..rows.fitting(next..chunk.units.end, self.batch_rows).0)?;
-                next = units.end;
-                Some(self.batch(chunk, units))
-            })
-        }))
+        Box::new(self.units_of_batches(part).map(|(chunk, units)| self.batch(chunk, units)))
+    }
+
+    fn sample(&self, part: usize) -> Result<RecordBatch> {
+        let batches = sampled(self.units_of_batches(part).collect());
+        let rows = batches.map(|(chunk, units)| {
+            let start = units.start;
+            let (end, _) = self.rows[chunk.question].fitting(units, SAMPLE_ROWS);
+            self.batch(chunk, start..end)
+        });
+        Ok(concat_batches(&self.schema, &rows.collect::<Result<Vec<_>>>()?)?)
     }
 
     fn is_distinct(&self, column: &str) -> bool {

@@ -36,7 +36,8 @@ pub(super) async fn scores(tables: &Tables<'_>, n_classes: usize) -> Result<Vec<
     };
     let estimated = estimated.filter(col("scope").eq(lit("annotator")))?;
     let (estimated, known) = in_common_types(estimated, known)?;
-    refuse_what_is_no_matrix(&known).await?;
+    refuse_what_is_no_matrix(&known, "a true matrix", "--confusion").await?;
+    refuse_what_is_no_matrix(&estimated, "a matrix of the run", "confusion_matrices").await?;
     for (name, frame) in [("estimated", estimated), ("known", known)] {
         tables.ctx.deregister_table(name)?;
         tables.ctx.register_table(name, frame.into_view())?;
@@ -53,19 +54,19 @@ pub(super) async fn scores(tables: &Tables<'_>, n_classes: usize) -> Result<Vec<
     }))
 }
 
-/// Checks that the cells of the true matrices are probabilities and that each is given once.
-async fn refuse_what_is_no_matrix(known: &DataFrame) -> Result<()> {
+/// Checks that the cells of matrices are probabilities and that each is given once; `whose` matrices they are, and where.
+async fn refuse_what_is_no_matrix(known: &DataFrame, whose: &str, place: &str) -> Result<()> {
     let probability = || col("probability");
-    // DataFusion orders NaN above all numbers.
-    let is_none =
-        probability().is_null().or(probability().lt(lit(0.0))).or(probability().gt(lit(1.0)));
+    // DataFusion orders NaN above all numbers. A quotient that was rounded may be above 1.
+    let is_too_large = probability().gt(lit(1.0 + 1e-9));
+    let is_none = probability().is_null().or(probability().lt(lit(0.0))).or(is_too_large);
     let odd = known.clone().filter(is_none)?;
     let cell = || CELL.map(col).to_vec();
     let counted = known.clone().aggregate(cell(), vec![count(lit(1)).alias("n")])?;
     let twice = counted.filter(col("n").gt(lit(1)))?;
     for (what, rows, help) in [
-        ("a true matrix holds a number that is no probability", odd, "write numbers from 0 to 1"),
-        ("a cell of a true matrix is given twice", twice, "keep one row a cell"),
+        ("holds a number that is no probability", odd, "write numbers from 0 to 1"),
+        ("gives a cell twice", twice, "keep one row a cell"),
     ] {
         let mut columns = cell();
         if rows.schema().has_column_with_unqualified_name("probability") {
@@ -80,7 +81,8 @@ async fn refuse_what_is_no_matrix(known: &DataFrame) -> Result<()> {
             let row = |row: usize| {
                 found.iter().map(|column| value(column, row)).collect::<Vec<_>>().join(", ")
             };
-            return Err(Error::data(what).found(offenders((0..n).map(row))).help(help));
+            let error = Error::data(format!("{whose} {what}")).at(place);
+            return Err(error.found(offenders((0..n).map(row))).help(help));
         }
     }
     Ok(())

@@ -6,7 +6,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::{ArrowColumnChunk, ArrowColumnWriter, compute_leaves};
 use parquet::basic::{Compression as Codec, ZstdLevel};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{KeyValue, RowGroupMetaData};
+use parquet::file::metadata::{ColumnChunkMetaData, KeyValue, RowGroupMetaData};
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
 use parquet::schema::types::ColumnPath;
 use rayon::prelude::*;
@@ -31,8 +31,8 @@ pub enum Compression {
     None,
 }
 
-/// The number of rows that decide whether a column is compressed. A table of fewer rows is compressed.
-const SAMPLE_ROWS: usize = 1 << 12;
+/// A column of which a sample has fewer values, without nulls, is compressed.
+const MIN_SAMPLE: usize = 1 << 11;
 
 /// Room for the metadata of a file; more of it makes the buffer grow.
 const METADATA_BYTES: usize = 1 << 16;
@@ -69,18 +69,16 @@ pub(super) fn encode(
         .iter()
         .fold(properties, |p, field| encoding(p, field, table.is_distinct(field.name())));
     cancel.check()?;
-    let mut batches = table.batches(part);
-    let first = batches.next().transpose()?;
-    let properties = match (compression, &first) {
-        (Compression::Zstd, Some(batch)) => without_compression(properties, batch)?,
-        _ => properties,
+    let properties = match compression {
+        Compression::Zstd => without_compression(properties, &table.sample(part)?)?,
+        Compression::Snappy | Compression::None => properties,
     };
     let properties = properties.build();
     let writer = ArrowWriter::try_new(Vec::new(), SchemaRef::clone(&schema), Some(properties))?;
     let (mut file, groups) = writer.into_serialized_writer()?;
     let mut columns = groups.create_column_writers(0)?;
     let mut rows = 0;
-    for batch in first.map(Ok).into_iter().chain(batches) {
+    for batch in table.batches(part) {
         cancel.check()?;
         let batch = batch?;
         rows += batch.num_rows();
@@ -126,8 +124,7 @@ fn encoding(
     }
 }
 
-/// Turns compression off for the columns of floats that it makes less than a tenth smaller, judged by rows of the first
-/// batch.
+/// Turns compression off for the columns of floats that it makes less than a tenth smaller, judged by a sample of rows.
 ///
 /// # Why
 /// The digits of probabilities from many annotators are as good as random. To compress those of 2 M instances took 115 ms
@@ -135,22 +132,26 @@ fn encoding(
 /// from few annotators or from a network of 32 bits become half as large or smaller.
 fn without_compression(
     properties: WriterPropertiesBuilder,
-    batch: &RecordBatch,
+    sample: &RecordBatch,
 ) -> Result<WriterPropertiesBuilder> {
-    if batch.num_rows() < SAMPLE_ROWS {
-        return Ok(properties);
-    }
-    let fields = batch.schema_ref().fields().iter().enumerate();
+    let fields = sample.schema_ref().fields().iter().enumerate();
     let floats = fields.filter(|(_, field)| *field.data_type() == DataType::Float64);
     let floats: Vec<usize> = floats.map(|(index, _)| index).collect();
-    let sample = batch.project(&floats)?.slice(0, SAMPLE_ROWS);
+    if floats.is_empty() || sample.num_rows() < MIN_SAMPLE {
+        return Ok(properties);
+    }
+    let sample = sample.project(&floats)?;
     let mut writer =
         ArrowWriter::try_new(Vec::new(), sample.schema(), Some(properties.clone().build()))?;
     writer.write(&sample)?;
     let metadata = writer.close()?;
     let columns = metadata.row_groups().iter().flat_map(RowGroupMetaData::columns);
-    let stay_large = columns.filter(|c| c.compressed_size() * 10 > c.uncompressed_size() * 9);
-    Ok(stay_large.fold(properties, |p, column| {
+    let stays_large = |column: &&ColumnChunkMetaData| {
+        let bytes = |size: i64| usize::try_from(size).unwrap_or_default();
+        let own = bytes(column.uncompressed_size());
+        own >= MIN_SAMPLE * size_of::<f64>() && bytes(column.compressed_size()) * 10 > own * 9
+    };
+    Ok(columns.filter(stays_large).fold(properties, |p, column| {
         p.set_column_compression(column.column_path().clone(), Codec::UNCOMPRESSED)
     }))
 }
@@ -163,24 +164,31 @@ mod tests {
     use arrow::datatypes::Schema;
     use bytes::Bytes;
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-    use parquet::file::metadata::ColumnChunkMetaData;
     use rand::Rng as _;
 
     use super::*;
     use crate::run::Run;
     use crate::tables::ComputedTable;
 
-    /// The codecs of the columns `random` and `of_32_bits` in a file of so many rows.
+    /// The codecs of four columns in a file of so many rows: random numbers, random numbers of 32 bits, ones with random
+    /// numbers in the first rows, and ones with nulls in the first rows.
     fn codecs(rows: usize, compression: Compression) -> Vec<Codec> {
         let mut rng = Run::new(1).rng("rows");
         let random: Vec<f64> = (0..rows).map(|_| rng.random_range(0.0..1.0)).collect();
-        let column = |name| Field::new(name, DataType::Float64, false);
-        let schema = Arc::new(Schema::new(vec![column("random"), column("of_32_bits")]));
+        let columns = ["random", "of_32_bits", "random_first", "null_first"];
+        let fields = columns.map(|name| Field::new(name, DataType::Float64, true));
+        let schema = Arc::new(Schema::new(fields.to_vec()));
         let rows_of = |range: std::ops::Range<usize>| {
-            let random = &random[range];
-            let narrow = random.iter().map(|x| f64::from(*x as f32)).collect::<Float64Array>();
-            let random: ArrayRef = Arc::new(Float64Array::from(random.to_vec()));
-            Ok(RecordBatch::try_new(Arc::clone(&schema), vec![random, Arc::new(narrow)])?)
+            let column = |value: fn(usize, f64) -> Option<f64>| -> ArrayRef {
+                Arc::new(range.clone().map(|n| value(n, random[n])).collect::<Float64Array>())
+            };
+            let columns = [
+                column(|_, x| Some(x)),
+                column(|_, x| Some(f64::from(x as f32))),
+                column(|n, x| Some(if n < 9000 { x } else { 1.0 })),
+                column(|n, _| (n >= 9000).then_some(1.0)),
+            ];
+            Ok(RecordBatch::try_new(Arc::clone(&schema), columns.to_vec())?)
         };
         let table = ComputedTable::new("t", Arc::clone(&schema), (rows, 1), rows_of);
         let (file, written) = encode(&table, 0, compression, &Cancel::default()).unwrap();
@@ -195,8 +203,8 @@ mod tests {
     #[test]
     fn floats_that_compression_leaves_as_large_are_not_compressed() {
         let zstd = Codec::ZSTD(ZstdLevel::default());
-        assert_eq!(codecs(20_000, Compression::Zstd), [Codec::UNCOMPRESSED, zstd]);
-        assert_eq!(codecs(SAMPLE_ROWS - 1, Compression::Zstd), [zstd, zstd]);
-        assert_eq!(codecs(20_000, Compression::Snappy), [Codec::SNAPPY; 2]);
+        assert_eq!(codecs(100_000, Compression::Zstd), [Codec::UNCOMPRESSED, zstd, zstd, zstd]);
+        assert_eq!(codecs(10_000, Compression::Zstd), [zstd; 4]);
+        assert_eq!(codecs(100_000, Compression::Snappy), [Codec::SNAPPY; 4]);
     }
 }

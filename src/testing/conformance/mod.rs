@@ -49,7 +49,7 @@ const CHECKS: &[(&str, AppliesTo, Settings, Check)] = &[
     ),
     ("there is a prior if the parameters say so", ALL, DefaultsAndVariant, prior),
     ("the objective never falls", FIXED_START, DefaultsAndVariant, objective_never_falls),
-    ("a second fit gives the same bits", ALL, DefaultsAndVariant, repeatable),
+    ("a second fit gives the same bits", ALL, Defaults, repeatable),
     ("one thread and four give the same bits", ALL, DefaultsAndVariant, threads),
     ("renamed annotators change nothing", FIXED_START, DefaultsAndVariant, annotator_permutation),
     (
@@ -62,7 +62,7 @@ const CHECKS: &[(&str, AppliesTo, Settings, Check)] = &[
     ("a weight of 2 is two annotations", LABEL_ONLY, DefaultsAndVariant, double_weight),
     ("unanimous answers are certain", FIXED_START, Defaults, unanimous),
     ("degenerate crowds give no panic and no NaN", ALL, DefaultsAndVariant, degenerate),
-    ("ten thousand agreeing annotations stay finite", ALL, DefaultsAndVariant, many_agree),
+    ("ten thousand agreeing annotations stay finite", ALL, Defaults, many_agree),
     ("a trusted class stays", ALL, DefaultsAndVariant, trusted),
     ("a good crowd is read better than by chance", ALL, Defaults, better_than_chance),
     ("a saved model predicts what the fitted one did", CLASSIFIERS, Defaults, saved),
