@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use arrow::array::RecordBatch;
-use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 
 use super::Table;
@@ -78,12 +77,13 @@ impl Table for ComputedTable<'_> {
         Box::new(self.units_of_batches(part).map(|units| (self.compute)(units)))
     }
 
-    fn sample(&self, part: usize) -> Result<RecordBatch> {
+    fn sample(&self, part: usize) -> Box<dyn Iterator<Item = Result<RecordBatch>> + '_> {
         let most = (SAMPLE_ROWS / self.rows_per_unit).max(1);
         let batches = sampled(self.units_of_batches(part).collect());
-        let rows =
-            batches.map(|units| (self.compute)(units.start..units.end.min(units.start + most)));
-        Ok(concat_batches(&self.schema, &rows.collect::<Result<Vec<_>>>()?)?)
+        Box::new(
+            batches
+                .map(move |units| (self.compute)(units.start..units.end.min(units.start + most))),
+        )
     }
 
     fn is_distinct(&self, column: &str) -> bool {

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use arrow::array::{Array, RecordBatch};
-use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 
 use super::cut::{Chunk, RowBytes, SAMPLE_ROWS, UnitRows, cut, sampled};
@@ -95,14 +94,13 @@ impl Table for FilledTable<'_> {
         Box::new(self.units_of_batches(part).map(|(chunk, units)| self.batch(chunk, units)))
     }
 
-    fn sample(&self, part: usize) -> Result<RecordBatch> {
+    fn sample(&self, part: usize) -> Box<dyn Iterator<Item = Result<RecordBatch>> + '_> {
         let batches = sampled(self.units_of_batches(part).collect());
-        let rows = batches.map(|(chunk, units)| {
+        Box::new(batches.map(|(chunk, units)| {
             let start = units.start;
             let (end, _) = self.rows[chunk.question].fitting(units, SAMPLE_ROWS);
             self.batch(chunk, start..end)
-        });
-        Ok(concat_batches(&self.schema, &rows.collect::<Result<Vec<_>>>()?)?)
+        }))
     }
 
     fn is_distinct(&self, column: &str) -> bool {

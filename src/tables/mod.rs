@@ -127,10 +127,7 @@ pub trait Table: Send + Sync {
     /// The rows of one part.
     fn batches(&self, part: usize) -> Box<dyn Iterator<Item = Result<RecordBatch>> + '_>;
     /// Some of the rows of one part, from evenly spaced places: at most [`SAMPLE_PLACES`], in different batches.
-    ///
-    /// # Errors
-    /// When the rows cannot be computed.
-    fn sample(&self, part: usize) -> Result<RecordBatch>;
+    fn sample(&self, part: usize) -> Box<dyn Iterator<Item = Result<RecordBatch>> + '_>;
     /// Whether almost every unit has a value of its own in a column, in all of its rows, which are adjacent: a dictionary
     /// of the values would not pay.
     fn is_distinct(&self, column: &str) -> bool;

@@ -16,8 +16,9 @@
 //! the mean of q. A skill is the mean diagonal of pi; its interval is 1.96 standard
 //! deviations to either side, with the diagonal cells as independent Betas.
 //!
-//! H.-C. Kim, Z. Ghahramani: Bayesian Classifier Combination. AISTATS 2012 (PMLR 22:619-627). E. Simpson, S. Roberts, I. Psorakis, A. Smith:
-//! Dynamic Bayesian Combination of Multiple Imperfect Classifiers. 2013. doi:10.1007/978-3-642-36406-8_1
+//! H.-C. Kim, Z. Ghahramani: Bayesian Classifier Combination. AISTATS 2012, PMLR 22:619-627. E. Simpson, S. Roberts,
+//! I. Psorakis, A. Smith: Dynamic Bayesian Combination of Multiple Imperfect Classifiers. 2013.
+//! doi:10.1007/978-3-642-36406-8_1
 //!
 //! Differs from wrench's `IBCC`, which stops when no posterior moves by 1e-3, starts with 1e-8 added to each vote count,
 //! and gives no ELBO.

@@ -1,7 +1,7 @@
 //! Encodes one part of a table as a Parquet file.
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::{DataType, Field, SchemaRef};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::{ArrowColumnChunk, ArrowColumnWriter, compute_leaves};
 use parquet::basic::{Compression as Codec, ZstdLevel};
@@ -70,7 +70,7 @@ pub(super) fn encode(
         .fold(properties, |p, field| encoding(p, field, table.is_distinct(field.name())));
     cancel.check()?;
     let properties = match compression {
-        Compression::Zstd => without_compression(properties, &table.sample(part)?)?,
+        Compression::Zstd => without_compression(properties, &schema, table.sample(part))?,
         Compression::Snappy | Compression::None => properties,
     };
     let properties = properties.build();
@@ -132,18 +132,25 @@ fn encoding(
 /// from few annotators or from a network of 32 bits become half as large or smaller.
 fn without_compression(
     properties: WriterPropertiesBuilder,
-    sample: &RecordBatch,
+    schema: &Schema,
+    sample: impl Iterator<Item = Result<RecordBatch>>,
 ) -> Result<WriterPropertiesBuilder> {
-    let fields = sample.schema_ref().fields().iter().enumerate();
+    let fields = schema.fields().iter().enumerate();
     let floats = fields.filter(|(_, field)| *field.data_type() == DataType::Float64);
     let floats: Vec<usize> = floats.map(|(index, _)| index).collect();
-    if floats.is_empty() || sample.num_rows() < MIN_SAMPLE {
+    if floats.is_empty() {
         return Ok(properties);
     }
-    let sample = sample.project(&floats)?;
+    // Without the other columns, whose texts may be long.
+    let of_floats = |rows: Result<RecordBatch>| Ok(rows?.project(&floats)?);
+    let sample = sample.map(of_floats).collect::<Result<Vec<_>>>()?;
+    if sample.iter().map(RecordBatch::num_rows).sum::<usize>() < MIN_SAMPLE {
+        return Ok(properties);
+    }
+    let own_schema = SchemaRef::new(schema.project(&floats)?);
     let mut writer =
-        ArrowWriter::try_new(Vec::new(), sample.schema(), Some(properties.clone().build()))?;
-    writer.write(&sample)?;
+        ArrowWriter::try_new(Vec::new(), own_schema, Some(properties.clone().build()))?;
+    sample.iter().try_for_each(|rows| writer.write(rows))?;
     let metadata = writer.close()?;
     let columns = metadata.row_groups().iter().flat_map(RowGroupMetaData::columns);
     let stays_large = |column: &&ColumnChunkMetaData| {
@@ -161,7 +168,6 @@ mod tests {
     use std::sync::Arc;
 
     use arrow::array::{ArrayRef, Float64Array};
-    use arrow::datatypes::Schema;
     use bytes::Bytes;
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
     use rand::Rng as _;
