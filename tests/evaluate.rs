@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::job::{Job, assert_says};
 use crate::support::{number, read_table, run_fails, run_ok, stderr, stdout, text, write_parquet};
 
-type NamedColumns = Vec<(&'static str, ArrayRef)>;
+pub(crate) type NamedColumns = Vec<(&'static str, ArrayRef)>;
 pub(crate) type Scores = BTreeMap<String, Option<f64>>;
 
 /// The words of a line, as a column.
@@ -22,7 +22,7 @@ pub(crate) fn f64s(values: &[f64]) -> ArrayRef {
 }
 
 /// Writes a committed run of these tables and returns its folder.
-fn publish(job: &Job, tables: Vec<(&str, NamedColumns)>) -> String {
+pub(crate) fn publish(job: &Job, tables: Vec<(&str, NamedColumns)>) -> String {
     let mut files = serde_json::Map::new();
     for (table, columns) in tables {
         let path = format!("{table}/part-00000.parquet");
@@ -39,7 +39,7 @@ fn publish(job: &Job, tables: Vec<(&str, NamedColumns)>) -> String {
     job.url("made")
 }
 
-fn classes() -> (&'static str, NamedColumns) {
+pub(crate) fn classes() -> (&'static str, NamedColumns) {
     ("classes", vec![("class", words("n y")), ("index", Arc::new(Int64Array::from(vec![0, 1])))])
 }
 
@@ -356,97 +356,4 @@ fn a_truth_that_repeats_itself_counts_once_and_one_that_contradicts_itself_is_re
     let truth = job.write("truth.ndjson", "{\"instance_id\":\"1\",\"class\":[\"y\"]}\n");
     let error = run_fails(&["evaluate", "--run", &out, "--truth", &truth], 3);
     assert_says(&error, &["cannot be read as", "--truth"]);
-}
-
-#[test]
-fn errors_of_evaluate_name_options_and_no_keys_of_a_pipeline() {
-    let job = Job::new();
-    job.run("source.annotations = [['1', 'a', 'y']]\nmodel.kind = 'majority_vote'");
-    let truth = job.write("truth.csv", "instance_id,class\n1,y\n");
-    let (out, absent) = (job.url("out"), job.url("absent.csv"));
-    for (option, files) in [
-        ("--truth", vec!["--truth", &absent]),
-        ("--confusion", vec!["--truth", &truth, "--confusion", &absent]),
-    ] {
-        let error = run_fails(&[&["evaluate", "--run", &out][..], &files[..]].concat(), 3);
-        assert_says(&error, &["there is no such file", &format!("where: {option} {absent}\n")]);
-    }
-}
-
-#[test]
-fn a_probability_of_the_run_that_is_none_is_refused() {
-    let job = Job::new();
-    let truth = job.write("truth.csv", "instance_id,class\n1,y\n2,n\n");
-    let probabilities = |values: ArrayRef| {
-        let ids: ArrayRef = Arc::new(Int64Array::from(vec![1, 1, 2, 2]));
-        let labels = vec![
-            ("instance_id", Arc::new(Int64Array::from(vec![1, 2])) as ArrayRef),
-            ("label", words("y n")),
-        ];
-        let posteriors =
-            vec![("instance_id", ids), ("class", words("n y n y")), ("probability", values)];
-        publish(&job, vec![classes(), ("labels", labels), ("posteriors", posteriors)])
-    };
-    let numbers = |last: Option<f64>| -> ArrayRef {
-        Arc::new(Float64Array::from(vec![Some(0.0), Some(1.0), Some(0.75), last]))
-    };
-    for (values, found) in [
-        (numbers(Some(f64::NAN)), "found: `NaN`"),
-        (numbers(Some(1.5)), "found: `1.5`"),
-        (numbers(Some(-0.25)), "found: `-0.25`"),
-        (numbers(None), "found: `null`"),
-        (words("0 1 1 0"), "found: Utf8"),
-    ] {
-        let run = probabilities(values);
-        let error = run_fails(&["evaluate", "--run", &run, "--truth", &truth], 3);
-        assert_says(&error, &["not a number from 0 to 1", "where: posteriors.probability", found]);
-    }
-    let run = probabilities(numbers(Some(0.25)));
-    assert_scores(&scores(&run, &truth, &[]), &[("accuracy", 1.0), ("auc", 1.0)]);
-}
-
-#[test]
-fn a_matrix_of_the_run_that_is_none_is_refused() {
-    let job = Job::new();
-    let truth = job.write("truth.csv", "instance_id,class\ni,y\n");
-    let known = job.write("known.csv", "annotator_id,class,label,probability\na,y,y,1\n");
-    for (probability, message) in [
-        (f64::NAN, "found: `a, y, y, NaN`"),
-        (-0.5, "found: `a, y, y, -0.5`"),
-        (1.5, "found: `a, y, y, 1.5`"),
-    ] {
-        let labels = vec![("instance_id", words("i")), ("label", words("y"))];
-        let matrices = vec![
-            ("scope", words("annotator")),
-            ("annotator_id", words("a")),
-            ("class", words("y")),
-            ("label", words("y")),
-            ("probability", f64s(&[probability])),
-            ("expected_count", f64s(&[1.0])),
-        ];
-        let run =
-            publish(&job, vec![classes(), ("labels", labels), ("confusion_matrices", matrices)]);
-        let arguments = ["evaluate", "--run", &run, "--truth", &truth, "--confusion", &known];
-        let error = run_fails(&arguments, 3);
-        assert_says(&error, &["a matrix of the run holds", "where: confusion_matrices", message]);
-    }
-}
-
-#[test]
-fn what_is_no_matrix_is_refused() {
-    let job = Job::new();
-    job.run("source.annotations = [['1', 'a', 'y'], ['2', 'a', 'n']]\nmodel.kind = 'dawid_skene'");
-    let truth = job.write("truth.csv", "instance_id,class\n1,y\n2,n\n");
-    let out = job.url("out");
-    for (rows, message) in [
-        ("a,y,y,7\na,y,n,-1\n", "`a, y, n, -1.0`, `a, y, y, 7.0`"),
-        ("a,y,y,NaN\n", "`a, y, y, NaN`"),
-        ("a,y,y,\na,n,n,1\n", "no probability"),
-        ("a,y,y,1\na,y,y,0\n", "gives a cell twice"),
-    ] {
-        let matrices =
-            job.write("confusion.csv", &format!("annotator_id,class,label,probability\n{rows}"));
-        let arguments = ["evaluate", "--run", &out, "--truth", &truth, "--confusion", &matrices];
-        assert_says(&run_fails(&arguments, 3), &[message, "--confusion"]);
-    }
 }

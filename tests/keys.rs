@@ -1,9 +1,9 @@
 //! Every key of a pipeline file has an effect, and a test asserts it.
 //!
 //! The line `// keys: decide.ties, sink.tables` right above a test's attributes names the keys whose effect the test
-//! asserts. What is checked is that the last word of each key occurs in the test, or in a function or constant of the same
-//! file that the test uses; that its value is not the default, and that the assertion depends on it, is up to the author. A key that only one model has is `KIND.key`; a key that models share
-//! is `model.key`.
+//! asserts. What is checked is that the last word of each key occurs in the test, or in a function or constant of the
+//! same file that the test uses; that its value is not the default, and that the assertion depends on it, is up to the
+//! author. A key that only one model has is `KIND.key`; a key that models share is `model.key`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

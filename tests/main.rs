@@ -31,6 +31,7 @@ mod degenerate;
 mod digest;
 mod disks;
 mod evaluate;
+mod evaluate_refusals;
 mod examples;
 mod files_of_other_programs;
 mod fixtures;

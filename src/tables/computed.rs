@@ -115,6 +115,22 @@ mod tests {
         rows_per_unit: usize,
         row_bytes: RowBytes,
     ) -> Vec<Vec<Range<usize>>> {
+        asked(units, rows_per_unit, row_bytes, |table, part| table.batches(part))
+    }
+
+    /// Reads batches of rows of one part.
+    type Read = for<'a> fn(
+        &'a ComputedTable<'a>,
+        usize,
+    ) -> Box<dyn Iterator<Item = Result<RecordBatch>> + 'a>;
+
+    /// The ranges of units that reading each part asks for.
+    fn asked(
+        units: usize,
+        rows_per_unit: usize,
+        row_bytes: RowBytes,
+        read: Read,
+    ) -> Vec<Vec<Range<usize>>> {
         let asked = Mutex::new(Vec::new());
         let schema = Arc::new(Schema::empty());
         let empty = RecordBatch::new_empty(Arc::clone(&schema));
@@ -124,7 +140,7 @@ mod tests {
         });
         let table = table.with_row_bytes(row_bytes);
         let of_part = |part| {
-            table.batches(part).for_each(|batch| drop(batch.unwrap()));
+            read(&table, part).for_each(|batch| drop(batch.unwrap()));
             std::mem::take(&mut *asked.lock().unwrap())
         };
         (0..table.n_parts()).map(of_part).collect()
@@ -155,6 +171,21 @@ mod tests {
                 assert!(part.len() == 1 || rows <= PART_ROWS, "{rows} rows in a part");
             }
         }
+    }
+
+    #[test]
+    fn a_sample_is_of_the_first_rows_of_evenly_spaced_batches() {
+        let sample = |units, rows_per_unit| {
+            asked(units, rows_per_unit, alike(1), |table, part| table.sample(part))
+        };
+        let every = PART_ROWS / 16;
+        let places: Vec<Range<usize>> = (0..16).map(|n| n * every..n * every + 256).collect();
+        let last = PART_ROWS..PART_ROWS + 5;
+        assert_eq!(sample(PART_ROWS + 5, 1), [places, vec![last]]);
+        let few = [0..51, BATCH_ROWS / 5..BATCH_ROWS / 5 + 51];
+        assert_eq!(sample(2 * (BATCH_ROWS / 5), 5), [few]);
+        assert_eq!(sample(2, 3 * PART_ROWS).concat(), [0..1, 1..2]);
+        assert_eq!(sample(0, 1), vec![Vec::<Range<usize>>::new()]);
     }
 
     #[test]

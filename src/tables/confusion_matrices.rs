@@ -335,6 +335,18 @@ mod tests {
     }
 
     #[test]
+    fn a_sample_has_rows_of_whole_matrices_in_their_order() {
+        let outcome = outcome();
+        let table = FilledTable::new(&ConfusionMatricesTable, &outcome);
+        let sample: Vec<CellRow> =
+            table.sample(0).flat_map(|batch| rows(&batch.unwrap())).collect();
+        let wanted = wanted(&outcome);
+        let mut rest = wanted.iter();
+        assert!(sample.iter().all(|found| rest.any(|wanted| found == wanted)));
+        assert!(sample.len() > 256 && sample.len() < wanted.len(), "{}", sample.len());
+    }
+
+    #[test]
     fn long_ids_make_more_parts_of_the_same_rows() {
         const ROWS: usize = 8_000;
         let outcome = outcome();

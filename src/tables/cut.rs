@@ -12,7 +12,7 @@ pub(super) const PART_ROWS: usize = 1 << 20;
 pub(super) const BATCH_ROWS: usize = 1 << 13;
 
 /// The most places of a part that a sample of its rows is from.
-pub const SAMPLE_PLACES: usize = 16;
+const SAMPLE_PLACES: usize = 16;
 
 /// The most rows of a sample from one place, unless a single span of units has more.
 pub(super) const SAMPLE_ROWS: usize = 256;

@@ -29,7 +29,7 @@ use crate::error::{Problem, Result, did_you_mean};
 use crate::frame::{Frame, Ids, Rejects};
 use crate::model::fitted::Fitted;
 pub use computed::ComputedTable;
-pub use cut::{SAMPLE_PLACES, UnitSpan, UnitSpans};
+pub use cut::{UnitSpan, UnitSpans};
 pub use filled::FilledTable;
 pub(crate) use probabilities::predictions;
 pub(crate) use run::run;
@@ -126,7 +126,7 @@ pub trait Table: Send + Sync {
     fn n_parts(&self) -> usize;
     /// The rows of one part.
     fn batches(&self, part: usize) -> Box<dyn Iterator<Item = Result<RecordBatch>> + '_>;
-    /// Some of the rows of one part, from evenly spaced places: at most [`SAMPLE_PLACES`], in different batches.
+    /// A few thousand rows of one part, from evenly spaced places; fewer of a part of few batches.
     fn sample(&self, part: usize) -> Box<dyn Iterator<Item = Result<RecordBatch>> + '_>;
     /// Whether almost every unit has a value of its own in a column, in all of its rows, which are adjacent: a dictionary
     /// of the values would not pay.

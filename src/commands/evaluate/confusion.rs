@@ -8,7 +8,7 @@ use datafusion::functions_aggregate::expr_fn::count;
 use datafusion::prelude::{DataFrame, cast, col, lit};
 
 use super::NamedScore;
-use super::tables::{Tables, columns_of};
+use super::tables::{MAX_PROBABILITY, Tables, WRITE_AGAIN, columns_of};
 use crate::error::{Error, Result, offenders};
 use crate::model::confusion::MIN_OBSERVED_COUNT;
 use crate::sql;
@@ -36,8 +36,8 @@ pub(super) async fn scores(tables: &Tables<'_>, n_classes: usize) -> Result<Vec<
     };
     let estimated = estimated.filter(col("scope").eq(lit("annotator")))?;
     let (estimated, known) = in_common_types(estimated, known)?;
-    refuse_what_is_no_matrix(&known, "a true matrix", "--confusion").await?;
-    refuse_what_is_no_matrix(&estimated, "a matrix of the run", "confusion_matrices").await?;
+    refuse_what_is_no_matrix(&known, &OF_TRUTH).await?;
+    refuse_what_is_no_matrix(&estimated, &OF_RUN).await?;
     for (name, frame) in [("estimated", estimated), ("known", known)] {
         tables.ctx.deregister_table(name)?;
         tables.ctx.register_table(name, frame.into_view())?;
@@ -54,20 +54,41 @@ pub(super) async fn scores(tables: &Tables<'_>, n_classes: usize) -> Result<Vec<
     }))
 }
 
-/// Checks that the cells of matrices are probabilities and that each is given once; `whose` matrices they are, and where.
-async fn refuse_what_is_no_matrix(known: &DataFrame, whose: &str, place: &str) -> Result<()> {
+/// Where matrices come from, which decides on their check and on its errors.
+struct Origin {
+    matrix: &'static str,
+    place: &'static str,
+    max_probability: f64,
+    help: &'static str,
+}
+
+const OF_TRUTH: Origin = Origin {
+    matrix: "a true matrix",
+    place: "--confusion",
+    max_probability: 1.0,
+    help: "write numbers from 0 to 1, and one row for each cell",
+};
+
+const OF_RUN: Origin = Origin {
+    matrix: "a matrix of the run",
+    place: "confusion_matrices",
+    max_probability: MAX_PROBABILITY,
+    help: WRITE_AGAIN,
+};
+
+/// Checks that the cells of matrices are probabilities and that each is given once.
+async fn refuse_what_is_no_matrix(matrices: &DataFrame, origin: &Origin) -> Result<()> {
     let probability = || col("probability");
-    // DataFusion orders NaN above all numbers. A quotient that was rounded may be above 1.
-    let is_too_large = probability().gt(lit(1.0 + 1e-9));
+    // DataFusion orders NaN above all numbers.
+    let is_too_large = probability().gt(lit(origin.max_probability));
     let is_none = probability().is_null().or(probability().lt(lit(0.0))).or(is_too_large);
-    let odd = known.clone().filter(is_none)?;
+    let odd = matrices.clone().filter(is_none)?;
     let cell = || CELL.map(col).to_vec();
-    let counted = known.clone().aggregate(cell(), vec![count(lit(1)).alias("n")])?;
+    let counted = matrices.clone().aggregate(cell(), vec![count(lit(1)).alias("n")])?;
     let twice = counted.filter(col("n").gt(lit(1)))?;
-    for (what, rows, help) in [
-        ("holds a number that is no probability", odd, "write numbers from 0 to 1"),
-        ("gives a cell twice", twice, "keep one row a cell"),
-    ] {
+    for (what, rows) in
+        [("holds a number that is no probability", odd), ("gives a cell twice", twice)]
+    {
         let mut columns = cell();
         if rows.schema().has_column_with_unqualified_name("probability") {
             columns.push(probability());
@@ -81,8 +102,8 @@ async fn refuse_what_is_no_matrix(known: &DataFrame, whose: &str, place: &str) -
             let row = |row: usize| {
                 found.iter().map(|column| value(column, row)).collect::<Vec<_>>().join(", ")
             };
-            let error = Error::data(format!("{whose} {what}")).at(place);
-            return Err(error.found(offenders((0..n).map(row))).help(help));
+            let error = Error::data(format!("{} {what}", origin.matrix)).at(origin.place);
+            return Err(error.found(offenders((0..n).map(row))).help(origin.help));
         }
     }
     Ok(())

@@ -10,7 +10,7 @@ use arrow::error::ArrowError;
 use datafusion::functions_aggregate::expr_fn::count;
 use datafusion::prelude::{DataFrame, Expr, col, lit, when};
 
-use super::tables::{Tables, columns_of};
+use super::tables::{MAX_PROBABILITY, Tables, WRITE_AGAIN, columns_of};
 use crate::error::{Error, Result, offenders};
 use crate::frame::{Ids, cast_exact_text};
 use crate::metrics::LabelsWithTruth;
@@ -255,21 +255,24 @@ impl ClassProbabilities {
     }
 }
 
-/// A column of probabilities of the run's table: another program may have written it, or a damaged disk.
-fn probabilities(table: &str, column: &ArrayRef) -> Result<Float64Array> {
-    let other = || Error::data("a probability of the run is not a number from 0 to 1");
-    let place = format!("{table}.probability");
-    let help = "write the run again";
-    let Some(numbers) = column.as_primitive_opt::<Float64Type>() else {
-        return Err(other().at(place).found(column.data_type().to_string()).help(help));
+/// The probabilities in a column of the run's table.
+///
+/// # Errors
+/// When the column has another type than tables of probabilities have, or a value is null or no probability.
+fn probabilities<'a>(table: &str, column: &'a ArrayRef) -> Result<&'a Float64Array> {
+    let refused = |found: String| {
+        let error = Error::data("a probability of the run is not a number from 0 to 1");
+        Err(error.at(format!("{table}.probability")).found(found).help(WRITE_AGAIN))
     };
-    // A sum that was rounded may be above 1.
-    let is_one = |p: &Option<f64>| p.is_some_and(|p| (0.0..=1.0 + 1e-9).contains(&p));
-    let others = numbers.iter().filter(|p| !is_one(p));
+    let Some(numbers) = column.as_primitive_opt::<Float64Type>() else {
+        return refused(column.data_type().to_string());
+    };
+    let is_probability = |p: &Option<f64>| p.is_some_and(|p| (0.0..=MAX_PROBABILITY).contains(&p));
+    let others = numbers.iter().filter(|p| !is_probability(p));
     let mut shown =
         others.map(|p| p.map_or_else(|| "null".to_owned(), |p| p.to_string())).peekable();
     if shown.peek().is_some() {
-        return Err(other().at(place).found(offenders(shown)).help(help));
+        return refused(offenders(shown));
     }
-    Ok(numbers.clone())
+    Ok(numbers)
 }

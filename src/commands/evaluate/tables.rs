@@ -9,6 +9,12 @@ use crate::error::{Error, Result, offenders};
 use crate::frame::{Ids, read_all};
 use crate::run::Run;
 
+/// The largest probability in a table of a run: one that was rounded may be above 1.
+pub(super) const MAX_PROBABILITY: f64 = 1.0 + 1e-9;
+
+/// What to do about a table of a run that another program wrote, or that a disk has damaged.
+pub(super) const WRITE_AGAIN: &str = "write the run again";
+
 /// The rows of the registered tables that concern one question.
 pub(super) struct Tables<'a> {
     pub(super) ctx: &'a SessionContext,

@@ -147,12 +147,12 @@ impl EmSteps for Glad {
 
     fn report(&self, a: &Annotations, _: &Posterior, params: Params) -> Report {
         let (ability, b) = params.x.split_at(a.dims().annotators);
-        let mut right = vec![(0.0, 0.0); ability.len()];
+        let (mut right, is_certain) = (vec![(0.0, 0.0); ability.len()], !has_wrong_labels(a));
         for (i, b) in b.iter().enumerate() {
             for (r, _, weight) in a.triples_of(i) {
                 let (sum, weights) = &mut right[r as usize];
                 let sigma = sigmoid(ability[r as usize] * clamped_exp(*b));
-                *sum += weight * if has_wrong_labels(a) { sigma } else { 1.0 };
+                *sum += weight * if is_certain { 1.0 } else { sigma };
                 *weights += weight;
             }
         }

@@ -1,7 +1,7 @@
 //! Encodes one part of a table as a Parquet file.
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, SchemaRef};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::{ArrowColumnChunk, ArrowColumnWriter, compute_leaves};
 use parquet::basic::{Compression as Codec, ZstdLevel};
@@ -31,7 +31,7 @@ pub enum Compression {
     None,
 }
 
-/// A column of which a sample has fewer values, without nulls, is compressed.
+/// The fewest values, without nulls, of a sample that can show that compression does not pay.
 const MIN_SAMPLE: usize = 1 << 11;
 
 /// Room for the metadata of a file; more of it makes the buffer grow.
@@ -68,9 +68,8 @@ pub(super) fn encode(
         .fields()
         .iter()
         .fold(properties, |p, field| encoding(p, field, table.is_distinct(field.name())));
-    cancel.check()?;
     let properties = match compression {
-        Compression::Zstd => without_compression(properties, &schema, table.sample(part))?,
+        Compression::Zstd => without_compression(properties, table, part)?,
         Compression::Snappy | Compression::None => properties,
     };
     let properties = properties.build();
@@ -132,9 +131,10 @@ fn encoding(
 /// from few annotators or from a network of 32 bits become half as large or smaller.
 fn without_compression(
     properties: WriterPropertiesBuilder,
-    schema: &Schema,
-    sample: impl Iterator<Item = Result<RecordBatch>>,
+    table: &dyn Table,
+    part: usize,
 ) -> Result<WriterPropertiesBuilder> {
+    let schema = table.schema();
     let fields = schema.fields().iter().enumerate();
     let floats = fields.filter(|(_, field)| *field.data_type() == DataType::Float64);
     let floats: Vec<usize> = floats.map(|(index, _)| index).collect();
@@ -143,13 +143,12 @@ fn without_compression(
     }
     // Without the other columns, whose texts may be long.
     let of_floats = |rows: Result<RecordBatch>| Ok(rows?.project(&floats)?);
-    let sample = sample.map(of_floats).collect::<Result<Vec<_>>>()?;
+    let sample = table.sample(part).map(of_floats).collect::<Result<Vec<_>>>()?;
     if sample.iter().map(RecordBatch::num_rows).sum::<usize>() < MIN_SAMPLE {
         return Ok(properties);
     }
-    let own_schema = SchemaRef::new(schema.project(&floats)?);
-    let mut writer =
-        ArrowWriter::try_new(Vec::new(), own_schema, Some(properties.clone().build()))?;
+    let schema = SchemaRef::new(schema.project(&floats)?);
+    let mut writer = ArrowWriter::try_new(Vec::new(), schema, Some(properties.clone().build()))?;
     sample.iter().try_for_each(|rows| writer.write(rows))?;
     let metadata = writer.close()?;
     let columns = metadata.row_groups().iter().flat_map(RowGroupMetaData::columns);
@@ -168,6 +167,7 @@ mod tests {
     use std::sync::Arc;
 
     use arrow::array::{ArrayRef, Float64Array};
+    use arrow::datatypes::Schema;
     use bytes::Bytes;
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
     use rand::Rng as _;

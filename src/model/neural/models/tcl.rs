@@ -23,7 +23,8 @@
 //! slope of 1e-6 where the regression is flat, so that no class is impossible, and is the identity for a class of
 //! which no trusted instance has features, where the paper's regression is 0; in classes that no annotation and no
 //! trusted instance names, whose rows are 0, where they are uniform in the paper; in its outputs, which have no accuracies
-//! of each round; and in network and training, which are labelmill's defaults. `preset = "paper"` has the paper's settings for LabelMe.
+//! of each round; and in network and training, which are labelmill's defaults. `preset = "paper"` has the paper's
+//! settings for LabelMe.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
