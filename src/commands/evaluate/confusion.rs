@@ -55,21 +55,21 @@ pub(super) async fn scores(tables: &Tables<'_>, n_classes: usize) -> Result<Vec<
 }
 
 /// Where matrices come from, which decides on their check and on its errors.
-struct Origin {
+struct MatrixSource {
     matrix: &'static str,
     place: &'static str,
     max_probability: f64,
     help: &'static str,
 }
 
-const OF_TRUTH: Origin = Origin {
+const OF_TRUTH: MatrixSource = MatrixSource {
     matrix: "a true matrix",
     place: "--confusion",
     max_probability: 1.0,
     help: "write numbers from 0 to 1, and one row for each cell",
 };
 
-const OF_RUN: Origin = Origin {
+const OF_RUN: MatrixSource = MatrixSource {
     matrix: "a matrix of the run",
     place: "confusion_matrices",
     max_probability: MAX_PROBABILITY,
@@ -77,10 +77,10 @@ const OF_RUN: Origin = Origin {
 };
 
 /// Checks that the cells of matrices are probabilities and that each is given once.
-async fn refuse_what_is_no_matrix(matrices: &DataFrame, origin: &Origin) -> Result<()> {
+async fn refuse_what_is_no_matrix(matrices: &DataFrame, source: &MatrixSource) -> Result<()> {
     let probability = || col("probability");
     // DataFusion orders NaN above all numbers.
-    let is_too_large = probability().gt(lit(origin.max_probability));
+    let is_too_large = probability().gt(lit(source.max_probability));
     let is_none = probability().is_null().or(probability().lt(lit(0.0))).or(is_too_large);
     let odd = matrices.clone().filter(is_none)?;
     let cell = || CELL.map(col).to_vec();
@@ -102,8 +102,8 @@ async fn refuse_what_is_no_matrix(matrices: &DataFrame, origin: &Origin) -> Resu
             let row = |row: usize| {
                 found.iter().map(|column| value(column, row)).collect::<Vec<_>>().join(", ")
             };
-            let error = Error::data(format!("{} {what}", origin.matrix)).at(origin.place);
-            return Err(error.found(offenders((0..n).map(row))).help(origin.help));
+            let error = Error::data(format!("{} {what}", source.matrix)).at(source.place);
+            return Err(error.found(offenders((0..n).map(row))).help(source.help));
         }
     }
     Ok(())
