@@ -169,7 +169,7 @@ impl MapData<'_> {
         };
         let described = self.frame.described.as_ref();
         let row_of_instance = described.map_or(&[][..], |d| d.row_of_instance.as_slice());
-        let found = held_out.calibrator(spec, rows, row_of_instance, &run.cancel)?;
+        let found = held_out.calibrator(spec, rows, row_of_instance, run)?;
         let Some((LatentFit { map, has_converged }, n_points)) = found else {
             return Ok(SearchForMap::NoData);
         };

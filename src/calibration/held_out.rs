@@ -14,7 +14,7 @@ use crate::model::Model;
 use crate::model::calibrator::LatentFit;
 use crate::model::fitted::Fitted;
 use crate::model::fitted_posterior::FittedPosterior;
-use crate::run::{Cancel, Run};
+use crate::run::Run;
 
 /// The second fit, in warnings and errors.
 const SECOND_FIT: &str = "the fit without held-out annotations";
@@ -115,7 +115,7 @@ impl HeldOut {
         spec: &CalibrationSpec,
         rows: RowKind,
         row_of_instance: &[Option<u32>],
-        cancel: &Cancel,
+        run: &Run,
     ) -> Result<Option<(LatentFit, usize)>> {
         let Dims { instances, classes, .. } = self.annotations.dims();
         let is_compared = |i: &usize| self.is_compared(*i, rows);
@@ -135,9 +135,8 @@ impl HeldOut {
                 points.push(&row, &self.likelihood(i), 1.0);
             }
         }
-        let n_points = points.len();
-        let found = Calibrator::fit_latent(spec.method, spec.smoothing, points, cancel)?;
-        Ok(found.map(|found| (found, n_points)))
+        let found = Calibrator::fit_latent(spec.method, spec.smoothing, &points, run)?;
+        Ok(found.map(|found| (found, points.len())))
     }
 
     /// The mean confidences of the compared instances after calibration; `all` are the posteriors of the fit to all

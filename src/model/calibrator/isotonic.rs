@@ -2,13 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::points::{Points, rounded};
+use super::points::{Points, SortedPoints, rounded};
 
 /// The slope that is added to the fitted function, so that pooled probabilities keep their order.
 const SLOPE: f64 = 1e-6;
 
 /// Added to every value, so that no row is all zero.
 const MIN_VALUE: f64 = 1e-20;
+
+/// The calibrated probability of this height, before the row is normalised, which keeps the order of probabilities.
+pub(super) fn ordered(height: f64, p: f64) -> f64 {
+    height + SLOPE * p + MIN_VALUE
+}
 
 /// An increasing function of a class's probability: linear between its knots, constant beyond them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,47 +31,62 @@ struct Pool {
     last: f64,
     hits: f64,
     weight: f64,
+    value: f64,
 }
 
 impl Pool {
-    fn value(&self) -> f64 {
-        self.hits / self.weight
+    fn new(at: f64, hits: f64, weight: f64) -> Self {
+        Self { first: at, last: at, hits, weight, value: hits / weight }
+    }
+
+    /// Joins the pool before this one.
+    fn join(&mut self, before: &Self) {
+        self.first = before.first;
+        self.hits += before.hits;
+        self.weight += before.weight;
+        self.value = self.hits / self.weight;
     }
 }
 
 impl Isotonic {
-    /// The function of class `k` with the least squared error. A class that is the target of no point keeps its
-    /// probabilities: the points do not show when it is right.
-    pub(super) fn fit(points: &Points, k: usize, smoothing: f64) -> Self {
-        let of_point = |i: &u32| {
-            let (i, cell) = (*i as usize, *i as usize * points.n_classes + k);
-            let weight = points.weights[i];
-            (rounded(points.probabilities[cell]), weight * points.targets[cell], weight)
-        };
-        let mut found: Vec<(f64, f64, f64)> = points.orders()[k].iter().map(of_point).collect();
-        if !found.iter().any(|(_, hits, _)| *hits > 0.0) {
+    /// The function of class `k` with the least squared error from the class's target at each point. A class that is the
+    /// target of no point keeps its probabilities: the points do not show when it is right.
+    pub(super) fn fit(
+        points: &Points,
+        k: usize,
+        target: impl Fn(usize) -> f64,
+        smoothing: f64,
+    ) -> Self {
+        let SortedPoints { points: order, probabilities } = &points.sorted()[k];
+        // Random reads that wait for nothing else overlap.
+        let found: Vec<(f64, f64)> =
+            order.iter().map(|i| (target(*i as usize), points.weights[*i as usize])).collect();
+        if !found.iter().any(|(target, _)| *target > 0.0) {
             return Self { at: vec![0.0, 1.0], value: vec![0.0, 1.0] };
         }
-        // A pseudo-hit at the lowest probability and a pseudo-miss at the highest keep both ends away from 0 and 1.
-        let (lowest, highest) = (found[0].0, found[found.len() - 1].0);
-        found.insert(0, (lowest, smoothing, smoothing));
-        found.push((highest, 0.0, smoothing));
-        found.retain(|(_, _, weight)| *weight > 0.0);
-        let mut pools: Vec<Pool> = Vec::new();
-        for equal in found.chunk_by(|a, b| a.0 == b.0) {
-            let sum = |part: fn(&(f64, f64, f64)) -> f64| equal.iter().map(part).sum::<f64>();
-            let (hits, weight) = (sum(|p| p.1), sum(|p| p.2));
-            let mut pool = Pool { first: equal[0].0, last: equal[0].0, hits, weight };
-            while let Some(before) = pools.pop_if(|before| before.value() >= pool.value()) {
-                pool.first = before.first;
-                pool.hits += before.hits;
-                pool.weight += before.weight;
+        let (mut pools, mut begin): (Vec<Pool>, usize) = (Vec::new(), 0);
+        for equal in probabilities.chunk_by(|a, b| a == b) {
+            let end = begin + equal.len();
+            // A pseudo-hit at the lowest probability and a pseudo-miss at the highest keep both ends away from 0 and 1.
+            let mut hits = if begin == 0 { smoothing } else { 0.0 };
+            let mut weight = hits;
+            for (target, own) in &found[begin..end] {
+                hits += own * target;
+                weight += own;
+            }
+            if end == order.len() {
+                weight += smoothing;
+            }
+            begin = end;
+            let mut pool = Pool::new(equal[0], hits, weight);
+            while let Some(before) = pools.pop_if(|before| before.value >= pool.value) {
+                pool.join(&before);
             }
             pools.push(pool);
         }
         let (mut at, mut value) = (Vec::new(), Vec::new());
         for pool in &pools {
-            let height = rounded(pool.value()).clamp(0.0, 1.0);
+            let height = rounded(pool.value).clamp(0.0, 1.0);
             at.push(pool.first);
             value.push(height);
             if pool.last > pool.first {
@@ -80,7 +100,23 @@ impl Isotonic {
     /// The calibrated probability, before the row is normalised.
     pub(super) fn apply(&self, p: f64) -> f64 {
         let after = self.at.partition_point(|at| *at < p);
-        let height = if after == 0 {
+        ordered(self.height(after, p), p)
+    }
+
+    /// Writes the function's height at each of the points that it was fitted to, without a search for each.
+    pub(super) fn heights(&self, sorted: &SortedPoints, heights: &mut [f64]) {
+        let mut after = 0;
+        for (point, p) in sorted.points.iter().zip(&sorted.probabilities) {
+            while self.at.get(after).is_some_and(|at| at < p) {
+                after += 1;
+            }
+            heights[*point as usize] = self.height(after, *p);
+        }
+    }
+
+    /// The height at this probability, which so many knots lie below.
+    fn height(&self, after: usize, p: f64) -> f64 {
+        if after == 0 {
             self.value[0]
         } else if after == self.at.len() {
             self.value[after - 1]
@@ -88,8 +124,7 @@ impl Isotonic {
             let (low, high) = (self.at[after - 1], self.at[after]);
             let share = (p - low) / (high - low);
             self.value[after - 1] + share * (self.value[after] - self.value[after - 1])
-        };
-        height + SLOPE * p + MIN_VALUE
+        }
     }
 
     /// Whether this is an increasing function; a deserialised one may not be.
@@ -115,6 +150,11 @@ mod tests {
         points
     }
 
+    /// The function of class 1.
+    fn fit(points: &Points, smoothing: f64) -> Isotonic {
+        Isotonic::fit(points, 1, |i| points.targets[2 * i + 1], smoothing)
+    }
+
     /// Sorted by the probability: .1 missed (weight 2), .3 hit (1), .4 missed (3), .6 hit (1) and missed (1) at once,
     /// .8 hit (2). .3 and .4 are pooled to 1 / 4; .1 stays 0, .6 is 1 / 2, .8 is 1.
     #[test]
@@ -127,7 +167,7 @@ mod tests {
             (0.3, 1.0, 1.0),
             (0.6, 0.0, 1.0),
         ];
-        let fitted = Isotonic::fit(&points(&rows), 1, 0.0);
+        let fitted = fit(&points(&rows), 0.0);
         assert_eq!(fitted.at, [0.1, 0.3, 0.4, 0.6, 0.8]);
         assert_eq!(fitted.value, [0.0, 0.25, 0.25, 0.5, 1.0]);
         let close = |p: f64, want: f64| {
@@ -141,11 +181,27 @@ mod tests {
         close(1.0, 1.0);
     }
 
+    /// At its own points, on knots and in pools, and in the order in which these were added.
+    #[test]
+    fn the_heights_at_the_points_are_those_of_the_function() {
+        let own = [0.8, 0.3, 0.1, 0.6, 0.35, 0.3, 0.0];
+        let targets = [1.0, 1.0, 0.0, 0.0, 0.0, 0.25, 0.0];
+        let rows: Vec<_> = own.into_iter().zip(targets).map(|(p, y)| (p, y, 1.0)).collect();
+        let points = points(&rows);
+        let (fitted, mut heights) = (fit(&points, 0.5), [0.0; 7]);
+        fitted.heights(&points.sorted()[1], &mut heights);
+        for (p, height) in own.into_iter().zip(heights) {
+            let (got, want) = (ordered(height, p), fitted.apply(p));
+            assert!((got - want).abs() < 1e-12, "{p}: {got} is not {want}");
+        }
+        assert_eq!(heights[1], heights[5]);
+        assert!(heights[0] > heights[3] && heights[3] > heights[2], "{heights:?}");
+    }
+
     /// .2 hit (1), .5 hit (1), .7 missed (2): .5 and .7 are 1 / 3, below .2, so that all are one pool of 2 / 4.
     #[test]
     fn a_pool_may_reach_back_over_several() {
-        let fitted =
-            Isotonic::fit(&points(&[(0.2, 1.0, 1.0), (0.5, 1.0, 1.0), (0.7, 0.0, 2.0)]), 1, 0.0);
+        let fitted = fit(&points(&[(0.2, 1.0, 1.0), (0.5, 1.0, 1.0), (0.7, 0.0, 2.0)]), 0.0);
         assert_eq!((fitted.at, fitted.value), (vec![0.2, 0.7], vec![0.5, 0.5]));
     }
 
@@ -153,10 +209,10 @@ mod tests {
     #[test]
     fn invented_answers_keep_both_ends_from_certainty() {
         let rows = [(0.1, 0.0, 1.0), (0.2, 0.0, 1.0), (0.8, 1.0, 1.0), (0.9, 1.0, 2.0)];
-        let fitted = Isotonic::fit(&points(&rows), 1, 0.5);
+        let fitted = fit(&points(&rows), 0.5);
         assert_eq!(fitted.at, [0.1, 0.2, 0.8, 0.9]);
         assert_eq!(fitted.value, [0.2, 0.2, rounded(3.0 / 3.5), rounded(3.0 / 3.5)]);
-        let one = Isotonic::fit(&points(&[(0.9, 1.0, 1.0)]), 1, 0.5);
+        let one = fit(&points(&[(0.9, 1.0, 1.0)]), 0.5);
         assert_eq!((one.at, one.value), (vec![0.9], vec![0.75]));
     }
 
@@ -166,7 +222,7 @@ mod tests {
         let x = [0.1, 0.2, 0.3, 0.35, 0.6, 0.65, 0.9];
         let y = [0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0];
         let rows: Vec<(f64, f64, f64)> = x.into_iter().zip(y).map(|(x, y)| (x, y, 1.0)).collect();
-        let fitted = Isotonic::fit(&points(&rows), 1, 0.0);
+        let fitted = fit(&points(&rows), 0.0);
         let at = [0.0, 0.05, 0.25, 0.32, 0.5, 0.7, 1.0];
         let own = x.into_iter().zip([0.0, 0.0, 0.5, 0.5, 0.5, 0.5, 1.0]);
         for (p, want) in own.chain(at.into_iter().zip([0.0, 0.0, 0.25, 0.5, 0.5, 0.6, 1.0])) {
@@ -177,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_class_that_no_point_shows_keeps_its_probabilities() {
-        let fitted = Isotonic::fit(&points(&[(0.1, 0.0, 1.0), (0.7, 0.0, 1.0)]), 1, 0.5);
+        let fitted = fit(&points(&[(0.1, 0.0, 1.0), (0.7, 0.0, 1.0)]), 0.5);
         assert_eq!((fitted.at, fitted.value), (vec![0.0, 1.0], vec![0.0, 1.0]));
     }
 }

@@ -9,12 +9,12 @@
 
 use rayon::prelude::*;
 
-use super::points::TargetKind;
+use super::isotonic::{Isotonic, ordered};
 use super::temperature::MIN_FLOOR;
 use super::{Calibrator, Method, Points, bias_corrected, temperature};
 use crate::error::Result;
 use crate::model::numerics::larger;
-use crate::run::Cancel;
+use crate::run::Run;
 
 /// The largest number of rounds that estimate the targets from the map, and then the map from the targets.
 const MAX_ROUNDS: usize = 300;
@@ -45,24 +45,25 @@ impl Calibrator {
     pub(crate) fn fit_latent(
         method: Method,
         smoothing: f64,
-        points: Points,
-        cancel: &Cancel,
+        points: &Points,
+        run: &Run,
     ) -> Result<Option<LatentFit>> {
+        let cancel = &run.cancel;
         cancel.check()?;
         if points.is_empty() || method == Method::None {
             return Ok(None);
         }
-        let temperature = temperature::fit_latent(&points, smoothing, cancel)?;
+        let temperature = temperature::fit_latent(points, smoothing, cancel)?;
         let map = match method {
             Method::None | Method::Temperature => Self::temperature(temperature),
             Method::BiasCorrectedTemperature => {
                 let check = || cancel.check();
                 let (temperature, biases) =
-                    bias_corrected::fit_from((MIN_FLOOR, temperature), &points, smoothing, check)?;
+                    bias_corrected::fit_from((MIN_FLOOR, temperature), points, smoothing, check)?;
                 Self::BiasCorrectedTemperature { floor: MIN_FLOOR, temperature, biases }
             }
             Method::Isotonic => {
-                return in_rounds(temperature, smoothing, points, MAX_ROUNDS, cancel).map(Some);
+                return in_rounds(temperature, smoothing, points, MAX_ROUNDS, run).map(Some);
             }
         };
         Ok(Some(LatentFit { map, has_converged: true }))
@@ -74,52 +75,116 @@ impl Calibrator {
 fn in_rounds(
     temperature: f64,
     smoothing: f64,
-    mut points: Points,
+    points: &Points,
     max_rounds: usize,
-    cancel: &Cancel,
+    run: &Run,
 ) -> Result<LatentFit> {
-    let zeros = vec![0.0; points.targets.len()];
-    let likelihoods = std::mem::replace(&mut points.targets, zeros);
-    points.target_kind = TargetKind::Distribution;
-    let first = Calibrator::temperature(temperature);
-    e_step(&first, START_SHARE, &likelihoods, &mut points);
-    let mut map = Calibrator::isotonic(smoothing, &points);
-    for _ in 1..max_rounds {
-        cancel.check()?;
-        if e_step(&map, 0.0, &likelihoods, &mut points) <= TOLERANCE {
-            return Ok(LatentFit { map, has_converged: true });
+    run.progress.begin("calibration", Some(max_rounds as u64));
+    let (first, share) =
+        (Calibrator::temperature(temperature), START_SHARE / points.n_classes as f64);
+    let mut targets = TargetBlocks::zeros(points);
+    targets.estimate(points, |_, row| {
+        first.apply(row);
+        row.iter_mut().for_each(|p| *p += share);
+    });
+    let mut heights = Heights::zeros(points);
+    let mut classes = heights.fit(points, &targets, smoothing);
+    let mut has_converged = false;
+    for round in 1..max_rounds {
+        run.cancel.check()?;
+        let moved = targets.estimate(points, |i, row| heights.calibrate(i, row));
+        run.progress.at(round as u64, &format!("targets moved by {moved:.1e}"));
+        tracing::debug!(round, moved, "calibration");
+        if moved <= TOLERANCE {
+            has_converged = true;
+            break;
         }
-        map = Calibrator::isotonic(smoothing, &points);
+        classes = heights.fit(points, &targets, smoothing);
     }
-    Ok(LatentFit { map, has_converged: false })
+    run.progress.end();
+    Ok(LatentFit { map: Calibrator::Isotonic { classes }, has_converged })
 }
 
-/// Estimates the targets from the map, of whose rows a `share` is uniform; returns the largest change of the square root
-/// of a target.
+/// Distributions of the classes of points, in blocks: all points of a block for one class, then for the next class.
 ///
-/// # Shapes
-/// `likelihoods` is `[points, classes]`.
-fn e_step(map: &Calibrator, share: f64, likelihoods: &[f64], points: &mut Points) -> f64 {
-    let n = points.n_classes;
-    let of_row = |row: &mut Vec<f64>, (p, likelihood, target): (&[f64], &[f64], &mut [f64])| {
-        row.clear();
-        row.extend_from_slice(p);
-        map.apply(row);
-        let prior = |p: f64| if share > 0.0 { p + share / n as f64 } else { p };
-        row.iter_mut().zip(likelihood).for_each(|(p, l)| *p = prior(*p) * l);
-        let sum: f64 = row.iter().sum();
-        if sum > 0.0 {
-            row.iter_mut().for_each(|p| *p /= sum);
-        }
-        let changes = row.iter().zip(&*target).map(|(new, old)| (new.sqrt() - old.sqrt()).abs());
-        let moved = changes.fold(0.0, larger);
-        target.copy_from_slice(row);
-        moved
-    };
-    let rows = points.probabilities.par_chunks_exact(n).zip(likelihoods.par_chunks_exact(n));
-    rows.zip(points.targets.par_chunks_exact_mut(n))
-        .map_init(Vec::new, |row, ((p, likelihood), target)| of_row(row, (p, likelihood, target)))
-        .reduce(|| 0.0, larger)
+/// # Why
+/// Isotonic regression takes the points of a class in an order of its own. In blocks, the numbers of one class lie close
+/// enough together to stay in the cache, and threads still write different points.
+struct TargetBlocks {
+    n_classes: usize,
+    cells: Vec<f64>,
+}
+
+/// The points of a block.
+const POINTS_PER_BLOCK: usize = 256;
+
+impl TargetBlocks {
+    fn zeros(points: &Points) -> Self {
+        let n_blocks = points.len().div_ceil(POINTS_PER_BLOCK);
+        let n_classes = points.n_classes;
+        Self { n_classes, cells: vec![0.0; n_blocks * n_classes * POINTS_PER_BLOCK] }
+    }
+
+    /// P(class `k`) of point `i`.
+    fn of(&self, i: usize, k: usize) -> f64 {
+        let (block, in_block) = (i / POINTS_PER_BLOCK, i % POINTS_PER_BLOCK);
+        self.cells[(block * self.n_classes + k) * POINTS_PER_BLOCK + in_block]
+    }
+
+    /// Estimates the distributions from the likelihoods of the points and from their rows as `calibrate` changes them;
+    /// returns the largest change of the square root of a probability.
+    fn estimate(&mut self, points: &Points, calibrate: impl Fn(usize, &mut [f64]) + Sync) -> f64 {
+        let (n, size) = (self.n_classes, self.n_classes * POINTS_PER_BLOCK);
+        let of_block = |row: &mut Vec<f64>, block: usize, cells: &mut [f64]| {
+            let (first, mut moved) = (block * POINTS_PER_BLOCK, 0.0);
+            for i in first..(first + POINTS_PER_BLOCK).min(points.len()) {
+                let of_point = i * n..(i + 1) * n;
+                row.clear();
+                row.extend_from_slice(&points.probabilities[of_point.clone()]);
+                calibrate(i, row);
+                let likelihoods = &points.targets[of_point];
+                row.iter_mut().zip(likelihoods).for_each(|(p, likelihood)| *p *= likelihood);
+                let sum: f64 = row.iter().sum();
+                let targets = cells[i - first..].iter_mut().step_by(POINTS_PER_BLOCK);
+                for (p, target) in row.iter().zip(targets) {
+                    let new = if sum > 0.0 { p / sum } else { *p };
+                    moved = larger(moved, (new.sqrt() - target.sqrt()).abs());
+                    *target = new;
+                }
+            }
+            moved
+        };
+        let blocks = self.cells.par_chunks_exact_mut(size).enumerate();
+        blocks
+            .map_init(Vec::new, |row, (block, cells)| of_block(row, block, cells))
+            .reduce(|| 0.0, larger)
+    }
+}
+
+/// The heights of the functions of all classes at the points, `[class][point]`: a search for each point in each round
+/// would take most of the time.
+struct Heights(Vec<Vec<f64>>);
+
+impl Heights {
+    fn zeros(points: &Points) -> Self {
+        Self(vec![vec![0.0; points.len()]; points.n_classes])
+    }
+
+    /// The functions that fit best to the targets, whose heights these become.
+    fn fit(&mut self, points: &Points, targets: &TargetBlocks, smoothing: f64) -> Vec<Isotonic> {
+        let sorted = points.sorted();
+        let of_class = |(k, heights): (usize, &mut Vec<f64>)| {
+            let function = Isotonic::fit(points, k, |i| targets.of(i, k), smoothing);
+            function.heights(&sorted[k], heights);
+            function
+        };
+        self.0.par_iter_mut().enumerate().map(of_class).collect()
+    }
+
+    /// Calibrates the row of point `i`, up to a factor.
+    fn calibrate(&self, i: usize, row: &mut [f64]) {
+        row.iter_mut().zip(&self.0).for_each(|(p, heights)| *p = ordered(heights[i], *p));
+    }
 }
 
 #[cfg(test)]
@@ -140,12 +205,12 @@ mod tests {
         points
     }
 
-    fn fit(method: Method, smoothing: f64, points: Points) -> LatentFit {
-        Calibrator::fit_latent(method, smoothing, points, &Cancel::default()).unwrap().unwrap()
+    fn fit(method: Method, smoothing: f64, points: &Points) -> LatentFit {
+        Calibrator::fit_latent(method, smoothing, points, &Run::new(1)).unwrap().unwrap()
     }
 
     /// The row after calibration by the points.
-    fn calibrated(method: Method, smoothing: f64, points: Points, row: [f64; 2]) -> [f64; 2] {
+    fn calibrated(method: Method, smoothing: f64, points: &Points, row: [f64; 2]) -> [f64; 2] {
         let fitted = fit(method, smoothing, points);
         assert!(fitted.has_converged, "{method:?}");
         let mut row = row;
@@ -158,7 +223,7 @@ mod tests {
     #[test]
     fn the_map_is_that_of_the_class_and_not_of_the_labels_given() {
         for method in METHODS {
-            let row = calibrated(method, 0.0, labelled([0.9, 0.1], 0.7, [6, 4]), [0.9, 0.1]);
+            let row = calibrated(method, 0.0, &labelled([0.9, 0.1], 0.7, [6, 4]), [0.9, 0.1]);
             assert!((row[0] - 0.75).abs() < 1e-2, "{method:?}: {row:?}");
         }
     }
@@ -172,7 +237,7 @@ mod tests {
         for (accuracy, labels) in [(0.7, [19_800, 10_200]), (0.6, [17_400, 12_600])] {
             for method in METHODS {
                 let points = labelled([1.0, 0.0], accuracy, labels);
-                let row = calibrated(method, 0.5, points, [1.0, 0.0]);
+                let row = calibrated(method, 0.5, &points, [1.0, 0.0]);
                 assert!((row[0] - 0.9).abs() < 1e-3, "{method:?} {accuracy}: {row:?}");
             }
         }
@@ -182,7 +247,7 @@ mod tests {
     #[test]
     fn certain_rows_that_annotations_confirm_stay_certain() {
         for method in METHODS {
-            let row = calibrated(method, 0.5, labelled([1.0, 0.0], 0.7, [2000, 0]), [1.0, 0.0]);
+            let row = calibrated(method, 0.5, &labelled([1.0, 0.0], 0.7, [2000, 0]), [1.0, 0.0]);
             assert!(row[1] < 1e-2, "{method:?}: {row:?}");
         }
     }
@@ -195,7 +260,7 @@ mod tests {
         points.push(&[0.3, 0.7], &[0.5, 0.5], 1.0);
         let map = Calibrator::temperature(1.0);
         let want = LatentFit { map, has_converged: true };
-        assert_eq!(fit(Method::Temperature, 0.0, points), want);
+        assert_eq!(fit(Method::Temperature, 0.0, &points), want);
     }
 
     /// Rows of .6 are right in .55 of the cases, and rows of .9 in .95, which no temperature can express: the annotators
@@ -209,8 +274,7 @@ mod tests {
             rows.for_each(|(row, likelihood)| points.push(row, likelihood, 1.0));
             points
         };
-        let cancel = Cancel::default();
-        let rounds = |max| in_rounds(1.0, 0.0, points(), max, &cancel).unwrap();
+        let rounds = |max| in_rounds(1.0, 0.0, &points(), max, &Run::new(1)).unwrap();
         assert!(!rounds(2).has_converged);
         let all = rounds(MAX_ROUNDS);
         assert!(all.has_converged);
@@ -219,11 +283,11 @@ mod tests {
 
     #[test]
     fn a_fit_to_evidence_can_be_interrupted() {
-        let cancel = Cancel::default();
-        assert!(cancel.request(15));
+        let run = Run::new(1);
+        assert!(run.cancel.request(15));
         for method in METHODS {
             let points = labelled([0.9, 0.1], 0.7, [6, 4]);
-            let stopped = Calibrator::fit_latent(method, 0.5, points, &cancel);
+            let stopped = Calibrator::fit_latent(method, 0.5, &points, &run);
             assert_eq!(stopped.unwrap_err().exit_code(), 143);
         }
     }

@@ -114,15 +114,14 @@ impl Calibrator {
                 let (floor, temperature, biases) = bias_corrected::fit(points, smoothing);
                 Some(Self::BiasCorrectedTemperature { temperature, biases, floor })
             }
-            Method::Isotonic => Some(Self::isotonic(smoothing, points)),
+            Method::Isotonic => {
+                // Sorted first, so that no thread waits for the orders while it fits a class.
+                points.sorted();
+                let (n, targets) = (points.n_classes, &points.targets);
+                let of = |k| Isotonic::fit(points, k, |i| targets[i * n + k], smoothing);
+                Some(Self::Isotonic { classes: (0..n).into_par_iter().map(of).collect() })
+            }
         }
-    }
-
-    fn isotonic(smoothing: f64, points: &Points) -> Self {
-        // Sorted first, so that no thread waits for the orders while it fits a class.
-        points.orders();
-        let of = |k| Isotonic::fit(points, k, smoothing);
-        Self::Isotonic { classes: (0..points.n_classes).into_par_iter().map(of).collect() }
     }
 
     /// Calibrates one row; a row of zeros stays as it is.

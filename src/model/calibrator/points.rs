@@ -16,8 +16,16 @@ pub struct Points {
     pub(super) targets: Vec<f64>,
     pub(super) target_kind: TargetKind,
     pub(super) weights: Vec<f64>,
-    /// The points by rounded probability, for each class: see [`Points::orders`].
-    orders: OnceLock<Vec<Vec<u32>>>,
+    /// The points by rounded probability, for each class: see [`Points::sorted`].
+    sorted: OnceLock<Vec<SortedPoints>>,
+}
+
+/// The points in ascending order of their [`rounded`] probabilities of one class.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct SortedPoints {
+    pub(super) points: Vec<u32>,
+    /// The rounded probability of each of them.
+    pub(super) probabilities: Vec<f64>,
 }
 
 /// The kind of the targets of [`Points`].
@@ -50,7 +58,7 @@ impl Points {
             targets: cells(),
             target_kind,
             weights: Vec::with_capacity(n_points),
-            orders: OnceLock::new(),
+            sorted: OnceLock::new(),
         }
     }
 
@@ -69,7 +77,7 @@ impl Points {
             self.probabilities.extend_from_slice(probabilities);
             self.targets.extend_from_slice(target);
             self.weights.push(weight);
-            self.orders = OnceLock::new();
+            self.sorted = OnceLock::new();
         }
     }
 
@@ -85,18 +93,19 @@ impl Points {
         self.weights.is_empty()
     }
 
-    /// The points in ascending order of their [`rounded`] probabilities of each class. They are sorted once, in parallel,
-    /// for all fits to these points with one target after the other.
-    pub(super) fn orders(&self) -> &[Vec<u32>] {
-        self.orders.get_or_init(|| {
-            let order = |class: usize| {
+    /// The points in the order of each class. They are sorted once, in parallel, for all fits to these points with one
+    /// target after the other.
+    pub(super) fn sorted(&self) -> &[SortedPoints] {
+        self.sorted.get_or_init(|| {
+            let sort = |class: usize| {
                 let column = self.probabilities.iter().skip(class).step_by(self.n_classes);
-                let keys: Vec<f64> = column.map(|p| rounded(*p)).collect();
-                let mut order: Vec<u32> = (0..keys.len() as u32).collect();
-                order.sort_by(|i, j| keys[*i as usize].total_cmp(&keys[*j as usize]));
-                order
+                let mut keys: Vec<f64> = column.map(|p| rounded(*p)).collect();
+                let mut points: Vec<u32> = (0..keys.len() as u32).collect();
+                points.sort_by(|i, j| keys[*i as usize].total_cmp(&keys[*j as usize]));
+                keys.sort_unstable_by(f64::total_cmp);
+                SortedPoints { points, probabilities: keys }
             };
-            (0..self.n_classes).into_par_iter().map(order).collect()
+            (0..self.n_classes).into_par_iter().map(sort).collect()
         })
     }
 
@@ -137,9 +146,14 @@ mod tests {
         let mut points = Points::new(2);
         points.push_class(&[0.9, 0.1], 0, 1.0);
         points.push_class(&[0.3, 0.7], 1, 1.0);
-        assert_eq!(points.orders(), [[1, 0], [0, 1]]);
+        let of = |points: &[u32], probabilities: &[f64]| SortedPoints {
+            points: points.to_vec(),
+            probabilities: probabilities.to_vec(),
+        };
+        assert_eq!(points.sorted(), [of(&[1, 0], &[0.3, 0.9]), of(&[0, 1], &[0.1, 0.7])]);
         points.push_class(&[0.5, 0.5], 1, 1.0);
-        assert_eq!(points.orders(), [[1, 2, 0], [0, 2, 1]]);
+        let want = [of(&[1, 2, 0], &[0.3, 0.5, 0.9]), of(&[0, 2, 1], &[0.1, 0.5, 0.7])];
+        assert_eq!(points.sorted(), want);
     }
 
     #[test]
