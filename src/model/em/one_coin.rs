@@ -77,7 +77,7 @@ impl Spec for OneCoin {
 pub struct Params {
     prior: Vec<f64>,
     columns: ColumnModel,
-    estimator: SharedAccuracy,
+    estimator: OneCoinEstimator,
 }
 
 impl EmSteps for OneCoin {
@@ -88,7 +88,7 @@ impl EmSteps for OneCoin {
         let prior = vec![1.0 / n_classes.max(1) as f64; n_classes];
         let n_labels = a.dims().labels;
         let estimator =
-            SharedAccuracy { right: self.prior_right, wrong: self.prior_wrong, n_labels };
+            OneCoinEstimator { right: self.prior_right, wrong: self.prior_wrong, n_labels };
         Params { prior, columns: ColumnModel::new(a), estimator }
     }
 
@@ -143,13 +143,13 @@ impl EmSteps for OneCoin {
 }
 
 /// Estimates one accuracy per annotator, which all classes share.
-pub(super) struct SharedAccuracy {
+pub(super) struct OneCoinEstimator {
     pub(super) right: f64,
     pub(super) wrong: f64,
     pub(super) n_labels: usize,
 }
 
-impl SharedAccuracy {
+impl OneCoinEstimator {
     /// The accuracy from the expected counts of an annotator's columns, `[class]` each.
     fn skill<'a>(&self, labels: &[u32], columns: impl Iterator<Item = &'a [f64]>) -> f64 {
         let (mut right, mut all) = (0.0, 0.0);
@@ -185,7 +185,7 @@ impl SharedAccuracy {
     }
 }
 
-impl Estimator for SharedAccuracy {
+impl Estimator for OneCoinEstimator {
     fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
         let Annotator { labels, n_classes: n, .. } = annotator;
         let skill = self.skill(labels, cells.chunks_exact(stride(n)).map(|cells| &cells[..n]));

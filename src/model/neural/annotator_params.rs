@@ -25,7 +25,7 @@ pub struct AnnotatorParams {
 }
 
 /// The rows of a batch: for each table `[annotator of the batch, width]`, `[distinct instance of the batch, width]`, or
-/// `[1, width]` where it is shared.
+/// `[1, width]` where it belongs to the whole model.
 pub type Gathered = Vec<Vec<f64>>;
 
 impl AnnotatorParams {
@@ -77,7 +77,7 @@ impl AnnotatorParams {
     pub(super) fn save(&self, to: &mut Snapshot) {
         for (n, table) in self.tables.iter().enumerate() {
             let shape = match table.owner {
-                Owner::Shared => vec![table.width],
+                Owner::Model => vec![table.width],
                 Owner::Annotator | Owner::Instance => vec![table.steps.len(), table.width],
             };
             to.f32s(saved_name(n, table), shape, table.values.clone());
@@ -127,7 +127,7 @@ impl AnnotatorParams {
             for (name, shape, values) in from.f32s_with_prefix(prefix(owner)) {
                 let (n, name) = name.split_once('.').unwrap_or((name, name));
                 let table = match shape {
-                    [_] => ParamTable::shared(name, values.to_vec()),
+                    [_] => ParamTable::of_model(name, values.to_vec()),
                     [_, width] if *width > 0 => {
                         ParamTable::new(name, owner, *width, values.to_vec())
                     }
@@ -147,7 +147,7 @@ impl AnnotatorParams {
 /// The prefix of the names of tables in a snapshot.
 fn prefix(owner: Owner) -> &'static str {
     match owner {
-        Owner::Annotator | Owner::Shared => "crowd.",
+        Owner::Annotator | Owner::Model => "crowd.",
         Owner::Instance => "instances.",
     }
 }

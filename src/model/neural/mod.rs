@@ -32,7 +32,7 @@
 //!    and `train`. Then implement [`TrainingObjective`], which the loop trains: the loss of a batch with its derivatives,
 //!    and the prediction of a batch. A model with its own schedule also implements `next_act` and `epochs`, and `m_step` if
 //!    it has an M-step. Its E-step takes the posteriors of `predict`, or of `e_step` if that differs; with
-//!    `shared_confusion`, the EM kernels compute them. All models have the two blocks in this order, because losses read
+//!    `annotator_matrices`, the EM kernels compute them. All models have the two blocks in this order, because losses read
 //!    the networks' outputs and the tables by their indices.
 //! 3. Add its `mod` line and its line in [`KINDS`] to `models/mod.rs`. The loop, batching, devices, selection,
 //!    checkpoints, saved models and prediction need no further code, and the conformance suite tests every registered
@@ -40,6 +40,7 @@
 //! 4. Name its keys above tests and rewrite the lists of models, as steps 6 and 7 of `model/mod.rs` describe.
 
 mod all_predictions;
+mod annotator_matrices;
 mod annotator_params;
 mod batch_context;
 mod crowd_net;
@@ -53,7 +54,6 @@ mod numerics;
 mod param_table;
 mod predict;
 mod schedule;
-mod shared_confusion;
 mod soft_target_network;
 mod spec;
 #[cfg(test)]
@@ -61,6 +61,7 @@ mod tests;
 mod train;
 mod training_objective;
 
+pub use annotator_matrices::AnnotatorMatrices;
 pub use annotator_params::{AnnotatorParams, Gathered};
 pub use batch_context::{BatchContext, BatchPrediction, Gradient};
 pub use crowd_net::{AnnotatorReport, CrowdNet, Task};
@@ -83,7 +84,6 @@ pub use network_spec::NetworkSpec;
 pub use param_table::{Owner, ParamTable};
 pub use predict::predict;
 pub use schedule::{Act, LearnerSubset, Phase, sequential};
-pub use shared_confusion::SharedConfusion;
 pub(crate) use soft_target_network::{SoftTargetNetwork, WeightedTargets};
 pub use spec::Neural;
 pub use train::learner::LearnerSpec;

@@ -22,8 +22,8 @@ pub enum Owner {
     Annotator,
     /// One row for each instance, such as a learned embedding.
     Instance,
-    /// One row that all share.
-    Shared,
+    /// One row, of the whole model.
+    Model,
 }
 
 impl Owner {
@@ -32,12 +32,12 @@ impl Owner {
         match self {
             Self::Annotator => &batch.annotators,
             Self::Instance => &batch.distinct_instances,
-            Self::Shared => &[0],
+            Self::Model => &[0],
         }
     }
 }
 
-/// One kind of parameter: a row of numbers for each annotator or instance, or one shared row.
+/// One kind of parameter: a row of numbers for each annotator or instance, or one of the whole model.
 #[derive(Debug, Clone)]
 pub struct ParamTable {
     /// The name of the table, unique in the model.
@@ -65,10 +65,10 @@ impl ParamTable {
         Self::new(name, Owner::Annotator, row.len(), row.repeat(n))
     }
 
-    /// One row that all annotators share.
+    /// One row, of the whole model.
     #[must_use]
-    pub fn shared(name: &str, row: Vec<f32>) -> Self {
-        Self::new(name, Owner::Shared, row.len(), row)
+    pub fn of_model(name: &str, row: Vec<f32>) -> Self {
+        Self::new(name, Owner::Model, row.len(), row)
     }
 
     /// One row for each annotator.
@@ -194,7 +194,7 @@ impl ParamTable {
     /// Row `r` in f64.
     #[must_use]
     pub fn row(&self, r: usize) -> Vec<f64> {
-        let r = if self.owner == Owner::Shared { 0 } else { r };
+        let r = if self.owner == Owner::Model { 0 } else { r };
         self.values[r * self.width..(r + 1) * self.width].iter().map(|v| f64::from(*v)).collect()
     }
 }

@@ -4,10 +4,10 @@
 //! The loop in `train/` needs neither a kind nor a section of settings. So an objective that is no kind of model, such
 //! as the loss of soft targets, can be trained as well.
 
+use super::annotator_matrices::AnnotatorMatrices;
 use super::annotator_params::AnnotatorParams;
 use super::batch_context::{BatchContext, BatchPrediction, Gradient};
 use super::schedule::{Act, Phase, sequential};
-use super::shared_confusion::SharedConfusion;
 use super::train::spec::{Reduction, TrainSpec};
 use super::train::state::TrainState;
 use crate::frame::{Annotations, Dims};
@@ -57,22 +57,22 @@ pub trait TrainingObjective {
 
     /// The confusion matrices of an E-step by the EM kernels, which multiply them with [`TrainingObjective::prior`].
     /// `None` for all other models: their E-step takes the posteriors of [`TrainingObjective::e_step`].
-    fn shared_confusion<'p>(
+    fn annotator_matrices<'p>(
         &self,
         _params: &'p AnnotatorParams,
         _dims: Dims,
-    ) -> Option<SharedConfusion<'p>> {
+    ) -> Option<AnnotatorMatrices<'p>> {
         None
     }
 
     /// P(class) of each row before its annotations, `[row, class]`, for an E-step with
-    /// [`TrainingObjective::shared_confusion`]; the rows come without annotations.
+    /// [`TrainingObjective::annotator_matrices`]; the rows come without annotations.
     fn prior(&self, context: &BatchContext<'_>) -> Vec<f64> {
         context.out.p.clone()
     }
 
     /// The posteriors that an E-step computes for a batch, `[row, class]`, for a model without
-    /// [`TrainingObjective::shared_confusion`]. The batch has the targets of this name, which the result replaces.
+    /// [`TrainingObjective::annotator_matrices`]. The batch has the targets of this name, which the result replaces.
     fn e_step(&self, context: &BatchContext<'_>, _name: &'static str) -> Vec<f64> {
         self.predict(context).posterior
     }

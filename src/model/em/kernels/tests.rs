@@ -13,7 +13,7 @@ use crate::model::confusion::Smoothing;
 use crate::model::em::kernels::{
     Annotator, ColumnModel, CountStrategy, Estimator, SingletonInput, stride,
 };
-use crate::model::em::one_coin::SharedAccuracy;
+use crate::model::em::one_coin::OneCoinEstimator;
 use crate::model::numerics::{MIN_LIKELIHOOD, MIN_PROBABILITY};
 use crate::model::posterior::Posterior;
 use crate::testing::dense::{self, DenseModel, Rows};
@@ -209,7 +209,7 @@ fn every_strategy_weight_and_prior_gives_the_naive_posteriors() {
 fn every_strategy_gives_the_naive_posteriors_of_one_coin() {
     for (right, wrong) in [(0.0, 0.0), (2.0, 0.5)] {
         let estimator =
-            |a: &Annotations| SharedAccuracy { right, wrong, n_labels: a.dims().labels };
+            |a: &Annotations| OneCoinEstimator { right, wrong, n_labels: a.dims().labels };
         assert_naive(estimator, &dense::DenseOneCoin { right, wrong });
     }
 }

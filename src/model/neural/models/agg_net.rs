@@ -35,8 +35,8 @@ use crate::model::fitted::Fitted;
 use crate::model::from_features::single_annotations;
 use crate::model::neural::models::{counted, paper};
 use crate::model::neural::{
-    Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    MAIN_TARGETS, NetworkSpec, ParamTable, Phase, Reduction, SharedConfusion, Task, TrainSpec,
+    Act, AnnotatorMatrices, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction,
+    CrowdNet, Gradient, MAIN_TARGETS, NetworkSpec, ParamTable, Phase, Reduction, Task, TrainSpec,
     TrainState, TrainingObjective,
 };
 use crate::model::vote::MajorityVote;
@@ -116,12 +116,12 @@ impl TrainingObjective for AggNet {
         context.cross_entropy_of_targets(gradient)
     }
 
-    fn shared_confusion<'p>(
+    fn annotator_matrices<'p>(
         &self,
         params: &'p AnnotatorParams,
         dims: Dims,
-    ) -> Option<SharedConfusion<'p>> {
-        Some(counted::shared(params, MIN_ANNOTATOR_PROBABILITY, dims))
+    ) -> Option<AnnotatorMatrices<'p>> {
+        Some(counted::matrices(params, MIN_ANNOTATOR_PROBABILITY, dims))
     }
 
     fn prior(&self, context: &BatchContext<'_>) -> Vec<f64> {
@@ -131,7 +131,7 @@ impl TrainingObjective for AggNet {
     /// The posteriors are those of an E-step.
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
         let confusion =
-            counted::shared(context.annotator_params, MIN_ANNOTATOR_PROBABILITY, context.dims);
+            counted::matrices(context.annotator_params, MIN_ANNOTATOR_PROBABILITY, context.dims);
         BatchPrediction {
             classes: context.out.p.clone(),
             posterior: context.posterior_from(&self.prior(context), |_, a, k| {

@@ -2,7 +2,7 @@
 
 use crate::frame::{Annotations, Dims};
 use crate::model::neural::{
-    AnnotatorParams, BatchAnnotation, BatchContext, ParamTable, SharedConfusion,
+    AnnotatorMatrices, AnnotatorParams, BatchAnnotation, BatchContext, ParamTable,
 };
 use crate::model::numerics::at_least;
 
@@ -53,8 +53,8 @@ fn named_classes(a: &Annotations) -> Vec<bool> {
 }
 
 /// The matrices of an E-step, which adds `added` to each cell.
-pub(crate) fn shared(params: &AnnotatorParams, added: f64, dims: Dims) -> SharedConfusion<'_> {
-    SharedConfusion { table: &params.tables[CONFUSION].values, added, labels: dims.labels }
+pub(crate) fn matrices(params: &AnnotatorParams, added: f64, dims: Dims) -> AnnotatorMatrices<'_> {
+    AnnotatorMatrices { table: &params.tables[CONFUSION].values, added, labels: dims.labels }
 }
 
 /// Divides each row of the matrices by its sum. A row of zeros stays zero.

@@ -75,17 +75,17 @@ impl HeadWeights {
     pub(crate) fn tables(self, task: &Task<'_>) -> Vec<ParamTable> {
         let (annotators, hidden) = (task.dims.annotators, task.hidden);
         if self.by == WeightsBy::Annotator {
-            return vec![ParamTable::shared(TABLES[0], vec![0.0; annotators])];
+            return vec![ParamTable::of_model(TABLES[0], vec![0.0; annotators])];
         }
         let width = self.bottleneck.unwrap_or(hidden);
-        let mut tables = vec![ParamTable::shared(TABLES[0], vec![0.0; (width + 1) * annotators])];
+        let mut tables = vec![ParamTable::of_model(TABLES[0], vec![0.0; (width + 1) * annotators])];
         if self.bottleneck.is_some() {
             let mut rng = task.run.rng("bottleneck of the heads' weights");
             let bound = 1.0 / (hidden.max(1) as f32).sqrt();
             let mut values: Vec<f32> =
                 (0..hidden * width).map(|_| (2.0 * rng.random::<f32>() - 1.0) * bound).collect();
             values.resize((hidden + 1) * width, 0.0);
-            tables.push(ParamTable::shared(TABLES[1], values));
+            tables.push(ParamTable::of_model(TABLES[1], values));
         }
         tables
     }

@@ -28,14 +28,14 @@ pub use trace_regularised::TraceRegularised;
 pub use weighted_doctor_net::WeightedDoctorNet;
 
 use crate::model::ModelKind;
-use crate::model::neural::shared_confusion;
+use crate::model::neural::annotator_matrices;
 
 /// The models of this folder.
 pub static KINDS: &[ModelKind] = &[
     ModelKind::neural::<Dl>(),
     ModelKind::neural::<SoftBootstrap>(),
-    ModelKind { fit_bytes: shared_confusion::fit_bytes, ..ModelKind::neural::<AggNet>() },
-    ModelKind { fit_bytes: shared_confusion::fit_bytes, ..ModelKind::neural::<Tcl>() },
+    ModelKind { fit_bytes: annotator_matrices::fit_bytes, ..ModelKind::neural::<AggNet>() },
+    ModelKind { fit_bytes: annotator_matrices::fit_bytes, ..ModelKind::neural::<Tcl>() },
     ModelKind::neural::<SingleConfusion>(),
     ModelKind::neural::<DoctorNet>(),
     ModelKind::neural::<WeightedDoctorNet>(),

@@ -156,7 +156,7 @@ impl CrowdNet for SingleConfusion {
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
-        Ok(vec![ParamTable::shared("rho", near_identity(task.dims))])
+        Ok(vec![ParamTable::of_model("rho", near_identity(task.dims))])
     }
 
     fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {

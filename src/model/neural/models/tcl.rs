@@ -41,9 +41,9 @@ use crate::model::neural::models::{counted, paper};
 use crate::model::neural::train::learner::CLASSIFIER;
 use crate::model::neural::train::spec::Select;
 use crate::model::neural::{
-    Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    InstanceSubset, LearnerSubset, MAIN_TARGETS, NetworkSpec, ParamTable, Phase, Reduction,
-    SharedConfusion, Task, TrainSpec, TrainState, TrainingObjective,
+    Act, AnnotatorMatrices, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction,
+    CrowdNet, Gradient, InstanceSubset, LearnerSubset, MAIN_TARGETS, NetworkSpec, ParamTable,
+    Phase, Reduction, Task, TrainSpec, TrainState, TrainingObjective,
 };
 use crate::model::numerics::MIN_PROBABILITY;
 use crate::model::posterior::{Posterior, best};
@@ -285,12 +285,12 @@ impl TrainingObjective for Tcl {
         context.cross_entropy_of_targets(gradient)
     }
 
-    fn shared_confusion<'p>(
+    fn annotator_matrices<'p>(
         &self,
         params: &'p AnnotatorParams,
         dims: Dims,
-    ) -> Option<SharedConfusion<'p>> {
-        Some(counted::shared(params, 0.0, dims))
+    ) -> Option<AnnotatorMatrices<'p>> {
+        Some(counted::matrices(params, 0.0, dims))
     }
 
     /// The prior of naive Bayes is the calibrated classifier.

@@ -38,7 +38,7 @@ fn gradients_are_the_loss_s_slopes() {
     case.others_are_trained = false;
     let map = vec![0.3, -1.0, 0.2, 0.6, -0.4, 0.9];
     case.annotator_params.tables.truncate(2);
-    case.annotator_params.tables.push(ParamTable::shared("projection", map));
+    case.annotator_params.tables.push(ParamTable::of_model("projection", map));
     case.check_gradient();
     for hard in [false, true] {
         let model = SoftBootstrap { hard, ..SoftBootstrap::default() };

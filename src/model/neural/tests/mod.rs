@@ -229,7 +229,7 @@ impl<'a, N: CrowdNet> Case<'a, N> {
     /// The posteriors of an E-step.
     fn e_step(&self) -> Vec<f64> {
         let (a, gathered) = (self.annotations(), self.annotator_params.gather(&self.batch));
-        let confusion = self.model.shared_confusion(&self.annotator_params, a.dims()).unwrap();
+        let confusion = self.model.annotator_matrices(&self.annotator_params, a.dims()).unwrap();
         let mut prior = Posterior::zeros(2, 3);
         prior.values_mut().copy_from_slice(&self.model.prior(&self.context(&self.out, &gathered)));
         confusion.posteriors(&a, prior).values().to_vec()

@@ -22,12 +22,12 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         let old = self.state.targets.remove(name).map(|targets| targets.posterior);
         let mut posterior = old.unwrap_or_else(|| Posterior::from_votes(self.data.annotations));
         let (described, undescribed) = self.data.untrusted();
-        let shared = self.model.shared_confusion(&self.annotator_params, self.dims);
-        let of_batch = |context: &BatchContext<'_>| match shared {
+        let matrices = self.model.annotator_matrices(&self.annotator_params, self.dims);
+        let of_batch = |context: &BatchContext<'_>| match matrices {
             Some(_) => self.model.prior(context),
             None => self.model.e_step(context, name),
         };
-        let batch_of = |part: &[u32], posterior: &Posterior| match shared {
+        let batch_of = |part: &[u32], posterior: &Posterior| match matrices {
             Some(_) => self.data.unannotated(part, Some(posterior)),
             None => self.data.observed(part, Some(posterior)),
         };
@@ -46,8 +46,8 @@ impl<N: TrainingObjective> Trainer<'_, N> {
             let (instance, p) = (at / self.dims.classes, posterior.values()[at]);
             return Err(self.posterior_not_finite(instance, p));
         }
-        if let Some(confusion) = shared {
-            posterior = confusion.posteriors(self.data.annotations, posterior);
+        if let Some(matrices) = matrices {
+            posterior = matrices.posteriors(self.data.annotations, posterior);
         }
         self.state.targets.insert(name.to_owned(), NamedTargets { posterior, is_own: true });
         Ok(())

@@ -209,7 +209,7 @@ impl CrowdNet for Conal {
         let Dims { annotators, classes, labels, .. } = task.dims;
         let start = diagonal(classes, labels, self.initial_strength as f32, 0.0);
         let mut tables = vec![
-            ParamTable::shared("common", start.clone()),
+            ParamTable::of_model("common", start.clone()),
             ParamTable::each("individual", annotators, &start),
         ];
         let mut rng = task.run.rng("annotator embeddings");
@@ -224,7 +224,7 @@ impl CrowdNet for Conal {
             }
             Some((matrix, _)) => {
                 let values = draw((matrix.width() + 1) * self.embedding);
-                ParamTable::shared("projection", values)
+                ParamTable::of_model("projection", values)
             }
         });
         Ok(tables)

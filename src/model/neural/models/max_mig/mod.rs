@@ -156,9 +156,9 @@ impl CrowdNet for MaxMig {
         }
         let prior = if self.prior == PriorChoice::Learned {
             let logits = prior.into_iter().map(|p| at_least(p, MIN_PRIOR).ln() as f32);
-            ParamTable::shared("prior_logits", logits.collect())
+            ParamTable::of_model("prior_logits", logits.collect())
         } else {
-            ParamTable::shared("prior", prior.into_iter().map(|p| p as f32).collect()).fixed()
+            ParamTable::of_model("prior", prior.into_iter().map(|p| p as f32).collect()).fixed()
         };
         Ok(vec![ParamTable::drawn("log_confusion", classes * labels, values), prior])
     }

@@ -1,4 +1,4 @@
-//! Confusion matrices that all instances share, and the E-step by the EM kernels with the networks' output as the prior
+//! Confusion matrices that depend on no instance, and the E-step by the EM kernels with the networks' output as the prior
 //! of each instance.
 
 use super::numerics::{MIN_PROBABILITY, at_least};
@@ -21,7 +21,7 @@ pub(super) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
 
 /// The confusion matrices of all annotators, in a table of parameters.
 #[derive(Debug, Clone, Copy)]
-pub struct SharedConfusion<'a> {
+pub struct AnnotatorMatrices<'a> {
     /// The table, `[annotator, class * labels + label]`.
     pub table: &'a [f32],
     /// Added to each cell.
@@ -30,7 +30,7 @@ pub struct SharedConfusion<'a> {
     pub labels: usize,
 }
 
-impl SharedConfusion<'_> {
+impl AnnotatorMatrices<'_> {
     /// The factor by which an annotation changes the posterior of a class, given the cell of the table.
     #[must_use]
     pub fn likelihood(&self, cell: f64) -> f64 {
@@ -55,7 +55,7 @@ impl SharedConfusion<'_> {
 }
 
 /// Reads the likelihood from the table: it depends on no counts.
-impl Estimator for SharedConfusion<'_> {
+impl Estimator for AnnotatorMatrices<'_> {
     fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
         let Annotator { index, labels, n_classes } = annotator;
         let matrix = &self.table[index as usize * n_classes * self.labels..];
