@@ -44,6 +44,8 @@ fn a_probability_of_the_run_that_is_none_is_refused() {
         (numbers(Some(f64::NAN)), "found: `NaN`"),
         (numbers(Some(1.5)), "found: `1.5`"),
         (numbers(Some(-0.25)), "found: `-0.25`"),
+        (numbers(Some(-1e-9)), "found: `-1e-9`"),
+        (numbers(Some(1e30)), "found: `1e30`"),
         (numbers(None), "found: `null`"),
         (words("0 1 1 0"), "found: Utf8"),
     ] {
@@ -53,6 +55,67 @@ fn a_probability_of_the_run_that_is_none_is_refused() {
     }
     let run = probabilities(numbers(Some(0.25)));
     assert_scores(&scores(&run, &truth, &[]), &[("accuracy", 1.0), ("auc", 1.0)]);
+}
+
+#[test]
+fn a_table_of_the_run_without_a_column_is_refused() {
+    let job = Job::new();
+    let truth = job.write("truth.csv", "instance_id,class\ni,y\n");
+    let known = job.write("known.csv", "annotator_id,class,label,probability\na,y,y,1\n");
+    let whole = || {
+        let labels = vec![("instance_id", words("i")), ("label", words("y"))];
+        let posteriors = vec![
+            ("instance_id", words("i i")),
+            ("class", words("n y")),
+            ("probability", f64s(&[0.0, 1.0])),
+        ];
+        let matrices = vec![
+            ("scope", words("annotator")),
+            ("annotator_id", words("a")),
+            ("class", words("y")),
+            ("label", words("y")),
+            ("probability", f64s(&[1.0])),
+            ("expected_count", f64s(&[1.0])),
+        ];
+        vec![
+            classes(),
+            ("labels", labels),
+            ("posteriors", posteriors),
+            ("confusion_matrices", matrices),
+        ]
+    };
+    for (table, column) in [
+        ("classes", "index"),
+        ("labels", "label"),
+        ("posteriors", "probability"),
+        ("confusion_matrices", "scope"),
+    ] {
+        let mut tables = whole();
+        let of_table = tables.iter_mut().filter(|(name, _)| *name == table);
+        of_table.for_each(|(_, columns)| columns.retain(|(name, _)| *name != column));
+        let run = publish(&job, tables);
+        let arguments = ["evaluate", "--run", &run, "--truth", &truth, "--confusion", &known];
+        let place = format!("where: {table}.{column}");
+        assert_says(&run_fails(&arguments, 3), &["a table of the run lacks a column", &place]);
+    }
+    let run = publish(&job, whole());
+    assert_scores(&scores(&run, &truth, &["--confusion", &known]), &[("accuracy", 1.0)]);
+}
+
+/// Without the table of labels, the questions are those of the posteriors, and the error is about the run.
+#[test]
+fn several_questions_without_labels_are_an_error_about_the_run() {
+    let job = Job::new();
+    let truth = job.write("truth.csv", "question,instance_id,class\np,i,y\nq,i,n\n");
+    let posteriors = vec![
+        ("question", words("p q")),
+        ("instance_id", words("i i")),
+        ("class", words("y n")),
+        ("probability", f64s(&[1.0, 1.0])),
+    ];
+    let run = publish(&job, vec![classes(), ("posteriors", posteriors)]);
+    let error = run_fails(&["evaluate", "--run", &run, "--truth", &truth], 3);
+    assert_says(&error, &["the run has neither labels nor predictions", "where: --run"]);
 }
 
 #[test]

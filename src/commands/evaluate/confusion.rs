@@ -8,7 +8,7 @@ use datafusion::functions_aggregate::expr_fn::count;
 use datafusion::prelude::{DataFrame, cast, col, lit};
 
 use super::NamedScore;
-use super::tables::{MAX_PROBABILITY, Tables, WRITE_AGAIN, columns_of};
+use super::tables::{MAX_PROBABILITY, Tables, WRITE_AGAIN, check_columns, columns_of};
 use crate::error::{Error, Result, offenders};
 use crate::model::confusion::MIN_OBSERVED_COUNT;
 use crate::sql;
@@ -34,6 +34,8 @@ pub(super) async fn scores(tables: &Tables<'_>, n_classes: usize) -> Result<Vec<
     else {
         return Ok(named(&|_| None));
     };
+    let columns = [&CELL[..], &["scope", "probability", "expected_count"]].concat();
+    check_columns(&estimated, "confusion_matrices", &columns)?;
     let estimated = estimated.filter(col("scope").eq(lit("annotator")))?;
     let (estimated, known) = in_common_types(estimated, known)?;
     refuse_what_is_no_matrix(&known, &OF_TRUTH).await?;

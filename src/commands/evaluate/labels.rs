@@ -270,7 +270,7 @@ fn probabilities<'a>(table: &str, column: &'a ArrayRef) -> Result<&'a Float64Arr
     let is_probability = |p: &Option<f64>| p.is_some_and(|p| (0.0..=MAX_PROBABILITY).contains(&p));
     let others = numbers.iter().filter(|p| !is_probability(p));
     let mut shown =
-        others.map(|p| p.map_or_else(|| "null".to_owned(), |p| p.to_string())).peekable();
+        others.map(|p| p.map_or_else(|| "null".to_owned(), |p| format!("{p:?}"))).peekable();
     if shown.peek().is_some() {
         return refused(offenders(shown));
     }

@@ -25,7 +25,7 @@ pub(super) struct Tables<'a> {
 impl<'a> Tables<'a> {
     /// The tables of every question that the run answered, in order.
     pub(super) async fn of_questions(ctx: &'a SessionContext) -> Result<Vec<Self>> {
-        for table in ["labels", "predictions"] {
+        for table in ["labels", "predictions", "posteriors"] {
             if let Some(frame) = table_of(ctx, table).await?
                 && has_column(&frame, "question")
             {
@@ -60,7 +60,10 @@ impl<'a> Tables<'a> {
         names: &[&str],
     ) -> Result<Option<Vec<ArrayRef>>> {
         match self.table(table).await? {
-            Some(frame) => columns_of(frame.select_columns(names)?).await.map(Some),
+            Some(frame) => {
+                check_columns(&frame, table, names)?;
+                columns_of(frame.select_columns(names)?).await.map(Some)
+            }
             None => Ok(None),
         }
     }
@@ -68,7 +71,10 @@ impl<'a> Tables<'a> {
     /// The distinct values of a table's column, sorted.
     pub(super) async fn distinct(&self, table: &str, column: &str) -> Result<Option<Ids>> {
         match self.table(table).await? {
-            Some(frame) => Ok(Some(Ids::in_order(distinct(frame, column).await?))),
+            Some(frame) => {
+                check_columns(&frame, table, &[column])?;
+                Ok(Some(Ids::in_order(distinct(frame, column).await?)))
+            }
             None => Ok(None),
         }
     }
@@ -77,6 +83,7 @@ impl<'a> Tables<'a> {
     /// change ties.
     pub(super) async fn classes(&self) -> Result<Ids> {
         if let Some(classes) = self.table("classes").await? {
+            check_columns(&classes, "classes", &["class", "index"])?;
             let classes = classes.sort(vec![col("index").sort(true, true)])?;
             let class = columns_of(classes.select_columns(&["class"])?).await?.swap_remove(0);
             return Ok(Ids::in_order(class));
@@ -139,6 +146,16 @@ async fn table_of(ctx: &SessionContext, name: &str) -> Result<Option<DataFrame>>
 
 fn has_column(frame: &DataFrame, name: &str) -> bool {
     frame.schema().fields().iter().any(|f| f.name() == name)
+}
+
+/// Refuses a table of the run without these columns.
+pub(super) fn check_columns(frame: &DataFrame, table: &str, names: &[&str]) -> Result<()> {
+    let Some(absent) = names.iter().find(|name| !has_column(frame, name)) else { return Ok(()) };
+    let columns = frame.schema().fields().iter().map(|field| field.name().clone());
+    Err(Error::data("a table of the run lacks a column")
+        .at(format!("{table}.{absent}"))
+        .found(offenders(columns))
+        .help(WRITE_AGAIN))
 }
 
 async fn distinct(frame: DataFrame, column: &str) -> Result<ArrayRef> {
