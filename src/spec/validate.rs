@@ -132,6 +132,9 @@ impl Validator<'_> {
             if is_large && types(schema).contains(&"integer") {
                 problem = problem.help(LARGE_INTEGER);
             }
+            if expected == "string" && (value.is_number() || value.is_boolean()) {
+                problem = problem.help(format!("write `{path} = \"{value}\"`"));
+            }
             self.report(path, problem);
         }
         fits
@@ -139,7 +142,11 @@ impl Validator<'_> {
 
     fn range(&mut self, value: &Value, schema: &Value, path: &str) {
         let Some(number) = value.as_f64() else { return };
-        let bound = |key: &str| schema.get(key).and_then(Value::as_f64);
+        let of_type = || max_of_type(schema.get("format")?.as_str()?);
+        let bound = |key: &str| {
+            let bound = schema.get(key).and_then(Value::as_f64);
+            if key == "maximum" { bound.or_else(of_type) } else { bound }
+        };
         let is_amount = ["minimum", "exclusiveMinimum"].iter().any(|key| bound(key).is_some())
             && types(schema).contains(&"number");
         let checks = [
@@ -221,6 +228,16 @@ impl Validator<'_> {
     }
 }
 
+/// The largest number of a type of integers that holds fewer of them than TOML has.
+fn max_of_type(format: &str) -> Option<f64> {
+    match format {
+        "uint8" => Some(u8::MAX.into()),
+        "uint16" => Some(u16::MAX.into()),
+        "uint32" => Some(u32::MAX.into()),
+        _ => None,
+    }
+}
+
 /// The text of a date or time of TOML, which has no form of its own in JSON.
 fn date(value: &Value) -> Option<&str> {
     value.get("$__toml_private_datetime")?.as_str()
@@ -291,6 +308,32 @@ mod tests {
         for (key, kind) in [("m", "tcl"), ("x", "gem")] {
             let document = json!({"model": {"kind": kind}, key: 3});
             assert_eq!(help(document), "known here: engine, model");
+        }
+    }
+
+    #[test]
+    fn a_number_beyond_its_type_and_one_without_quotes_are_named() {
+        let schema = json!({"properties": {
+            "n": {"type": "integer", "format": "uint32", "minimum": 0},
+            "limit": {"type": ["string", "null"]},
+        }});
+        let checked = |document: Value| {
+            let mut problems = Problems::default();
+            validate(&document, &schema, "p.toml", &mut problems);
+            problems.into_result().map_err(|e| e.to_string())
+        };
+        assert_eq!(checked(json!({"n": u32::MAX, "limit": "3"})), Ok(()));
+        for (document, wanted) in [
+            (
+                json!({"n": 1_u64 << 32}),
+                "the number must be at most 4294967295\n  where: p.toml: n\n  found: 4294967296",
+            ),
+            (
+                json!({"limit": 3}),
+                "expected string\n  where: p.toml: limit\n  found: `3`\n  help: write `limit = \"3\"`",
+            ),
+        ] {
+            assert_eq!(checked(document), Err(format!("error: {wanted}")));
         }
     }
 
