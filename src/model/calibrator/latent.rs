@@ -10,6 +10,7 @@
 use rayon::prelude::*;
 
 use super::isotonic::{Isotonic, ordered};
+use super::squared_rounds::SquaredRounds;
 use super::temperature::MIN_FLOOR;
 use super::{Calibrator, Method, Points, bias_corrected, temperature};
 use crate::error::Result;
@@ -89,17 +90,21 @@ fn in_rounds(
     });
     let mut heights = Heights::zeros(points);
     let mut classes = heights.fit(points, &targets, smoothing);
+    let mut rounds = SquaredRounds::start(&classes);
     let mut has_converged = false;
     for round in 1..max_rounds {
         run.cancel.check()?;
         let moved = targets.estimate(points, |i, row| heights.calibrate(i, row));
         run.progress.at(round as u64, &format!("targets moved by {moved:.1e}"));
         tracing::debug!(round, moved, "calibration");
-        if moved <= TOLERANCE {
+        if moved <= TOLERANCE && !rounds.is_ahead() {
             has_converged = true;
             break;
         }
         classes = heights.fit(points, &targets, smoothing);
+        if let Some(ahead) = rounds.jump(&classes, moved) {
+            heights.set(points, &ahead);
+        }
     }
     run.progress.end();
     Ok(LatentFit { map: Calibrator::Isotonic { classes }, has_converged })
@@ -179,6 +184,14 @@ impl Heights {
             function
         };
         self.0.par_iter_mut().enumerate().map(of_class).collect()
+    }
+
+    /// The heights of these functions.
+    fn set(&mut self, points: &Points, functions: &[Isotonic]) {
+        let of_class = |(k, heights): (usize, &mut Vec<f64>)| {
+            functions[k].heights(&points.sorted()[k], heights);
+        };
+        self.0.par_iter_mut().enumerate().for_each(of_class);
     }
 
     /// Calibrates the row of point `i`, up to a factor.

@@ -7,6 +7,7 @@ mod bias_corrected;
 mod isotonic;
 mod latent;
 mod points;
+mod squared_rounds;
 mod temperature;
 
 use rayon::prelude::*;
