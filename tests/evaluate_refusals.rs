@@ -1,12 +1,25 @@
-//! What `labelmill evaluate` refuses: files that are absent, and numbers that are no probabilities.
+//! What `labelmill evaluate` refuses: absent files, tables without a column, numbers that are no probabilities, and runs
+//! without labels.
 
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, Int64Array};
 
-use crate::evaluate::{assert_scores, classes, f64s, publish, scores, words};
+use crate::evaluate::{NamedColumns, assert_scores, classes, f64s, publish, scores, words};
 use crate::job::{Job, assert_says};
 use crate::support::run_fails;
+
+/// The matrix of an annotator with one cell.
+fn matrices(probability: f64) -> NamedColumns {
+    vec![
+        ("scope", words("annotator")),
+        ("annotator_id", words("a")),
+        ("class", words("y")),
+        ("label", words("y")),
+        ("probability", f64s(&[probability])),
+        ("expected_count", f64s(&[1.0])),
+    ]
+}
 
 #[test]
 fn errors_of_evaluate_name_options_and_no_keys_of_a_pipeline() {
@@ -69,19 +82,11 @@ fn a_table_of_the_run_without_a_column_is_refused() {
             ("class", words("n y")),
             ("probability", f64s(&[0.0, 1.0])),
         ];
-        let matrices = vec![
-            ("scope", words("annotator")),
-            ("annotator_id", words("a")),
-            ("class", words("y")),
-            ("label", words("y")),
-            ("probability", f64s(&[1.0])),
-            ("expected_count", f64s(&[1.0])),
-        ];
         vec![
             classes(),
             ("labels", labels),
             ("posteriors", posteriors),
-            ("confusion_matrices", matrices),
+            ("confusion_matrices", matrices(1.0)),
         ]
     };
     for (table, column) in [
@@ -129,16 +134,10 @@ fn a_matrix_of_the_run_that_is_none_is_refused() {
         (1.5, "found: `a, y, y, 1.5`"),
     ] {
         let labels = vec![("instance_id", words("i")), ("label", words("y"))];
-        let matrices = vec![
-            ("scope", words("annotator")),
-            ("annotator_id", words("a")),
-            ("class", words("y")),
-            ("label", words("y")),
-            ("probability", f64s(&[probability])),
-            ("expected_count", f64s(&[1.0])),
-        ];
-        let run =
-            publish(&job, vec![classes(), ("labels", labels), ("confusion_matrices", matrices)]);
+        let run = publish(
+            &job,
+            vec![classes(), ("labels", labels), ("confusion_matrices", matrices(probability))],
+        );
         let arguments = ["evaluate", "--run", &run, "--truth", &truth, "--confusion", &known];
         let error = run_fails(&arguments, 3);
         assert_says(&error, &["a matrix of the run holds", "where: confusion_matrices", message]);

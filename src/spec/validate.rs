@@ -133,7 +133,7 @@ impl Validator<'_> {
                 problem = problem.help(LARGE_INTEGER);
             }
             if expected == "string" && (value.is_number() || value.is_boolean()) {
-                problem = problem.help(format!("write `{path} = \"{value}\"`"));
+                problem = problem.help(format!("write it as text: \"{value}\""));
             }
             self.report(path, problem);
         }
@@ -142,10 +142,10 @@ impl Validator<'_> {
 
     fn range(&mut self, value: &Value, schema: &Value, path: &str) {
         let Some(number) = value.as_f64() else { return };
-        let of_type = || max_of_type(schema.get("format")?.as_str()?);
+        let is_u32 = schema.get("format").is_some_and(|format| format == "uint32");
         let bound = |key: &str| {
-            let bound = schema.get(key).and_then(Value::as_f64);
-            if key == "maximum" { bound.or_else(of_type) } else { bound }
+            let of_type = (is_u32 && key == "maximum").then_some(f64::from(u32::MAX));
+            schema.get(key).and_then(Value::as_f64).or(of_type)
         };
         let is_amount = ["minimum", "exclusiveMinimum"].iter().any(|key| bound(key).is_some())
             && types(schema).contains(&"number");
@@ -225,16 +225,6 @@ impl Validator<'_> {
         for (i, item) in items.iter().enumerate() {
             self.value(item, schema, &format!("{path}[{i}]"));
         }
-    }
-}
-
-/// The largest number of a type of integers that holds fewer of them than TOML has.
-fn max_of_type(format: &str) -> Option<f64> {
-    match format {
-        "uint8" => Some(u8::MAX.into()),
-        "uint16" => Some(u16::MAX.into()),
-        "uint32" => Some(u32::MAX.into()),
-        _ => None,
     }
 }
 
@@ -330,7 +320,7 @@ mod tests {
             ),
             (
                 json!({"limit": 3}),
-                "expected string\n  where: p.toml: limit\n  found: `3`\n  help: write `limit = \"3\"`",
+                "expected string\n  where: p.toml: limit\n  found: `3`\n  help: write it as text: \"3\"",
             ),
         ] {
             assert_eq!(checked(document), Err(format!("error: {wanted}")));

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_has_rows_of_whole_matrices_in_their_order() {
+    fn a_sample_has_rows_of_matrices_in_their_order() {
         let outcome = outcome();
         let table = FilledTable::new(&ConfusionMatricesTable, &outcome);
         let sample: Vec<CellRow> =

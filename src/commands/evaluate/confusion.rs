@@ -38,8 +38,8 @@ pub(super) async fn scores(tables: &Tables<'_>, n_classes: usize) -> Result<Vec<
     check_columns(&estimated, "confusion_matrices", &columns)?;
     let estimated = estimated.filter(col("scope").eq(lit("annotator")))?;
     let (estimated, known) = in_common_types(estimated, known)?;
-    refuse_what_is_no_matrix(&known, &OF_TRUTH).await?;
-    refuse_what_is_no_matrix(&estimated, &OF_RUN).await?;
+    check_cells(&known, &TRUE_MATRICES).await?;
+    check_cells(&estimated, &RUN_MATRICES).await?;
     for (name, frame) in [("estimated", estimated), ("known", known)] {
         tables.ctx.deregister_table(name)?;
         tables.ctx.register_table(name, frame.into_view())?;
@@ -56,7 +56,8 @@ pub(super) async fn scores(tables: &Tables<'_>, n_classes: usize) -> Result<Vec<
     }))
 }
 
-/// Where matrices come from, which decides on their check and on its errors.
+/// What differs between the true matrices and those of a run: their name and place in errors, the largest cell, and the
+/// help.
 struct MatrixSource {
     matrix: &'static str,
     place: &'static str,
@@ -64,14 +65,14 @@ struct MatrixSource {
     help: &'static str,
 }
 
-const OF_TRUTH: MatrixSource = MatrixSource {
+const TRUE_MATRICES: MatrixSource = MatrixSource {
     matrix: "a true matrix",
     place: "--confusion",
     max_probability: 1.0,
     help: "write numbers from 0 to 1, and one row for each cell",
 };
 
-const OF_RUN: MatrixSource = MatrixSource {
+const RUN_MATRICES: MatrixSource = MatrixSource {
     matrix: "a matrix of the run",
     place: "confusion_matrices",
     max_probability: MAX_PROBABILITY,
@@ -79,7 +80,7 @@ const OF_RUN: MatrixSource = MatrixSource {
 };
 
 /// Checks that the cells of matrices are probabilities and that each is given once.
-async fn refuse_what_is_no_matrix(matrices: &DataFrame, source: &MatrixSource) -> Result<()> {
+async fn check_cells(matrices: &DataFrame, source: &MatrixSource) -> Result<()> {
     let probability = || col("probability");
     // DataFusion orders NaN above all numbers.
     let is_too_large = probability().gt(lit(source.max_probability));

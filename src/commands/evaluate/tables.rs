@@ -13,7 +13,7 @@ use crate::run::Run;
 pub(super) const MAX_PROBABILITY: f64 = 1.0 + 1e-9;
 
 /// What to do about a table of a run that another program wrote, or that a disk has damaged.
-pub(super) const WRITE_AGAIN: &str = "write the run again";
+pub(super) const WRITE_AGAIN: &str = "run the job again with --force";
 
 /// The rows of the registered tables that concern one question.
 pub(super) struct Tables<'a> {
@@ -148,7 +148,10 @@ fn has_column(frame: &DataFrame, name: &str) -> bool {
     frame.schema().fields().iter().any(|f| f.name() == name)
 }
 
-/// Refuses a table of the run without these columns.
+/// Checks that a table of the run has these columns.
+///
+/// # Errors
+/// When one is absent.
 pub(super) fn check_columns(frame: &DataFrame, table: &str, names: &[&str]) -> Result<()> {
     let Some(absent) = names.iter().find(|name| !has_column(frame, name)) else { return Ok(()) };
     let columns = frame.schema().fields().iter().map(|field| field.name().clone());

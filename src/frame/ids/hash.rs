@@ -21,19 +21,21 @@ impl Secret {
     ///
     /// # Why
     /// Ids with a common prefix share one factor of the folded product, so that products of consecutive ids are equally far
-    /// apart. In one draw of 230 this distance is so small or so regular that a search passes more than 200 of 4 096 such
-    /// ids, and up to all of them. After one more multiplication, searches are as short as with random hashes: at most 63
-    /// in 80 000 draws.
+    /// apart. With one secret of 230 this distance is so small or so regular that a search passes more than 200 of 4 096
+    /// such ids, and up to all of them. After one more multiplication, searches are as short as with random hashes: at most
+    /// 63 with 80 000 secrets (ids of an 8-byte prefix and a number of 4 bytes, in 8 192 buckets).
     #[inline]
     pub(super) fn hash(self, key: u128) -> u64 {
         fold(key as u64 ^ self.0[0], (key >> 64) as u64 ^ self.0[1]).wrapping_mul(GOLDEN_RATIO)
     }
 }
 
-/// 2^64 divided by the golden ratio: its multiples by small numbers, or by powers of two, are far apart.
+/// 2^64 divided by the golden ratio, an odd number: the product carries low bits into the high ones, which choose the
+/// bucket.
 const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Folded multiplication: both halves of a 128-bit product, so that every input bit reaches every output bit.
+/// Folded multiplication: both halves of a 128-bit product. Every input bit reaches every output bit, unless the other
+/// factor is small or a power of two: see [`Secret::hash`].
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a).wrapping_mul(u128::from(b));

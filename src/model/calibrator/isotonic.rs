@@ -1,5 +1,6 @@
 //! Isotonic regression of one class against all others, by pool-adjacent-violators.
 
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::points::{Points, SortedPoints, rounded};
@@ -9,11 +10,6 @@ const SLOPE: f64 = 1e-6;
 
 /// Added to every value, so that no row is all zero.
 const MIN_VALUE: f64 = 1e-20;
-
-/// The calibrated probability of this height, before the row is normalised, which keeps the order of probabilities.
-pub(super) fn ordered(height: f64, p: f64) -> f64 {
-    height + SLOPE * p + MIN_VALUE
-}
 
 /// An increasing function of a class's probability: linear between its knots, constant beyond them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -49,16 +45,23 @@ impl Pool {
 }
 
 impl Isotonic {
+    /// The function of each class, given `target(point, class)`.
+    pub(super) fn of_classes(
+        points: &Points,
+        target: impl Fn(usize, usize) -> f64 + Sync,
+        smoothing: f64,
+    ) -> Vec<Self> {
+        // Sorted before the classes are fitted in parallel: each fit would wait until all classes are sorted.
+        points.sorted();
+        let of_class = |k| Self::fit(points, k, |i| target(i, k), smoothing);
+        (0..points.n_classes).into_par_iter().map(of_class).collect()
+    }
+
     /// The function of class `k` with the least squared error from the class's target at each point. A class that is the
     /// target of no point keeps its probabilities: the points do not show when it is right.
-    pub(super) fn fit(
-        points: &Points,
-        k: usize,
-        target: impl Fn(usize) -> f64,
-        smoothing: f64,
-    ) -> Self {
+    fn fit(points: &Points, k: usize, target: impl Fn(usize) -> f64, smoothing: f64) -> Self {
         let SortedPoints { points: order, probabilities } = &points.sorted()[k];
-        // Random reads that wait for nothing else overlap.
+        // Collected first: the processor overlaps random reads that depend on no earlier result.
         let found: Vec<(f64, f64)> =
             order.iter().map(|i| (target(*i as usize), points.weights[*i as usize])).collect();
         if !found.iter().any(|(target, _)| *target > 0.0) {
@@ -100,18 +103,7 @@ impl Isotonic {
     /// The calibrated probability, before the row is normalised.
     pub(super) fn apply(&self, p: f64) -> f64 {
         let after = self.at.partition_point(|at| *at < p);
-        ordered(self.height(after, p), p)
-    }
-
-    /// Writes the function's height at each of the points that it was fitted to, without a search for each.
-    pub(super) fn heights(&self, sorted: &SortedPoints, heights: &mut [f64]) {
-        let mut after = 0;
-        for (point, p) in sorted.points.iter().zip(&sorted.probabilities) {
-            while self.at.get(after).is_some_and(|at| at < p) {
-                after += 1;
-            }
-            heights[*point as usize] = self.height(after, *p);
-        }
+        self.height(after, p) + SLOPE * p + MIN_VALUE
     }
 
     /// A weighted sum of functions: the knots of all of them, and its heights there.
@@ -137,17 +129,17 @@ impl Isotonic {
         (at, value)
     }
 
-    /// The function with these knots, where it is raised so far that it never falls, from 0 to 1.
-    pub(super) fn raised((at, mut value): (Vec<f64>, Vec<f64>)) -> Self {
+    /// The function with these knots, made non-decreasing by the running maximum, and limited to [0, 1].
+    pub(super) fn monotone((at, mut value): (Vec<f64>, Vec<f64>)) -> Self {
         let mut highest = 0.0;
         for value in &mut value {
-            highest = value.clamp(highest, 1.0);
+            highest = rounded(*value).clamp(highest, 1.0);
             *value = highest;
         }
         Self { at, value }
     }
 
-    /// The height at this probability, which so many knots lie below.
+    /// The height at `p`; `after` is the number of knots below `p`.
     fn height(&self, after: usize, p: f64) -> f64 {
         if after == 0 {
             self.value[0]
@@ -214,26 +206,9 @@ mod tests {
         close(1.0, 1.0);
     }
 
-    /// At its own points, on knots and in pools, and in the order in which these were added.
-    #[test]
-    fn the_heights_at_the_points_are_those_of_the_function() {
-        let own = [0.8, 0.3, 0.1, 0.6, 0.35, 0.3, 0.0];
-        let targets = [1.0, 1.0, 0.0, 0.0, 0.0, 0.25, 0.0];
-        let rows: Vec<_> = own.into_iter().zip(targets).map(|(p, y)| (p, y, 1.0)).collect();
-        let points = points(&rows);
-        let (fitted, mut heights) = (fit(&points, 0.5), [0.0; 7]);
-        fitted.heights(&points.sorted()[1], &mut heights);
-        for (p, height) in own.into_iter().zip(heights) {
-            let (got, want) = (ordered(height, p), fitted.apply(p));
-            assert!((got - want).abs() < 1e-12, "{p}: {got} is not {want}");
-        }
-        assert_eq!(heights[1], heights[5]);
-        assert!(heights[0] > heights[3] && heights[3] > heights[2], "{heights:?}");
-    }
-
     /// f is .2 up to .3, .6 from .5; g is .5 up to .4, 1 from .6. 2 g - f falls from .8 at .3 to .6 at .4, and ends at 1.4.
     #[test]
-    fn a_sum_has_the_knots_of_all_functions_and_is_raised_to_one_that_never_falls() {
+    fn a_sum_has_the_knots_of_all_functions_and_is_made_monotone() {
         let f = Isotonic { at: vec![0.3, 0.5], value: vec![0.2, 0.6] };
         let g = Isotonic { at: vec![0.4, 0.6], value: vec![0.5, 1.0] };
         let (at, value) = Isotonic::weighted_sum([&f, &g], [-1.0, 2.0]);
@@ -241,12 +216,12 @@ mod tests {
         for (got, want) in value.iter().zip([0.8, 0.6, 0.9, 1.4]) {
             assert!((got - want).abs() < 1e-12, "{value:?}");
         }
-        let raised = Isotonic::raised((at, value));
-        for (got, want) in raised.value.iter().zip([0.8, 0.8, 0.9, 1.0]) {
-            assert!((got - want).abs() < 1e-12, "{raised:?}");
+        let monotone = Isotonic::monotone((at, value));
+        for (got, want) in monotone.value.iter().zip([0.8, 0.8, 0.9, 1.0]) {
+            assert!((got - want).abs() < 1e-12, "{monotone:?}");
         }
-        assert!(raised.is_valid());
-        assert_eq!(Isotonic::raised((vec![0.1, 0.2], vec![-0.5, 0.25])).value, [0.0, 0.25]);
+        assert!(monotone.is_valid());
+        assert_eq!(Isotonic::monotone((vec![0.1, 0.2], vec![-0.5, 0.25])).value, [0.0, 0.25]);
     }
 
     /// .2 hit (1), .5 hit (1), .7 missed (2): .5 and .7 are 1 / 3, below .2, so that all are one pool of 2 / 4.

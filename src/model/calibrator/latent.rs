@@ -1,7 +1,7 @@
 //! Maps that are fitted to rows whose classes are not known: each row comes with P(evidence about it given each class).
 //!
 //! A temperature, with biases or without, maximises the likelihood of the evidence directly. Isotonic regression needs
-//! targets, and they follow from the map: both are estimated in turn, by EM.
+//! targets, and they follow from the map: both are estimated in turn, as in EM.
 //!
 //! ```text
 //! target[k] prop. to calibrated[k] * P(evidence given k)
@@ -9,8 +9,8 @@
 
 use rayon::prelude::*;
 
-use super::isotonic::{Isotonic, ordered};
-use super::squared_rounds::SquaredRounds;
+use super::isotonic::Isotonic;
+use super::squarem::Squarem;
 use super::temperature::MIN_FLOOR;
 use super::{Calibrator, Method, Points, bias_corrected, temperature};
 use crate::error::Result;
@@ -81,33 +81,26 @@ fn in_rounds(
     run: &Run,
 ) -> Result<LatentFit> {
     run.progress.begin("calibration", Some(max_rounds as u64));
-    let (first, share) =
-        (Calibrator::temperature(temperature), START_SHARE / points.n_classes as f64);
     let mut targets = TargetBlocks::zeros(points);
-    targets.estimate(points, |_, row| {
-        first.apply(row);
-        row.iter_mut().for_each(|p| *p += share);
-    });
-    let mut heights = Heights::zeros(points);
-    let mut classes = heights.fit(points, &targets, smoothing);
-    let mut rounds = SquaredRounds::start(&classes);
-    let mut has_converged = false;
+    targets.estimate(&Calibrator::temperature(temperature), START_SHARE, points);
+    let fit =
+        |targets: &TargetBlocks| Isotonic::of_classes(points, |i, k| targets.of(i, k), smoothing);
+    let classes = fit(&targets);
+    let mut squarem = Squarem::start(&classes);
+    let mut found = LatentFit { map: Calibrator::Isotonic { classes }, has_converged: false };
     for round in 1..max_rounds {
         run.cancel.check()?;
-        let moved = targets.estimate(points, |i, row| heights.calibrate(i, row));
+        let moved = targets.estimate(&found.map, 0.0, points);
         run.progress.at(round as u64, &format!("targets moved by {moved:.1e}"));
         tracing::debug!(round, moved, "calibration");
-        if moved <= TOLERANCE && !rounds.is_ahead() {
-            has_converged = true;
+        if moved <= TOLERANCE && !squarem.is_extrapolated() {
+            found.has_converged = true;
             break;
         }
-        classes = heights.fit(points, &targets, smoothing);
-        if let Some(ahead) = rounds.jump(&classes, moved) {
-            heights.set(points, &ahead);
-        }
+        found.map = Calibrator::Isotonic { classes: squarem.next(fit(&targets), moved) };
     }
     run.progress.end();
-    Ok(LatentFit { map: Calibrator::Isotonic { classes }, has_converged })
+    Ok(found)
 }
 
 /// Distributions of the classes of points, in blocks: all points of a block for one class, then for the next class.
@@ -136,19 +129,20 @@ impl TargetBlocks {
         self.cells[(block * self.n_classes + k) * POINTS_PER_BLOCK + in_block]
     }
 
-    /// Estimates the distributions from the likelihoods of the points and from their rows as `calibrate` changes them;
+    /// Estimates the distributions from the likelihoods of the points and from the map, of whose rows a `share` is uniform;
     /// returns the largest change of the square root of a probability.
-    fn estimate(&mut self, points: &Points, calibrate: impl Fn(usize, &mut [f64]) + Sync) -> f64 {
+    fn estimate(&mut self, map: &Calibrator, share: f64, points: &Points) -> f64 {
         let (n, size) = (self.n_classes, self.n_classes * POINTS_PER_BLOCK);
+        let share = share / n as f64;
         let of_block = |row: &mut Vec<f64>, block: usize, cells: &mut [f64]| {
             let (first, mut moved) = (block * POINTS_PER_BLOCK, 0.0);
             for i in first..(first + POINTS_PER_BLOCK).min(points.len()) {
                 let of_point = i * n..(i + 1) * n;
                 row.clear();
                 row.extend_from_slice(&points.probabilities[of_point.clone()]);
-                calibrate(i, row);
+                map.apply(row);
                 let likelihoods = &points.targets[of_point];
-                row.iter_mut().zip(likelihoods).for_each(|(p, likelihood)| *p *= likelihood);
+                row.iter_mut().zip(likelihoods).for_each(|(p, l)| *p = (*p + share) * l);
                 let sum: f64 = row.iter().sum();
                 let targets = cells[i - first..].iter_mut().step_by(POINTS_PER_BLOCK);
                 for (p, target) in row.iter().zip(targets) {
@@ -166,43 +160,10 @@ impl TargetBlocks {
     }
 }
 
-/// The heights of the functions of all classes at the points, `[class][point]`: a search for each point in each round
-/// would take most of the time.
-struct Heights(Vec<Vec<f64>>);
-
-impl Heights {
-    fn zeros(points: &Points) -> Self {
-        Self(vec![vec![0.0; points.len()]; points.n_classes])
-    }
-
-    /// The functions that fit best to the targets, whose heights these become.
-    fn fit(&mut self, points: &Points, targets: &TargetBlocks, smoothing: f64) -> Vec<Isotonic> {
-        let sorted = points.sorted();
-        let of_class = |(k, heights): (usize, &mut Vec<f64>)| {
-            let function = Isotonic::fit(points, k, |i| targets.of(i, k), smoothing);
-            function.heights(&sorted[k], heights);
-            function
-        };
-        self.0.par_iter_mut().enumerate().map(of_class).collect()
-    }
-
-    /// The heights of these functions.
-    fn set(&mut self, points: &Points, functions: &[Isotonic]) {
-        let of_class = |(k, heights): (usize, &mut Vec<f64>)| {
-            functions[k].heights(&points.sorted()[k], heights);
-        };
-        self.0.par_iter_mut().enumerate().for_each(of_class);
-    }
-
-    /// Calibrates the row of point `i`, up to a factor.
-    fn calibrate(&self, i: usize, row: &mut [f64]) {
-        row.iter_mut().zip(&self.0).for_each(|(p, heights)| *p = ordered(heights[i], *p));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::posterior::best;
 
     const METHODS: [Method; 3] =
         [Method::Temperature, Method::BiasCorrectedTemperature, Method::Isotonic];
@@ -276,6 +237,75 @@ mod tests {
         assert_eq!(fit(Method::Temperature, 0.0, &points), want);
     }
 
+    /// Rows and likelihoods of three classes, which differ from point to point, for more than two blocks.
+    fn different_points() -> Points {
+        let n = 2 * POINTS_PER_BLOCK + 5;
+        let mut points = Points::of_likelihoods(3, n);
+        for i in 0..n {
+            let number = |k: usize, step: usize| 1.0 + ((i + 1) * (k + step) % 97) as f64;
+            let row = [number(1, 0), number(2, 3), number(3, 7)];
+            let sum: f64 = row.iter().sum();
+            // The label is the class with the largest number, for two points of three.
+            let label = if i % 3 == 0 { i % 2 } else { best(&row).unwrap().0 };
+            let likelihood = [0, 1, 2].map(|k| if k == label { 0.8 } else { 0.1 });
+            points.push(&row.map(|p| p / sum), &likelihood, 1.0);
+        }
+        points
+    }
+
+    #[test]
+    fn every_point_has_its_own_target_in_its_block() {
+        let points = different_points();
+        let (mut targets, map) = (TargetBlocks::zeros(&points), Calibrator::temperature(2.0));
+        let mut most = 0.0_f64;
+        let moved = targets.estimate(&map, 0.3, &points);
+        let likelihoods = points.targets.chunks(3);
+        for (i, (p, likelihood)) in points.probabilities.chunks(3).zip(likelihoods).enumerate() {
+            let mut row = p.to_vec();
+            map.apply(&mut row);
+            row.iter_mut().zip(likelihood).for_each(|(p, l)| *p = (*p + 0.1) * l);
+            let sum: f64 = row.iter().sum();
+            for (k, p) in row.iter().enumerate() {
+                assert!((targets.of(i, k) - p / sum).abs() < 1e-12, "point {i}, class {k}");
+                most = most.max((p / sum).sqrt());
+            }
+        }
+        assert!((moved - most).abs() < 1e-12);
+        assert_eq!(targets.estimate(&map, 0.3, &points), 0.0);
+    }
+
+    /// Without extrapolation, until the targets move by so little.
+    fn plain_rounds(points: &Points, tolerance: f64) -> (Calibrator, usize) {
+        let mut targets = TargetBlocks::zeros(points);
+        targets.estimate(&Calibrator::temperature(1.0), START_SHARE, points);
+        for round in 1.. {
+            let classes = Isotonic::of_classes(points, |i, k| targets.of(i, k), 0.5);
+            let map = Calibrator::Isotonic { classes };
+            if targets.estimate(&map, 0.0, points) <= tolerance {
+                return (map, round);
+            }
+        }
+        unreachable!()
+    }
+
+    #[test]
+    fn extrapolation_finds_the_map_of_plain_rounds_in_fewer() {
+        let points = different_points();
+        let (want, _) = plain_rounds(&points, 1e-9);
+        let (_, n_plain) = plain_rounds(&points, TOLERANCE);
+        assert!(n_plain > 20, "{n_plain}");
+        let found = in_rounds(1.0, 0.5, &points, n_plain / 2, &Run::new(1)).unwrap();
+        assert!(found.has_converged, "in half of {n_plain} rounds");
+        for p in points.probabilities.chunks(3) {
+            let [mut got, mut wanted] = [p.to_vec(), p.to_vec()];
+            found.map.apply(&mut got);
+            want.apply(&mut wanted);
+            for (got, wanted) in got.iter().zip(&wanted) {
+                assert!((got - wanted).abs() < 1e-4, "{p:?}: {got} is not {wanted}");
+            }
+        }
+    }
+
     /// Rows of .6 are right in .55 of the cases, and rows of .9 in .95, which no temperature can express: the annotators
     /// agree with .52 of the former and with .68 of the latter.
     #[test]
@@ -291,7 +321,11 @@ mod tests {
         assert!(!rounds(2).has_converged);
         let all = rounds(MAX_ROUNDS);
         assert!(all.has_converged);
-        assert_eq!(rounds(2 * MAX_ROUNDS), all);
+        for (p, want) in [(0.6, 0.55), (0.9, 0.95)] {
+            let mut row = [p, 1.0 - p];
+            all.map.apply(&mut row);
+            assert!((row[0] - want).abs() < 1e-3, "{p}: {row:?}");
+        }
     }
 
     #[test]

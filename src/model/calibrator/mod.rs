@@ -7,10 +7,9 @@ mod bias_corrected;
 mod isotonic;
 mod latent;
 mod points;
-mod squared_rounds;
+mod squarem;
 mod temperature;
 
-use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -116,11 +115,8 @@ impl Calibrator {
                 Some(Self::BiasCorrectedTemperature { temperature, biases, floor })
             }
             Method::Isotonic => {
-                // Sorted first, so that no thread waits for the orders while it fits a class.
-                points.sorted();
-                let (n, targets) = (points.n_classes, &points.targets);
-                let of = |k| Isotonic::fit(points, k, |i| targets[i * n + k], smoothing);
-                Some(Self::Isotonic { classes: (0..n).into_par_iter().map(of).collect() })
+                let target = |i, k| points.targets[i * points.n_classes + k];
+                Some(Self::Isotonic { classes: Isotonic::of_classes(points, target, smoothing) })
             }
         }
     }

@@ -99,11 +99,11 @@ impl Points {
         self.sorted.get_or_init(|| {
             let sort = |class: usize| {
                 let column = self.probabilities.iter().skip(class).step_by(self.n_classes);
-                let mut keys: Vec<f64> = column.map(|p| rounded(*p)).collect();
+                let keys: Vec<f64> = column.map(|p| rounded(*p)).collect();
                 let mut points: Vec<u32> = (0..keys.len() as u32).collect();
                 points.sort_by(|i, j| keys[*i as usize].total_cmp(&keys[*j as usize]));
-                keys.sort_unstable_by(f64::total_cmp);
-                SortedPoints { points, probabilities: keys }
+                let probabilities = points.iter().map(|i| keys[*i as usize]).collect();
+                SortedPoints { points, probabilities }
             };
             (0..self.n_classes).into_par_iter().map(sort).collect()
         })

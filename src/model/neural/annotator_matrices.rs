@@ -1,5 +1,5 @@
-//! Confusion matrices that depend on no instance, and the E-step by the EM kernels with the networks' output as the prior
-//! of each instance.
+//! One confusion matrix for each annotator, the same for all instances, and the E-step by the EM kernels with the
+//! networks' output as the prior of each instance.
 
 use super::numerics::{MIN_PROBABILITY, at_least};
 use crate::frame::{Annotations, Dims, FitBytes, QuestionSizes, dense_fit_bytes};

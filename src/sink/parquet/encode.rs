@@ -31,7 +31,7 @@ pub enum Compression {
     None,
 }
 
-/// The fewest values, without nulls, of a sample that can show that compression does not pay.
+/// A sample with fewer values than this, without nulls, leaves compression on.
 const MIN_SAMPLE: usize = 1 << 11;
 
 /// Room for the metadata of a file; more of it makes the buffer grow.
