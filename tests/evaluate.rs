@@ -44,7 +44,7 @@ pub(crate) fn classes() -> (&'static str, NamedColumns) {
 }
 
 /// The scores of one question by name; a null score is `None`.
-fn scores_of(run: &str, truth: &str, more: &[&str], question: &Value) -> Scores {
+pub(crate) fn scores_of(run: &str, truth: &str, more: &[&str], question: &Value) -> Scores {
     let arguments = ["evaluate", "--run", run, "--truth", truth, "--json"];
     let output = stdout(&run_ok(&[&arguments[..], more].concat()));
     let found: Vec<Value> = serde_json::from_str(&output).unwrap();
@@ -212,7 +212,9 @@ fn without_a_matrix_in_common_the_error_is_not_defined() {
         assert_not_defined(&scores(&job.url("out"), &truth, &more), &MATRICES);
         let out = job.url("out");
         let arguments = ["evaluate", "--run", &out, "--truth", &truth];
-        let shown = stdout(&run_ok(&[&arguments[..], &more].concat()));
+        let output = run_ok(&[&arguments[..], &more].concat());
+        assert_says(&stderr(&output), &["no annotator has a matrix in the run and in --confusion"]);
+        let shown = stdout(&output);
         let line = shown.lines().find(|l| l.contains("confusion_error ")).unwrap();
         assert_says(line, &["not defined"]);
     }

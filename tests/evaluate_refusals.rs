@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float64Array, Int64Array};
+use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 
-use crate::evaluate::{NamedColumns, assert_scores, classes, f64s, publish, scores, words};
+use crate::evaluate::{
+    NamedColumns, assert_scores, classes, f64s, publish, scores, scores_of, words,
+};
 use crate::job::{Job, assert_says};
-use crate::support::run_fails;
+use crate::support::{run_fails, write_parquet};
 
 /// The matrix of an annotator with one cell.
 fn matrices(probability: f64) -> NamedColumns {
@@ -105,6 +107,70 @@ fn a_table_of_the_run_without_a_column_is_refused() {
     }
     let run = publish(&job, whole());
     assert_scores(&scores(&run, &truth, &["--confusion", &known]), &[("accuracy", 1.0)]);
+}
+
+#[test]
+fn a_null_among_ids_or_classes_of_the_run_is_refused() {
+    let job = Job::new();
+    let truth = job.write("truth.csv", "instance_id,class\ni,y\n");
+    let with_null = || -> ArrayRef { Arc::new(StringArray::from(vec![Some("i"), None])) };
+    for (place, tables) in [
+        (
+            "labels.instance_id",
+            vec![
+                classes(),
+                ("labels", vec![("instance_id", with_null()), ("label", words("y y"))]),
+            ],
+        ),
+        (
+            "classes.class",
+            vec![
+                ("classes", vec![("class", with_null()), ("index", f64s(&[0.0, 1.0]))]),
+                ("labels", vec![("instance_id", words("i")), ("label", words("i"))]),
+            ],
+        ),
+    ] {
+        let run = publish(&job, tables);
+        let error = run_fails(&["evaluate", "--run", &run, "--truth", &truth], 3);
+        assert_says(&error, &["null in place of an id", &format!("where: {place}"), "1 of 2 rows"]);
+    }
+}
+
+#[test]
+fn true_matrices_without_a_column_or_with_text_are_refused() {
+    let job = Job::new();
+    job.run("source.annotations = [['1', 'a', 'y'], ['2', 'a', 'n']]\nmodel.kind = 'dawid_skene'");
+    let truth = job.write("truth.csv", "instance_id,class\n1,y\n2,n\n");
+    for (text, message) in [
+        ("class,label,probability\ny,y,1\n", "the column `annotator_id` is missing"),
+        ("annotator_id,class,label\na,y,y\n", "the column `probability` is missing"),
+        ("annotator_id,class,label,probability\na,y,y,x\n", "holds no numbers"),
+        ("annotator_id,class,label,probability\na,y,y,true\n", "holds no numbers"),
+    ] {
+        let known = job.write("known.csv", text);
+        let out = job.url("out");
+        let arguments = ["evaluate", "--run", &out, "--truth", &truth, "--confusion", &known];
+        assert_says(&run_fails(&arguments, 3), &[message, "where: --confusion", "help: "]);
+    }
+}
+
+#[test]
+fn questions_are_compared_as_text_where_their_types_differ() {
+    let job = Job::new();
+    let labels =
+        vec![("question", words("1 2")), ("instance_id", words("i i")), ("label", words("y n"))];
+    let run = publish(&job, vec![classes(), ("labels", labels)]);
+    let columns = vec![
+        ("question", Arc::new(Int64Array::from(vec![1, 2])) as ArrayRef),
+        ("instance_id", words("i i")),
+        ("class", words("y y")),
+    ];
+    write_parquet(&job.path("truth.parquet"), columns);
+    let truth = job.url("truth.parquet");
+    for (question, accuracy) in [("1", 1.0), ("2", 0.0)] {
+        let found = scores_of(&run, &truth, &[], &question.into());
+        assert_scores(&found, &[("accuracy", accuracy)]);
+    }
 }
 
 /// Without the table of labels, the questions are those of the posteriors, and the error is about the run.

@@ -15,6 +15,9 @@ use crate::tables::metrics::Metric;
 /// Fewer points than this are worth a warning.
 const FEW_POINTS: usize = 50;
 
+/// Fewer points for each class than this are worth a warning, where each class has a function of its own.
+const FEW_POINTS_OF_CLASS: usize = 25;
+
 /// The result of calibrating one question's fit.
 pub(crate) struct Calibrated {
     /// The roles of the gold that was used, which must not score.
@@ -88,13 +91,8 @@ pub(crate) fn calibrate(
         if found.role.is_some() {
             done.gold_roles = spec.fit_on.roles();
         }
-        if found.n_points < FEW_POINTS {
-            run.warn(format!(
-                "the {} are calibrated by {} instances only: a temperature wants {FEW_POINTS} and more, isotonic \
-                 regression hundreds",
-                rows.word(),
-                found.n_points
-            ));
+        for warning in found.warnings(rows, frame.annotations.dims().classes) {
+            run.warn(warning);
         }
         done.metrics.extend(found.metrics(rows));
         apply(&found.map, frame, fitted, rows);
@@ -212,6 +210,29 @@ impl MapData<'_> {
 }
 
 impl FoundMap {
+    /// What a person should know before they rely on the map: it has few points for so many classes, or none that it fits.
+    fn warnings(&self, rows: RowKind, n_classes: usize) -> impl Iterator<Item = String> {
+        let (rows, n) = (rows.word(), self.n_points);
+        let wanted = match self.map {
+            Calibrator::Isotonic { .. } => FEW_POINTS.max(FEW_POINTS_OF_CLASS * n_classes),
+            _ => FEW_POINTS,
+        };
+        let few = (n < wanted).then(|| {
+            format!(
+                "the {rows} are calibrated by {n} instances only: a temperature wants {FEW_POINTS} and more, isotonic \
+                 regression hundreds and at least {FEW_POINTS_OF_CLASS} for each class"
+            )
+        });
+        let bound = self.map.temperature_at_bound().map(|temperature| {
+            format!(
+                "the temperature that calibrates the {rows} is {temperature}, the end of its range: the known classes or \
+                 the held-out annotations contradict the model's probabilities; compare the scores with those of \
+                 calibration.method = \"none\""
+            )
+        });
+        few.into_iter().chain(bound)
+    }
+
     /// The number of points that the map was fitted to, and its temperature, as metrics.
     fn metrics(&self, rows: RowKind) -> impl Iterator<Item = Metric> {
         let prefix = if rows == RowKind::Predictions { "prediction_" } else { "" };
@@ -308,6 +329,36 @@ fn apply(map: &Calibrator, frame: &Frame, fitted: &mut Fitted, rows: RowKind) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calibration::Method;
+
+    #[test]
+    fn few_points_for_the_classes_and_a_temperature_at_its_bound_are_worth_a_warning() {
+        let warnings = |method, points: &[([f64; 2], usize)], n_points, n_classes| {
+            let mut all = Points::new(2);
+            points.iter().for_each(|(row, class)| all.push_class(row, *class, 1.0));
+            let map = Calibrator::fit(method, 0.0, &all).unwrap();
+            let found = FoundMap { map, n_points, role: None };
+            found.warnings(RowKind::Posteriors, n_classes).collect::<Vec<_>>()
+        };
+        let (right, wrong) = (([0.9, 0.1], 0), ([0.9, 0.1], 1));
+        let mixed = [right, right, right, wrong];
+        for (method, n_points, n_classes, is_few) in [
+            (Method::Temperature, 50, 200, false),
+            (Method::Temperature, 49, 2, true),
+            (Method::Isotonic, 50, 2, false),
+            (Method::Isotonic, 500, 20, false),
+            (Method::Isotonic, 499, 20, true),
+        ] {
+            let found = warnings(method, &mixed, n_points, n_classes);
+            let few = format!("by {n_points} instances only");
+            assert_eq!(found.iter().any(|warning| warning.contains(&few)), is_few, "{found:?}");
+            assert_eq!(found.len(), usize::from(is_few), "{found:?}");
+        }
+        for (point, bound) in [(right, "is 0.05, the end"), (wrong, "is 1000, the end")] {
+            let found = warnings(Method::Temperature, &[point], 50, 2);
+            assert!(found.len() == 1 && found[0].contains(bound), "{found:?}");
+        }
+    }
 
     #[test]
     fn the_role_of_points_is_the_last_one_that_a_point_has() {

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::pipeline::{PipelineSpec, from_table};
-use crate::spec::Overrides;
+use crate::spec::{COMMAND_LINE, Overrides};
 
 /// The arguments of `labelmill aggregate`.
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ impl Aggregation {
             ("model".to_owned(), section("kind", model).into()),
             ("sink".to_owned(), section("url", output).into()),
         ]);
-        from_table(table, "command line", &Overrides { set, var: Vec::new() })
+        from_table(table, COMMAND_LINE, &Overrides { set, var: Vec::new() })
     }
 }
 

@@ -44,6 +44,9 @@ pub struct Overrides {
     pub var: Vec<String>,
 }
 
+/// The place of values that options give, without a pipeline file.
+pub(crate) const COMMAND_LINE: &str = "command line";
+
 /// What is wrong with an integer that TOML, whose integers have a sign and 64 bits, does not hold.
 const LARGE_INTEGER: &str = "an integer of TOML is at most 9223372036854775807";
 

@@ -15,7 +15,7 @@
 use serde_json::Value;
 
 use super::schema::{alternatives, constants, kind_of, places_of_key, resolve, types};
-use super::{LARGE_INTEGER, Problems, join};
+use super::{COMMAND_LINE, LARGE_INTEGER, Problems, join};
 use crate::error::{Problem, did_you_mean, offenders};
 
 /// The largest amount: a larger one, such as a smoothing of 1e308, only overflows the sums that it is added to.
@@ -133,7 +133,11 @@ impl Validator<'_> {
                 problem = problem.help(LARGE_INTEGER);
             }
             if expected == "string" && (value.is_number() || value.is_boolean()) {
-                problem = problem.help(format!("write it as text: \"{value}\""));
+                problem = problem.help(if self.place == COMMAND_LINE && !path.ends_with(']') {
+                    format!("write '{path}=\"{value}\"', with both kinds of quotes")
+                } else {
+                    format!("write it as text: \"{value}\"")
+                });
             }
             self.report(path, problem);
         }

@@ -37,6 +37,7 @@ pub(super) async fn scores(tables: &Tables<'_>, n_classes: usize) -> Result<Vec<
     let columns = [&CELL[..], &["scope", "probability", "expected_count"]].concat();
     check_columns(&estimated, "confusion_matrices", &columns)?;
     let estimated = estimated.filter(col("scope").eq(lit("annotator")))?;
+    check_true_matrices(&known)?;
     let (estimated, known) = in_common_types(estimated, known)?;
     check_cells(&known, &TRUE_MATRICES).await?;
     check_cells(&estimated, &RUN_MATRICES).await?;
@@ -78,6 +79,25 @@ const RUN_MATRICES: MatrixSource = MatrixSource {
     max_probability: MAX_PROBABILITY,
     help: WRITE_AGAIN,
 };
+
+/// Checks that the table of true matrices has their columns, and numbers as probabilities.
+fn check_true_matrices(known: &DataFrame) -> Result<()> {
+    let refused = |what: &str, found: String| {
+        let help = "name the columns annotator_id, class, label and probability";
+        Err(Error::data(what).at(TRUE_MATRICES.place).found(found).help(help))
+    };
+    let fields = known.schema().fields();
+    let is_absent = |name: &&str| !fields.iter().any(|field| field.name() == *name);
+    if let Some(absent) = CELL.into_iter().chain(["probability"]).find(is_absent) {
+        let names = fields.iter().map(|field| field.name().clone());
+        return refused(&format!("the column `{absent}` is missing"), offenders(names));
+    }
+    let probability = known.schema().field_with_unqualified_name("probability")?.data_type();
+    if !probability.is_numeric() {
+        return refused("the column `probability` holds no numbers", probability.to_string());
+    }
+    Ok(())
+}
 
 /// Checks that the cells of matrices are probabilities and that each is given once.
 async fn check_cells(matrices: &DataFrame, source: &MatrixSource) -> Result<()> {

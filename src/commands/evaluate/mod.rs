@@ -94,7 +94,15 @@ async fn evaluate_run(
         }
         if what.confusion.is_some() {
             let confusion = confusion::scores(tables, truth.n_classes()).await;
-            measured.extend(confusion.map_err(|e| e.or_at("--confusion"))?);
+            let confusion = confusion.map_err(|e| e.or_at("--confusion"))?;
+            if confusion.iter().all(|(_, value)| value.is_none()) {
+                let asked = tables.question.as_ref();
+                let of = asked.map_or_else(String::new, |question| format!(" of `{question}`"));
+                run.warn(format!(
+                    "no annotator has a matrix in the run{of} and in --confusion: its scores are not defined"
+                ));
+            }
+            measured.extend(confusion);
         }
         let question = tables.question.as_ref().map(ToString::to_string);
         found.extend(measured.into_iter().map(|(name, value)| Score {

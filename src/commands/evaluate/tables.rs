@@ -3,7 +3,7 @@
 use arrow::array::{Array, ArrayRef};
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
-use datafusion::prelude::{DataFrame, SessionContext, col, lit};
+use datafusion::prelude::{DataFrame, SessionContext, cast, col, lit};
 
 use crate::error::{Error, Result, offenders};
 use crate::frame::{Ids, read_all};
@@ -42,7 +42,13 @@ impl<'a> Tables<'a> {
     pub(super) fn about(&self, frame: DataFrame) -> Result<DataFrame> {
         Ok(match &self.question {
             Some(question) if has_column(&frame, "question") => {
-                frame.filter(col("question").eq(lit(question.clone())))?
+                let field = frame.schema().field_with_unqualified_name("question")?;
+                let is_question = if *field.data_type() == question.data_type() {
+                    col("question").eq(lit(question.clone()))
+                } else {
+                    cast(col("question"), DataType::Utf8).eq(lit(question.to_string()))
+                };
+                frame.filter(is_question)?
             }
             _ => frame,
         })
@@ -62,7 +68,13 @@ impl<'a> Tables<'a> {
         match self.table(table).await? {
             Some(frame) => {
                 check_columns(&frame, table, names)?;
-                columns_of(frame.select_columns(names)?).await.map(Some)
+                let columns = columns_of(frame.select_columns(names)?).await?;
+                for (name, column) in names.iter().zip(&columns) {
+                    if ["instance_id", "class"].contains(name) {
+                        refuse_nulls(table, name, column)?;
+                    }
+                }
+                Ok(Some(columns))
             }
             None => Ok(None),
         }
@@ -86,6 +98,7 @@ impl<'a> Tables<'a> {
             check_columns(&classes, "classes", &["class", "index"])?;
             let classes = classes.sort(vec![col("index").sort(true, true)])?;
             let class = columns_of(classes.select_columns(&["class"])?).await?.swap_remove(0);
+            refuse_nulls("classes", "class", &class)?;
             return Ok(Ids::in_order(class));
         }
         for (table, column) in
@@ -158,6 +171,17 @@ pub(super) fn check_columns(frame: &DataFrame, table: &str, names: &[&str]) -> R
     Err(Error::data("a table of the run lacks a column")
         .at(format!("{table}.{absent}"))
         .found(offenders(columns))
+        .help(WRITE_AGAIN))
+}
+
+/// Refuses a column of ids or classes of the run with a null.
+fn refuse_nulls(table: &str, name: &str, column: &ArrayRef) -> Result<()> {
+    if column.null_count() == 0 {
+        return Ok(());
+    }
+    Err(Error::data("a row of the run has null in place of an id or a class")
+        .at(format!("{table}.{name}"))
+        .found(format!("{} of {} rows", column.null_count(), column.len()))
         .help(WRITE_AGAIN))
 }
 

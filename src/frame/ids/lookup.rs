@@ -29,7 +29,8 @@ impl Ids {
         let mut known = Vec::new();
         interner.intern(self.values(), &mut known)?;
         let mut place = vec![0; interner.len()];
-        known.iter().zip(0..).for_each(|(n, at)| place[*n as usize] = at);
+        let known = known.iter().zip(0..).filter(|(n, _)| **n != NULL);
+        known.for_each(|(n, at)| place[*n as usize] = at);
         Ok(IdIndex { interner, field, place })
     }
 
@@ -138,6 +139,15 @@ mod tests {
             let index = Ids::in_order(ids).index("id").unwrap();
             assert_eq!(index.lookup(&field, &texts).unwrap(), found);
         }
+    }
+
+    #[test]
+    fn a_null_among_the_known_ids_is_found_by_nothing() {
+        let known: ArrayRef = Arc::new(StringArray::from(vec![Some("a"), None, Some("b")]));
+        let index = Ids::in_order(known).index("id").unwrap();
+        let field = marked(Field::new("id", DataType::Utf8, true), false);
+        let texts: ArrayRef = Arc::new(StringArray::from(vec![Some("b"), None, Some("a")]));
+        assert_eq!(index.lookup(&field, &texts).unwrap(), [Some(2), None, Some(0)]);
     }
 
     /// Text with a type stays text, whether or not all of it is integers.

@@ -17,6 +17,7 @@ use crate::model::posterior::Posterior;
 pub use isotonic::Isotonic;
 pub(crate) use latent::LatentFit;
 pub use points::Points;
+use temperature::{MAX_TEMPERATURE, MIN_TEMPERATURE};
 
 /// The map from the model's probabilities to calibrated ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -92,6 +93,18 @@ impl Calibrator {
     #[must_use]
     pub fn temperature(temperature: f64) -> Self {
         Self::Temperature { temperature, floor: least_floor() }
+    }
+
+    /// The temperature, if it is the lowest or the highest that a fit may find.
+    pub(crate) fn temperature_at_bound(&self) -> Option<f64> {
+        let (Self::Temperature { temperature, .. }
+        | Self::BiasCorrectedTemperature { temperature, .. }) = self
+        else {
+            return None;
+        };
+        // The last step of a fit may end beside the bound.
+        let inner = MIN_TEMPERATURE * 1.01..=MAX_TEMPERATURE / 1.01;
+        (!inner.contains(temperature)).then_some(*temperature)
     }
 
     /// The map of this method that fits best; `None` for [`Method::None`] and without points.
