@@ -48,7 +48,8 @@ pub struct Overrides {
 pub(crate) const COMMAND_LINE: &str = "command line";
 
 /// What is wrong with an integer that TOML, whose integers have a sign and 64 bits, does not hold.
-const LARGE_INTEGER: &str = "an integer of TOML is at most 9223372036854775807";
+const LARGE_INTEGER: &str =
+    "an integer of TOML is from -9223372036854775808 to 9223372036854775807";
 
 /// Parses a TOML text.
 ///
@@ -66,11 +67,18 @@ pub fn parse(text: &str, place: &str) -> Result<toml::Table> {
     }
     text.parse().map_err(|e: toml::de::Error| {
         let what = match e.message() {
-            text if text.ends_with(" value was too large") => LARGE_INTEGER.to_owned(),
+            text if is_of_large_integer(text) => LARGE_INTEGER.to_owned(),
             text => text.lines().collect::<Vec<_>>().join(", "),
         };
         not_toml(what, e.span().map(|span| span.start))
     })
+}
+
+/// Whether a message of `toml` is about an integer that has no room in 64 bits, or in 128.
+fn is_of_large_integer(message: &str) -> bool {
+    message.ends_with(" value was too large")
+        || (message.starts_with("invalid type: integer") && message.contains("i128"))
+        || message == "integer number overflowed"
 }
 
 /// Builds a spec from a table that `schema` describes, with the additions of the command line.
@@ -345,15 +353,19 @@ mod tests {
                 format!("error: the number must be finite\n  where: p.toml: x\n  found: {number}");
             assert_eq!(error(text, "n=1"), Err(wanted));
         }
-        let large = "9223372036854775808";
-        let told = error(&format!("x = 1\nn = {large}"), "x=1.5").unwrap_err();
-        assert!(
-            told.starts_with("error: an integer of TOML is at most 9223372036854775807\n"),
-            "{told}"
-        );
-        let told = error("x = 1.5", &format!("n={large}")).unwrap_err();
-        let [what, help] = ["error: expected integer\n", "help: an integer of TOML is at most"];
-        assert!(told.starts_with(what) && told.contains(help), "{told}");
+        let longest = "9".repeat(45);
+        for large in
+            ["9223372036854775808", "-9223372036854775809", "99999999999999999999", &longest]
+        {
+            let told = error(&format!("x = 1\nn = {large}"), "x=1.5").unwrap_err();
+            let wanted = format!("error: {LARGE_INTEGER}\n  where: p.toml:2\n");
+            assert!(told.starts_with(&wanted), "{told}");
+            for (key, expected) in [("n", "integer"), ("x", "number")] {
+                let told = error("", &format!("{key}={large}")).unwrap_err();
+                let what = format!("error: expected {expected}\n");
+                assert!(told.starts_with(&what) && told.contains(LARGE_INTEGER), "{told}");
+            }
+        }
     }
 
     #[test]

@@ -126,10 +126,9 @@ impl Validator<'_> {
         let fits = type_fits(value, schema);
         if !fits {
             let expected = type_name(schema).unwrap_or_else(|| "another type".to_owned());
-            let text = value.as_str().filter(|text| text.parse::<i64>().is_err());
-            let is_large = text.is_some_and(|text| text.parse::<u128>().is_ok());
+            let is_large = value.as_str().is_some_and(is_large_integer);
             let mut problem = wrong_type(&expected, value);
-            if is_large && types(schema).contains(&"integer") {
+            if is_large && ["integer", "number"].iter().any(|of| types(schema).contains(of)) {
                 problem = problem.help(LARGE_INTEGER);
             }
             if expected == "string" && (value.is_number() || value.is_boolean()) {
@@ -232,6 +231,13 @@ impl Validator<'_> {
     }
 }
 
+/// Whether a text is an integer that has no room in 64 bits.
+fn is_large_integer(text: &str) -> bool {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let all_digits = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    all_digits && text.parse::<i64>().is_err()
+}
+
 /// The text of a date or time of TOML, which has no form of its own in JSON.
 fn date(value: &Value) -> Option<&str> {
     value.get("$__toml_private_datetime")?.as_str()
@@ -329,6 +335,10 @@ mod tests {
         ] {
             assert_eq!(checked(document), Err(format!("error: {wanted}")));
         }
+        let mut problems = Problems::default();
+        validate(&json!({"limit": 3}), &schema, COMMAND_LINE, &mut problems);
+        let error = problems.into_result().unwrap_err().to_string();
+        assert!(error.ends_with("help: write 'limit=\"3\"', with both kinds of quotes"), "{error}");
     }
 
     #[test]
