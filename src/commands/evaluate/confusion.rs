@@ -82,19 +82,21 @@ const RUN_MATRICES: MatrixSource = MatrixSource {
 
 /// Checks that the table of true matrices has their columns, and numbers as probabilities.
 fn check_true_matrices(known: &DataFrame) -> Result<()> {
-    let refused = |what: &str, found: String| {
-        let help = "name the columns annotator_id, class, label and probability";
+    let refused = |what: &str, found: String, help: &str| {
         Err(Error::data(what).at(TRUE_MATRICES.place).found(found).help(help))
     };
     let fields = known.schema().fields();
     let is_absent = |name: &&str| !fields.iter().any(|field| field.name() == *name);
     if let Some(absent) = CELL.into_iter().chain(["probability"]).find(is_absent) {
         let names = fields.iter().map(|field| field.name().clone());
-        return refused(&format!("the column `{absent}` is missing"), offenders(names));
+        let what = format!("the column `{absent}` is missing");
+        let help = "name the columns annotator_id, class, label and probability";
+        return refused(&what, offenders(names), help);
     }
     let probability = known.schema().field_with_unqualified_name("probability")?.data_type();
     if !probability.is_numeric() {
-        return refused("the column `probability` holds no numbers", probability.to_string());
+        let what = "the column `probability` holds no numbers";
+        return refused(what, probability.to_string(), TRUE_MATRICES.help);
     }
     Ok(())
 }
