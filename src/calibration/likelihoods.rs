@@ -4,14 +4,18 @@
 //! pi[r][k][y] = (n[r][k] pi_r[k][y] + common[k][y]) / (n[r][k] + 1)
 //! common[k][y] = (n[k][y] + 1 / L) / (n[k] + 1)
 //! ```
-//! Here pi_r is the fitted matrix of annotator r, `n[r][k]` the number of annotations behind its row k, `n[k][y]` the
-//! expected count of all annotators, and L the number of labels.
+//! Here pi_r is the fitted matrix of annotator r, without pseudo-counts where it is made of counts; `n[r][k]` the number of
+//! annotations behind its row k, `n[k][y]` the expected count of all annotators, and L the number of labels.
 //!
 //! # Why
 //! By maximum likelihood, a label that an annotator has not yet given is impossible for all classes that the annotator
 //! has met, and as likely as any other for those not met. A held-out annotation with such a label would exclude the
 //! former, however probable, in favour of classes that nobody has named. Each row is therefore shrunk towards that of all
 //! annotators with the weight of one annotation, and their row towards a uniform one.
+//!
+//! The pseudo-counts of a prior for each cell, as in `ibcc`, outweigh the few annotations of a row of many labels: with
+//! them, annotators would seem to be far worse than they are, so that the agreement of held-out annotations would make the
+//! posteriors too certain.
 
 use rayon::prelude::*;
 
@@ -86,24 +90,21 @@ impl<'a> CrowdMatrices<'a> {
             let counts = &confusion.expected_count[column * n..(column + 1) * n];
             support.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
-        match confusion.cells {
-            // With the pseudo-counts.
-            Cells::Counted(_) => {
-                support.iter_mut().enumerate().for_each(|(k, sum)| *sum = matrix.row_sum(k));
-            }
-            // One accuracy rests on the annotations of all classes.
-            Cells::Accuracy(_) => {
-                let all: f64 = support.iter().sum();
-                support.fill(all);
-            }
-            Cells::Dense(_) => {}
+        // One accuracy rests on the annotations of all classes.
+        if matches!(confusion.cells, Cells::Accuracy(_)) {
+            let all: f64 = support.iter().sum();
+            support.fill(all);
         }
+        let is_counted = matches!(confusion.cells, Cells::Counted(_));
         let mut cells = Vec::with_capacity(labels.len() * n);
         for label in labels {
             let column = training.column_of(r, *label as usize);
-            let own = |k: usize| matrix.cell(k, *label as usize, column).0;
+            let own = |k: usize| match matrix.cell(k, *label as usize, column) {
+                (_, count) if is_counted => count,
+                (probability, _) => support[k] * probability,
+            };
             let common = self.common(*label);
-            cells.extend((0..n).map(|k| shrunk(own(k), support[k], common(k))));
+            cells.extend((0..n).map(|k| (own(k) + common(k)) / (support[k] + 1.0)));
         }
         cells
     }
@@ -205,14 +206,17 @@ mod tests {
     }
 
     /// The row of all annotators for class b is (1/3, 19/3, 1/3) / 7, and for class c (1/3, 4/3, 10/3) / 5. The first
-    /// annotator has met neither class, the second has not met class a, to which all give `b` with 1/15.
+    /// annotator has met neither class, the second has not met class a, to which all give `b` with 1/15. Pseudo-counts
+    /// change nothing.
     #[test]
     fn a_class_that_an_annotator_has_not_met_has_the_row_of_all() {
         let [training, held_out] = crowd();
-        let cells = Cells::Counted(Smoothing::new(&training, 0.0, 0.0));
-        let second = [1.0 / 15.0, (6.0 + 19.0 / 21.0) / 7.0, (1.0 + 4.0 / 15.0) / 5.0];
-        let want = [[1.0 / 75.0, 19.0 / 21.0, 4.0 / 15.0], second];
-        assert_likelihoods([&training, &held_out], &report(cells), want);
+        for (everywhere, diagonal) in [(0.0, 0.0), (1.0, 0.0), (0.5, 2.0)] {
+            let cells = Cells::Counted(Smoothing::new(&training, everywhere, diagonal));
+            let second = [1.0 / 15.0, (6.0 + 19.0 / 21.0) / 7.0, (1.0 + 4.0 / 15.0) / 5.0];
+            let want = [[1.0 / 75.0, 19.0 / 21.0, 4.0 / 15.0], second];
+            assert_likelihoods([&training, &held_out], &report(cells), want);
+        }
     }
 
     /// P(`b` given class) is 0.2, 0.5 and 0.1 for the first annotator, and 0.3, 0.9 and 0.4 for the second one.
