@@ -51,7 +51,7 @@ const CORRELATED: &str = "source.annotations = '{dir}in.csv'\nsource.gold = '{di
     model.kind = 'dawid_skene'\n";
 
 /// The metrics of a split, by name.
-fn metrics(run: &Path, split: &str) -> BTreeMap<String, f64> {
+pub fn metrics(run: &Path, split: &str) -> BTreeMap<String, f64> {
     let rows = read_table(run, "metrics").into_iter().filter(|row| text(row, "split") == split);
     rows.map(|row| (text(&row, "name"), number(&row, "value"))).collect()
 }
@@ -326,38 +326,6 @@ fn a_classifier_without_gold_is_calibrated_by_annotations_of_instances_that_it_d
     let found = metrics(&run, "annotations");
     assert!(found["prediction_calibration_instances"] > 5.0, "{found:?}");
     assert!(found["calibration_instances"] > 5.0, "{found:?}");
-}
-
-#[test]
-fn gold_of_instances_without_annotations_leaves_the_posteriors_with_a_warning() {
-    let job = network_job::job();
-    let truth = |i: u32| network_job::crowd().truth.get(i as usize).copied().unwrap_or(i % 3);
-    let rows: String = (150..200).map(|i| format!("{i},{},calibrate\n", truth(i))).collect();
-    job.write("gold.csv", &format!("instance_id,class,role\n{rows}"));
-    let model = network_job::pipeline("kind = 'crowd_layer'");
-    let model = model.replace("[source]", "[source]\ngold = '{dir}gold.csv'");
-    let calibration = "calibration = { method = 'temperature', fit_on = 'gold' }\n";
-    let stderr = job.ends(&format!("{calibration}{model}"), &[], 0);
-    assert_says(&stderr, &["says how well the posteriors are calibrated: they stay"]);
-    let found = metrics(&job.path("out/latest"), "calibrate");
-    assert_eq!(found["prediction_calibration_instances"], 50.0);
-    assert!(!found.contains_key("calibration_instances"), "{found:?}");
-}
-
-/// No instance with gold has features, and no annotator a second annotation that could be held out.
-#[test]
-fn predictions_that_nothing_calibrates_do_not_stop_a_run_whose_posteriors_gold_calibrates() {
-    let job = Job::new();
-    let rows = (0..12).map(|n| format!("i{},a{n},c{}\n", n / 2, n / 2 % 2)).collect::<String>();
-    job.write("in.csv", &format!("instance_id,annotator_id,label\n{rows}"));
-    job.write("features.csv", "instance_id,x\ni0,0\ni1,1\ni2,0\ni3,1\n");
-    let pipeline = "source.annotations = '{dir}in.csv'\nsource.features = '{dir}features.csv'
-        source.gold = [['i4', 'c0', 'calibrate'], ['i5', 'c1', 'calibrate']]
-        model.kind = 'gem'\ncalibration.method = 'temperature'";
-    let stderr = job.ends(pipeline, &[], 0);
-    assert_says(&stderr, &["says how well the predictions are calibrated: they stay"]);
-    let found = metrics(&job.path("out/latest"), "calibrate");
-    assert_eq!(found["calibration_instances"], 2.0);
 }
 
 /// The pipeline of CoNAL on LabelMe, in which gold of the validation part chooses the epoch and calibrates: the ECE is to

@@ -22,6 +22,7 @@ mod writers_place;
 mod anaesthesia;
 mod architecture;
 mod calibration;
+mod calibration_data;
 mod check;
 mod cli;
 mod column_types;

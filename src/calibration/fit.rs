@@ -2,10 +2,11 @@
 
 use serde_json::json;
 
+use super::gold_points::{GoldPoints, of_gold};
 use super::held_out::{Confidences, HeldOut, RowKind, nothing_to_hold_out};
-use super::{CalibrationSpec, Calibrator, FitOn, Points, SAVED_AS, roles};
-use crate::error::{Error, Result};
-use crate::frame::{Frame, Gold, Role};
+use super::{CalibrationSpec, Calibrator, FitOn, SAVED_AS, roles};
+use crate::error::{Error, Problem, Result};
+use crate::frame::{Frame, Role};
 use crate::model::Model;
 use crate::model::calibrator::LatentFit;
 use crate::model::fitted::Fitted;
@@ -19,6 +20,7 @@ const FEW_POINTS: usize = 50;
 const FEW_POINTS_OF_CLASS: usize = 25;
 
 /// The result of calibrating one question's fit.
+#[derive(Default)]
 pub(crate) struct Calibrated {
     /// The roles of the gold that was used, which must not score.
     pub(crate) gold_roles: &'static [Role],
@@ -26,27 +28,36 @@ pub(crate) struct Calibrated {
     pub(crate) metrics: Vec<Metric>,
 }
 
-/// Refuses data without anything to calibrate by, as far as that is known before the model is fitted.
+/// Refuses data in which no question has anything to calibrate by, as far as that is known before the models are fitted.
 ///
 /// # Errors
-/// When no gold calibrates, and only gold will do or no annotation can be held out.
-pub(crate) fn check_data(spec: &CalibrationSpec, frame: &Frame) -> Result<()> {
+/// The first question's, when no gold calibrates, and only gold will do or no annotation can be held out.
+pub(crate) fn check_data(spec: &CalibrationSpec, frames: &[Frame]) -> Result<()> {
+    let reasons: Option<Vec<Error>> = frames
+        .iter()
+        .map(|frame| Some(nothing_to_fit_to(spec, frame)?.about_some(frame.subject())))
+        .collect();
+    reasons.and_then(|reasons| reasons.into_iter().next()).map_or(Ok(()), Err)
+}
+
+/// The error that a question has nothing to calibrate by, where that is known before its model is fitted.
+fn nothing_to_fit_to(spec: &CalibrationSpec, frame: &Frame) -> Option<Error> {
     let (a, roles) = (&frame.annotations, spec.fit_on.roles());
     let of_posteriors = frame.gold.iter().filter(|g| a.has_evidence(g.instance as usize));
     let of_predictions = frame.described.iter().flat_map(|described| &described.gold);
     if of_posteriors.chain(of_predictions).any(|gold| roles.contains(&gold.role)) {
-        return Ok(());
+        return None;
     }
     if spec.fit_on.needs_gold() {
-        return Err(no_gold(spec.fit_on));
+        return Some(no_gold(spec.fit_on));
     }
-    match nothing_to_hold_out(a, frame.described.is_some()) {
-        Some(found) => Err(Error::data("no annotation can be held out to calibrate by")
+    let found = nothing_to_hold_out(a, frame.described.is_some())?;
+    Some(
+        Error::data("no annotation can be held out to calibrate by")
             .at("calibration.fit_on")
             .found(found)
-            .help("give gold of the role `calibrate`")),
-        None => Ok(()),
-    }
+            .help("give gold of the role `calibrate`"),
+    )
 }
 
 /// The error of a calibration that needs gold, without gold.
@@ -59,10 +70,10 @@ fn no_gold(fit_on: FitOn) -> Error {
 }
 
 /// Calibrates the posteriors, the predictions and the saved model of a fit; a second fit, if one is needed, keeps its
-/// state in the checkpoint of `run`.
+/// state in the checkpoint of `run`. A question without anything to calibrate by stays as it is, with a warning.
 ///
 /// # Errors
-/// When there is nothing to calibrate by, or the second fit fails.
+/// When there are no questions and nothing to calibrate by, or the second fit fails.
 pub(crate) fn calibrate(
     spec: &CalibrationSpec,
     model: &dyn Model,
@@ -70,7 +81,10 @@ pub(crate) fn calibrate(
     fitted: &mut Fitted,
     run: &mut Run,
 ) -> Result<Calibrated> {
-    let mut done = Calibrated { gold_roles: &[], metrics: Vec::new() };
+    if let Some(reason) = nothing_to_fit_to(spec, frame) {
+        return uncalibrated(reason, frame, run);
+    }
+    let mut done = Calibrated::default();
     let mut data = MapData { spec, model, frame, second_fit: SecondFit::NotNeeded };
     let (mut without_map, mut any_refused) = (Vec::new(), false);
     for rows in [RowKind::Posteriors, RowKind::Predictions] {
@@ -98,7 +112,7 @@ pub(crate) fn calibrate(
         apply(&found.map, frame, fitted, rows);
     }
     if done.metrics.is_empty() && !any_refused {
-        return Err(data.nothing_to_fit_to());
+        return uncalibrated(data.nothing_fitted_to(), frame, run);
     }
     for name in without_map {
         run.warn(format!(
@@ -106,6 +120,21 @@ pub(crate) fn calibrate(
         ));
     }
     Ok(done)
+}
+
+/// Leaves the probabilities of a question as the model gave them, with a warning.
+///
+/// # Errors
+/// The reason, where there are no questions, so that nothing at all would be calibrated.
+fn uncalibrated(reason: Error, frame: &Frame, run: &mut Run) -> Result<Calibrated> {
+    if frame.question.is_none() {
+        return Err(reason);
+    }
+    for Problem { what, found, .. } in reason.problems {
+        let found = found.map(|found| format!(" ({found})")).unwrap_or_default();
+        run.warn(format!("{what}{found}: its probabilities stay as the model gave them"));
+    }
+    Ok(Calibrated::default())
 }
 
 /// The data of one question that maps are fitted to.
@@ -194,7 +223,7 @@ impl MapData<'_> {
     }
 
     /// The error that there is no map at all.
-    fn nothing_to_fit_to(&self) -> Error {
+    fn nothing_fitted_to(&self) -> Error {
         match self.second_fit {
             SecondFit::NotNeeded => no_gold(self.spec.fit_on),
             SecondFit::NothingHeldOut => Error::data("no annotation is held out to calibrate by")
@@ -253,61 +282,6 @@ impl FoundMap {
     }
 }
 
-/// The points of gold of some roles.
-struct GoldPoints {
-    roles: &'static [Role],
-    points: Points,
-    /// The last of the roles that some of the points have.
-    role: Option<Role>,
-}
-
-impl GoldPoints {
-    fn new(roles: &'static [Role], n_classes: usize) -> Self {
-        Self { roles, points: Points::new(n_classes), role: None }
-    }
-
-    /// Adds the row of an instance with gold, unless it carries no information.
-    fn push(&mut self, row: &[f64], gold: &Gold) {
-        let before = self.points.len();
-        self.points.push_class(row, gold.class as usize, 1.0);
-        if self.points.len() > before {
-            let found = [self.role, Some(gold.role)];
-            self.role = self.roles.iter().rev().copied().find(|role| found.contains(&Some(*role)));
-        }
-    }
-}
-
-/// Gold of these roles, with the rows of its instances. A classifier predicts annotated instances, which it was trained
-/// on, better than others: where other instances have gold, predictions are compared with that gold alone.
-fn of_gold(roles: &'static [Role], frame: &Frame, fitted: &Fitted, rows: RowKind) -> GoldPoints {
-    let a = &frame.annotations;
-    let mut points = GoldPoints::new(roles, a.dims().classes);
-    match (rows, &frame.described, &fitted.predictions) {
-        (RowKind::Posteriors, ..) => {
-            let gold = frame.gold.iter().filter(|g| roles.contains(&g.role));
-            for gold in gold.filter(|g| a.has_evidence(g.instance as usize)) {
-                points.push(&fitted.posterior.row(gold.instance as usize), gold);
-            }
-        }
-        (RowKind::Predictions, Some(described), Some(predictions)) => {
-            let gold = || described.gold.iter().filter(|g| roles.contains(&g.role));
-            let mut is_annotated = vec![false; predictions.len()];
-            for (i, row) in described.row_of_instance.iter().enumerate() {
-                if let Some(row) = row.filter(|_| a.has_evidence(i)) {
-                    is_annotated[row as usize] = true;
-                }
-            }
-            let is_new = |row: u32| !is_annotated[row as usize];
-            let any_new = gold().any(|g| is_new(g.instance));
-            for gold in gold().filter(|g| !any_new || is_new(g.instance)) {
-                points.push(predictions.row(gold.instance as usize), gold);
-            }
-        }
-        (RowKind::Predictions, ..) => {}
-    }
-    points
-}
-
 fn apply(map: &Calibrator, frame: &Frame, fitted: &mut Fitted, rows: RowKind) {
     let a = &frame.annotations;
     match rows {
@@ -329,7 +303,7 @@ fn apply(map: &Calibrator, frame: &Frame, fitted: &mut Fitted, rows: RowKind) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calibration::Method;
+    use crate::calibration::{Method, Points};
 
     #[test]
     fn few_points_for_the_classes_and_a_temperature_at_its_bound_are_worth_a_warning() {
@@ -357,23 +331,6 @@ mod tests {
         for (point, bound) in [(right, "is 0.05, the end"), (wrong, "is 1000, the end")] {
             let found = warnings(Method::Temperature, &[point], 50, 2);
             assert!(found.len() == 1 && found[0].contains(bound), "{found:?}");
-        }
-    }
-
-    #[test]
-    fn the_role_of_points_is_the_last_one_that_a_point_has() {
-        use Role::{Calibrate, Valid};
-        let certain = [1.0, 0.0];
-        for (pushed, n_points, wanted) in [
-            (vec![], 0, None),
-            (vec![(Valid, certain), (Calibrate, certain)], 2, Some(Valid)),
-            (vec![(Calibrate, certain), (Valid, [0.0; 2])], 1, Some(Calibrate)),
-        ] {
-            let mut points = GoldPoints::new(&[Calibrate, Valid], 2);
-            for (role, row) in pushed {
-                points.push(&row, &Gold { instance: 0, class: 0, role });
-            }
-            assert_eq!((points.points.len(), points.role), (n_points, wanted));
         }
     }
 }

@@ -32,6 +32,7 @@
 //! and the trace are not calibrated.
 
 mod fit;
+mod gold_points;
 mod held_out;
 mod likelihoods;
 mod memory;

@@ -158,9 +158,7 @@ pub fn fit(
 ) -> Result<Outcome> {
     let loaded = spec.model.load()?;
     if spec.calibration.is_on() {
-        for frame in &frames {
-            check_data(&spec.calibration, frame).map_err(|e| e.about_some(frame.subject()))?;
-        }
+        check_data(&spec.calibration, &frames)?;
     }
     let (mut results, mut metrics) = (Vec::with_capacity(frames.len()), Vec::new());
     for (question, frame) in frames.into_iter().enumerate() {
