@@ -80,6 +80,10 @@ pub const QUERY_MEMORY_HELP: &str = "raise engine.memory_limit, or set a smaller
 /// The help line for a name that no object store takes.
 pub const NAME_HELP: &str = "rename the file: no object store takes a control character in a name";
 
+/// The help line for a file that cannot be read as what it is.
+pub const DAMAGED_HELP: &str =
+    "the file is damaged, cut short, or not what its name says: write it again";
+
 const DISK_HELP: &str =
     "check the path, its rights and the room on the disk, then run the job again";
 
@@ -88,9 +92,6 @@ const STORE_HELP: &str =
 
 const WRITE_HELP: &str =
     "check the path or the URL, its rights and the room there; `stored as parquet` names the cause";
-
-const DAMAGED_HELP: &str =
-    "the file is damaged, cut short, or not what its name says: write it again";
 
 const NO_PARQUET_HELP: &str =
     "cast the column, for example with cast(x as text), or use another format than Parquet";
@@ -139,6 +140,9 @@ fn query_error(root: &DataFusionError) -> Error {
         },
         DataFusionError::ArrowError(error, _) => match error.as_ref() {
             ArrowError::ParquetError(what) => Error::data(first_line(what)).help(DAMAGED_HELP),
+            ArrowError::IoError(..) | ArrowError::IpcError(_) => {
+                Error::data(text).help(DAMAGED_HELP)
+            }
             error => value_error(error).unwrap_or_else(|| Error::data(text)),
         },
         // A time that the finer unit of another file, or of a query, cannot hold.
@@ -250,7 +254,8 @@ mod tests {
         let arrow = |e: std::io::Error| ArrowError::IoError(e.to_string(), e);
         let (code, text) = code_and_text(arrow(std::io::Error::from_raw_os_error(5)));
         assert!(code == 5 && text.contains(DISK_HELP), "{text}");
-        assert_eq!(code_and_text(arrow(std::io::ErrorKind::UnexpectedEof.into())).0, 3);
+        let (code, text) = code_and_text(arrow(std::io::ErrorKind::UnexpectedEof.into()));
+        assert!(code == 3 && text.contains(DAMAGED_HELP), "{text}");
     }
 
     #[test]

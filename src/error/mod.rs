@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io;
 
-pub(crate) use libraries::{NAME_HELP, QUERY_MEMORY_HELP};
+pub(crate) use libraries::{DAMAGED_HELP, NAME_HELP, QUERY_MEMORY_HELP};
 pub use nearest::{did_you_mean, nearest};
 pub use offenders::{SHOWN_OFFENDERS, offenders};
 

@@ -1,14 +1,20 @@
-//! Checks that the lengths in an Arrow IPC file stay within the file, and that its batches fit into the session's
-//! memory.
+//! Reads the schema of an Arrow IPC file; checks that the lengths in it stay within the file, and that its batches fit
+//! into the session's memory.
 //!
 //! # Why
 //! Arrow's reader allocates the length that a footer or a message states before it reads the bytes. Eight damaged or
 //! malicious bytes could request more memory than there is, and a failed allocation ends the process. A batch is also
 //! read whole, however large its writer made it.
+//!
+//! DataFusion's own inference of the schema tries a file that it cannot read as a file as a stream: it takes the first
+//! letters of `ARROW1` for the length of a message, and writes zeros to 1.3 GB of memory.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use arrow::datatypes::Schema;
+use arrow::ipc::convert::fb_to_schema;
 use arrow::ipc::{Block, Schema as IpcSchema, root_as_footer, root_as_message};
 use bytes::Bytes;
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
@@ -16,7 +22,7 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::header::refuse_doubles;
 use crate::engine::{bytes_in_words, too_little_memory};
-use crate::error::{Error, Result};
+use crate::error::{DAMAGED_HELP, Error, Result};
 
 const MAGIC: &[u8] = b"ARROW1";
 
@@ -29,32 +35,32 @@ const MAX_BYTES: i64 = 1 << 42;
 /// Precedes a message since format 0.15; the message's length follows.
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
-/// Checks every length in a file or a stream of messages, and that each message fits into the pool.
+/// The schema of a file or a stream of messages, whose lengths are all checked.
 ///
 /// # Errors
-/// When a length reaches beyond the file, or a message needs more memory than the pool's limit.
-pub(super) async fn check_lengths(
+/// When there is no schema, a length reaches beyond the file, or a message needs more memory than the pool's limit.
+pub(super) async fn checked_schema(
     store: &Arc<dyn ObjectStore>,
     object: &ObjectMeta,
     pool: &Arc<dyn MemoryPool>,
-) -> Result<()> {
-    let file = IpcLengths { store, object, pool };
+) -> Result<Schema> {
+    let file = IpcFile { store, object, pool };
     let head = file.bytes(0..object.size.min(8)).await?;
     if head.starts_with(MAGIC) { file.check_file().await } else { file.check_stream().await }
 }
 
-struct IpcLengths<'a> {
+struct IpcFile<'a> {
     store: &'a Arc<dyn ObjectStore>,
     object: &'a ObjectMeta,
     pool: &'a Arc<dyn MemoryPool>,
 }
 
-impl IpcLengths<'_> {
+impl IpcFile<'_> {
     async fn bytes(&self, range: Range<u64>) -> Result<Bytes> {
         Ok(self.store.get_range(&self.object.location, range).await?)
     }
 
-    async fn check_file(&self) -> Result<()> {
+    async fn check_file(&self) -> Result<Schema> {
         let size = self.object.size;
         let begin = size.checked_sub(TRAILER).ok_or_else(|| damaged("no footer"))?;
         let trailer = self.bytes(begin..size).await?;
@@ -63,13 +69,13 @@ impl IpcLengths<'_> {
         let start =
             start.filter(|_| trailer.ends_with(MAGIC)).ok_or_else(|| damaged("no footer"))?;
         let footer = self.bytes(start..begin).await?;
-        let blocks: Vec<Block> = {
+        let (schema, blocks): (_, Vec<Block>) = {
             let footer =
                 root_as_footer(&footer).map_err(|_| damaged("a footer that cannot be parsed"))?;
             let schema = footer.schema().ok_or_else(|| damaged("a footer without a schema"))?;
-            refuse_double_columns(schema)?;
             let (one, other) = (footer.dictionaries(), footer.recordBatches());
-            one.into_iter().flatten().chain(other.into_iter().flatten()).copied().collect()
+            let blocks = one.into_iter().flatten().chain(other.into_iter().flatten());
+            (converted(schema)?, blocks.copied().collect())
         };
         for block in blocks {
             let beyond = || damaged("a block that reaches beyond the file");
@@ -84,10 +90,11 @@ impl IpcLengths<'_> {
             let prefix = if message.starts_with(&CONTINUATION) { 8 } else { 4 };
             self.check_message(&message[prefix..], body..end).await?;
         }
-        Ok(())
+        Ok(schema)
     }
 
-    async fn check_stream(&self) -> Result<()> {
+    async fn check_stream(&self) -> Result<Schema> {
+        let mut schema = None;
         let size = self.object.size;
         let beyond = || damaged("a message that reaches beyond the file");
         let mut at = 0;
@@ -97,7 +104,7 @@ impl IpcLengths<'_> {
             let length = head.get(prefix - 4..).and_then(<[u8]>::first_chunk);
             let length = length.map_or(-1, |bytes| i32::from_le_bytes(*bytes));
             if length == 0 {
-                return Ok(());
+                break;
             }
             let begin = at + prefix as u64;
             let end = u64::try_from(length).ok().and_then(|length| begin.checked_add(length));
@@ -106,14 +113,16 @@ impl IpcLengths<'_> {
             let body = {
                 let message = root_as_message(&message)
                     .map_err(|_| damaged("a message that cannot be parsed"))?;
-                message.header_as_schema().map_or(Ok(()), refuse_double_columns)?;
+                if let Some(of_message) = message.header_as_schema() {
+                    schema.get_or_insert(converted(of_message)?);
+                }
                 message.bodyLength()
             };
             let body = u64::try_from(body).ok().and_then(|body| end.checked_add(body));
             at = body.filter(|at| *at <= size).ok_or_else(beyond)?;
             self.check_message(&message, end..at).await?;
         }
-        Ok(())
+        schema.ok_or_else(|| damaged("a stream without a schema"))
     }
 
     /// Checks that a message of this many bytes fits into the pool.
@@ -168,15 +177,16 @@ impl IpcLengths<'_> {
     }
 }
 
-/// Refuses duplicate column names: the schema that the reader infers would keep only one of the columns.
-fn refuse_double_columns(schema: IpcSchema<'_>) -> Result<()> {
+/// The schema in Arrow's own types. Refuses duplicate column names: queries would find only one of the columns.
+fn converted(schema: IpcSchema<'_>) -> Result<Schema> {
     let names = schema.fields().into_iter().flatten().map(|field| field.name());
     let names: Vec<String> = names.map(|name| name.unwrap_or_default().to_owned()).collect();
-    refuse_doubles(&names)
+    refuse_doubles(&names)?;
+    // Panics where a type or one of its parameters is unknown or absent.
+    catch_unwind(AssertUnwindSafe(|| fb_to_schema(schema)))
+        .map_err(|panic| Error::of_panic(&*panic, damaged("a schema that cannot be read")))
 }
 
 fn damaged(found: &str) -> Error {
-    Error::data("not an Arrow IPC file")
-        .found(found)
-        .help("the file is damaged, cut short, or not what its name says: write it again")
+    Error::data("not an Arrow IPC file").found(found).help(DAMAGED_HELP)
 }

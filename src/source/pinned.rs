@@ -24,7 +24,7 @@ use url::Url;
 
 use super::format::Format;
 use super::listing::Files;
-use crate::error::Error;
+use crate::error::{DAMAGED_HELP, Error};
 use crate::store::shown;
 
 /// Serves the listed objects only, each in its listed version; every write is an error.
@@ -47,7 +47,7 @@ impl PinnedStore {
         let error = Error::data("the file refers to bytes that it does not have")
             .at(shown(&self.url, location))
             .found(format!("bytes {} to {}", range.start, range.end))
-            .help("the file is damaged, cut short, or not what its name says: write it again");
+            .help(DAMAGED_HELP);
         StoreError::Generic { store: "source", source: Box::new(error) }
     }
 

@@ -16,10 +16,11 @@ use object_store::{ObjectMeta, ObjectStore};
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
 use url::Url;
 
+use super::arrow::checked_schema;
 use super::batch_rows::SizeOfRows;
 use super::header::refuse_doubles;
 use super::known_columns::KnownColumns;
-use crate::error::{Error, Result, Stage};
+use crate::error::{DAMAGED_HELP, Error, Result, Stage};
 use crate::store::shown;
 
 /// The metadata key of the shape of Arrow's fixed-shape tensors.
@@ -46,8 +47,8 @@ impl TypedFile {
         columns: &KnownColumns,
     ) -> Result<Self> {
         if format.downcast_ref::<ParquetFormat>().is_none() {
-            super::arrow::check_lengths(store, object, &ctx.runtime_env().memory_pool).await?;
-            let schema = with_shapes_alone(schema_of(format, ctx, store, object).await?.as_ref());
+            let pool = &ctx.runtime_env().memory_pool;
+            let schema = with_shapes_alone(&checked_schema(store, object, pool).await?);
             return Ok(Self { schema, rows: None, has_reliable_bounds: true });
         }
         let schema = with_shapes_alone(schema_of(format, ctx, store, object).await?.as_ref());
@@ -143,8 +144,7 @@ async fn schema_of(
             error.stage = Stage::Data;
         }
         if error.stage == Stage::Data {
-            return error
-                .help("the file is damaged, cut short, or not what its name says: write it again");
+            return error.help(DAMAGED_HELP);
         }
         error
     })
