@@ -56,7 +56,7 @@ fn annotators_of_few_annotations_among_many_classes_share_files() {
     write_numbers(&job.path("in.parquet"), &rows);
     let run = job.run(
         "source.annotations = '{dir}in.parquet'
-         model.kind = 'dawid_skene'
+         model = { kind = 'dawid_skene', stop.max_iter = 2 }
          sink.tables = ['confusion_matrices', 'run']",
     );
     assert_eq!(std::fs::read_dir(run.join("confusion_matrices")).unwrap().count(), 1);
