@@ -288,22 +288,20 @@ fn an_error_of_one_question_names_it() {
     assert_says(&error, &["question `second`: nobody chose a class"]);
 }
 
-/// In the second question each annotator has one annotation: too few for a matrix, and none that can be held out.
+/// In `second` and `third` each annotator has one annotation: too few for a matrix, and none that can be held out.
 #[test]
 fn warnings_and_errors_of_a_fit_name_the_question() {
     let job = Job::new();
-    let mut rows =
-        "instance_id,annotator_id,label,question\ni,a,x,second\nj,b,y,second\n".to_owned();
-    for n in 0..30 {
-        let label = ["x", "y"][n % 2];
-        rows += &format!("{n},a,{label},first\n{n},b,{label},first\n");
-    }
-    job.write("in.csv", &rows);
+    let few = "instance_id,annotator_id,label,question\ni,a,x,second\nj,b,y,second\n";
+    job.write("in.csv", &format!("{few}i,a,x,third\n"));
     let pipeline = "source.annotations = '{dir}in.csv'\nmodel.kind = 'dawid_skene'\n";
     let error = job.fails(&format!("{pipeline}calibration.method = 'temperature'\n"), 3);
     let found = "found: each annotator has a single annotation, which is never held out\n";
     let what = "question `second`: no annotation can be held out to calibrate by";
     assert_says(&error, &[what, found]);
+    let pair = |n: usize, label| format!("{n},a,{label},first\n{n},b,{label},first\n");
+    let rows: String = (0..30).map(|n| pair(n, ["x", "y"][n % 2])).collect();
+    job.write("in.csv", &format!("{few}{rows}"));
     let run = job.run(pipeline);
     let warnings = cells(&read_table(&run, "run"), &["warnings"]).remove(0);
     assert_says(&warnings, &["question `second`: half of the annotators"]);
