@@ -1,14 +1,9 @@
 //! Files that are missing, empty, cut short or of the wrong shape: an error that says which, where and what to do.
 
-use std::process::Command;
 use std::sync::Arc;
 
-use arrow::array::{
-    ArrayRef, DictionaryArray, Float64Array, Int64Array, ListArray, RecordBatch, StringArray,
-};
-use arrow::datatypes::{Int32Type, Int64Type};
-use arrow::ipc::CompressionType;
-use arrow::ipc::writer::{FileWriter, IpcWriteOptions};
+use arrow::array::{ArrayRef, Float64Array, Int64Array, ListArray, RecordBatch, StringArray};
+use arrow::datatypes::Int64Type;
 
 use crate::job::{Job, assert_says, cells, write_as};
 use crate::support::{labelmill, read_table, run_fails, stderr, write_crowd, write_parquet};
@@ -73,65 +68,6 @@ fn pages_that_do_not_decode_are_a_data_error_that_names_the_file_and_nothing_is_
     let table = format!("t={}", job.path("in/").display());
     let query = "select count(distinct label), min(instance_id) from t";
     assert_says(&run_fails(&["sql", "--table", &table, "-c", query], 3), &parts);
-}
-
-#[test]
-fn lengths_beyond_an_arrow_file_are_a_data_error() {
-    let job = Job::new();
-    let ids = |v: &str| Arc::new(StringArray::from(vec![v, v])) as ArrayRef;
-    let columns = ["instance_id", "annotator_id", "label"].map(|name| (name, ids(name)));
-    let batch = arrow::array::RecordBatch::try_from_iter(columns).unwrap();
-    crate::job::write_as(&job.path("good.arrow"), &batch);
-    let good = std::fs::read(job.path("good.arrow")).unwrap();
-    let pipeline = IN.replace("in.parquet", "in.arrow");
-    // Puts a huge length in the place of every eight bytes of the footer, one place at a time.
-    let end = good.len() - 10;
-    let mut refused = 0;
-    for at in (end - 200..end).step_by(8) {
-        let mut bytes = good.clone();
-        bytes[at..at + 8].copy_from_slice(&(i64::MAX / 2).to_le_bytes());
-        std::fs::write(job.path("in.arrow"), bytes).unwrap();
-        let file = job.write("pipeline.toml", &pipeline);
-        let sink = format!("sink.url={}", job.url("out"));
-        let output = crate::support::run(&["run", &file, "--force", "--set", &sink]);
-        assert!(matches!(output.status.code(), Some(0 | 3)), "at {at}: {output:?}");
-        refused += usize::from(output.status.code() == Some(3));
-    }
-    assert!(refused > 5, "{refused} refused");
-    std::fs::write(job.path("in.arrow"), b"\xff\xff\xff\xff\xff\xff\xff\x7f").unwrap();
-    assert_says(&job.ends(&pipeline, &[], 3), &["in.arrow", "beyond the file"]);
-}
-
-/// Arrow's reader of streams would take the first letters of the file for the length of a message, 1.3 GB.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_damaged_dictionary_of_an_arrow_file_takes_no_memory() {
-    let long = "x".repeat(200);
-    let column: DictionaryArray<Int32Type> = [long.as_str(); 2].into_iter().collect();
-    let column = Arc::new(column) as ArrayRef;
-    let columns = ["instance_id", "annotator_id", "label"].map(|name| (name, column.clone()));
-    let batch = RecordBatch::try_from_iter(columns).unwrap();
-    let options =
-        IpcWriteOptions::default().try_with_compression(Some(CompressionType::ZSTD)).unwrap();
-    let mut file = FileWriter::try_new_with_options(Vec::new(), &batch.schema(), options).unwrap();
-    file.write(&batch).unwrap();
-    let mut bytes = file.into_inner().unwrap();
-    let frame = [0x28, 0xb5, 0x2f, 0xfd];
-    let at = bytes.windows(4).position(|four| four == frame).unwrap();
-    bytes[at..at + 4].fill(0);
-    let job = Job::new();
-    std::fs::write(job.path("in.arrow"), bytes).unwrap();
-    let aggregate = format!(
-        "ulimit -v {}; exec {} aggregate -q --annotations {} --model majority_vote --output {}",
-        1 << 20,
-        env!("CARGO_BIN_EXE_labelmill"),
-        job.url("in.arrow"),
-        job.url("out"),
-    );
-    let done = Command::new("sh").args(["-c", &aggregate]).output().unwrap();
-    let error = String::from_utf8_lossy(&done.stderr);
-    assert_eq!(done.status.code(), Some(3), "{error}");
-    assert_says(&error, &["in.arrow", "damaged"]);
 }
 
 #[test]

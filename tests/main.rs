@@ -21,6 +21,7 @@ mod writers_place;
 
 mod anaesthesia;
 mod architecture;
+mod arrow_files;
 mod calibration;
 mod calibration_data;
 mod check;

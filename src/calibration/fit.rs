@@ -2,10 +2,11 @@
 
 use serde_json::json;
 
-use super::gold_points::{GoldPoints, of_gold};
-use super::held_out::{Confidences, HeldOut, RowKind, nothing_to_hold_out};
-use super::{CalibrationSpec, Calibrator, FitOn, SAVED_AS, roles};
-use crate::error::{Error, Problem, Result};
+use super::gold_points::GoldPoints;
+use super::held_out::{Confidences, HeldOut, RowKind};
+use super::lack_of_data::{lack_before_fit, no_gold};
+use super::{CalibrationSpec, Calibrator, SAVED_AS};
+use crate::error::{Error, Result};
 use crate::frame::{Frame, Role};
 use crate::model::Model;
 use crate::model::calibrator::LatentFit;
@@ -26,54 +27,15 @@ pub(crate) struct Calibrated {
     pub(crate) gold_roles: &'static [Role],
     /// The number of points and the temperature of each map, for the table `metrics`.
     pub(crate) metrics: Vec<Metric>,
-}
-
-/// Refuses data in which no question has anything to calibrate by, as far as that is known before the models are fitted.
-///
-/// # Errors
-/// The first question's, when no gold calibrates, and only gold will do or no annotation can be held out.
-pub(crate) fn check_data(spec: &CalibrationSpec, frames: &[Frame]) -> Result<()> {
-    let reasons: Option<Vec<Error>> = frames
-        .iter()
-        .map(|frame| Some(nothing_to_fit_to(spec, frame)?.about_some(frame.subject())))
-        .collect();
-    reasons.and_then(|reasons| reasons.into_iter().next()).map_or(Ok(()), Err)
-}
-
-/// The error that a question has nothing to calibrate by, where that is known before its model is fitted.
-fn nothing_to_fit_to(spec: &CalibrationSpec, frame: &Frame) -> Option<Error> {
-    let (a, roles) = (&frame.annotations, spec.fit_on.roles());
-    let of_posteriors = frame.gold.iter().filter(|g| a.has_evidence(g.instance as usize));
-    let of_predictions = frame.described.iter().flat_map(|described| &described.gold);
-    if of_posteriors.chain(of_predictions).any(|gold| roles.contains(&gold.role)) {
-        return None;
-    }
-    if spec.fit_on.needs_gold() {
-        return Some(no_gold(spec.fit_on));
-    }
-    let found = nothing_to_hold_out(a, frame.described.is_some())?;
-    Some(
-        Error::data("no annotation can be held out to calibrate by")
-            .at("calibration.fit_on")
-            .found(found)
-            .help("give gold of the role `calibrate`"),
-    )
-}
-
-/// The error of a calibration that needs gold, without gold.
-fn no_gold(fit_on: FitOn) -> Error {
-    let roles = roles(fit_on);
-    Error::data("there is no gold to calibrate by")
-        .at("calibration.fit_on")
-        .found(format!("no gold row of {roles} whose instance has a posterior or a prediction"))
-        .help("give some in source.gold, or fit_on = \"annotations\"")
+    /// Why nothing is calibrated, where there is nothing to calibrate by.
+    pub(crate) lack: Option<Error>,
 }
 
 /// Calibrates the posteriors, the predictions and the saved model of a fit; a second fit, if one is needed, keeps its
-/// state in the checkpoint of `run`. A question without anything to calibrate by stays as it is, with a warning.
+/// state in the checkpoint of `run`.
 ///
 /// # Errors
-/// When there are no questions and nothing to calibrate by, or the second fit fails.
+/// When the second fit fails.
 pub(crate) fn calibrate(
     spec: &CalibrationSpec,
     model: &dyn Model,
@@ -81,10 +43,10 @@ pub(crate) fn calibrate(
     fitted: &mut Fitted,
     run: &mut Run,
 ) -> Result<Calibrated> {
-    if let Some(reason) = nothing_to_fit_to(spec, frame) {
-        return uncalibrated(reason, frame, run);
+    let mut done = Calibrated { lack: lack_before_fit(spec, frame), ..Calibrated::default() };
+    if done.lack.is_some() {
+        return Ok(done);
     }
-    let mut done = Calibrated::default();
     let mut data = MapData { spec, model, frame, second_fit: SecondFit::NotNeeded };
     let (mut without_map, mut any_refused) = (Vec::new(), false);
     for rows in [RowKind::Posteriors, RowKind::Predictions] {
@@ -112,7 +74,7 @@ pub(crate) fn calibrate(
         apply(&found.map, frame, fitted, rows);
     }
     if done.metrics.is_empty() && !any_refused {
-        return uncalibrated(data.nothing_fitted_to(), frame, run);
+        return Ok(Calibrated { lack: Some(data.lack_after_fit()), ..done });
     }
     for name in without_map {
         run.warn(format!(
@@ -120,21 +82,6 @@ pub(crate) fn calibrate(
         ));
     }
     Ok(done)
-}
-
-/// Leaves the probabilities of a question as the model gave them, with a warning.
-///
-/// # Errors
-/// The reason, where there are no questions, so that nothing at all would be calibrated.
-fn uncalibrated(reason: Error, frame: &Frame, run: &mut Run) -> Result<Calibrated> {
-    if frame.question.is_none() {
-        return Err(reason);
-    }
-    for Problem { what, found, .. } in reason.problems {
-        let found = found.map(|found| format!(" ({found})")).unwrap_or_default();
-        run.warn(format!("{what}{found}: its probabilities stay as the model gave them"));
-    }
-    Ok(Calibrated::default())
 }
 
 /// The data of one question that maps are fitted to.
@@ -178,7 +125,7 @@ impl MapData<'_> {
     fn map_for(&mut self, rows: RowKind, fitted: &Fitted, run: &mut Run) -> Result<SearchForMap> {
         let spec = self.spec;
         let GoldPoints { points, role, .. } =
-            of_gold(spec.fit_on.roles(), self.frame, fitted, rows);
+            GoldPoints::of(spec.fit_on.roles(), self.frame, fitted, rows);
         if let Some(map) = Calibrator::fit(spec.method, spec.smoothing, &points) {
             return Ok(SearchForMap::Found(FoundMap { map, n_points: points.len(), role }));
         }
@@ -222,8 +169,8 @@ impl MapData<'_> {
         Ok(SearchForMap::Found(FoundMap { map, n_points, role: None }))
     }
 
-    /// The error that there is no map at all.
-    fn nothing_fitted_to(&self) -> Error {
+    /// The error that no row that a map could be fitted to has a known class or a held-out annotation.
+    fn lack_after_fit(&self) -> Error {
         match self.second_fit {
             SecondFit::NotNeeded => no_gold(self.spec.fit_on),
             SecondFit::NothingHeldOut => Error::data("no annotation is held out to calibrate by")

@@ -14,6 +14,42 @@ pub(super) struct GoldPoints {
 }
 
 impl GoldPoints {
+    /// The gold of these roles, with the rows of its instances. A classifier predicts annotated instances, which it was trained
+    /// on, better than others: where other instances have gold, predictions are compared with that gold alone.
+    pub(super) fn of(
+        roles: &'static [Role],
+        frame: &Frame,
+        fitted: &Fitted,
+        rows: RowKind,
+    ) -> Self {
+        let a = &frame.annotations;
+        let mut points = Self::new(roles, a.dims().classes);
+        match (rows, &frame.described, &fitted.predictions) {
+            (RowKind::Posteriors, ..) => {
+                let gold = frame.gold.iter().filter(|g| roles.contains(&g.role));
+                for gold in gold.filter(|g| a.has_evidence(g.instance as usize)) {
+                    points.push(&fitted.posterior.row(gold.instance as usize), gold);
+                }
+            }
+            (RowKind::Predictions, Some(described), Some(predictions)) => {
+                let gold = || described.gold.iter().filter(|g| roles.contains(&g.role));
+                let mut is_annotated = vec![false; predictions.len()];
+                for (i, row) in described.row_of_instance.iter().enumerate() {
+                    if let Some(row) = row.filter(|_| a.has_evidence(i)) {
+                        is_annotated[row as usize] = true;
+                    }
+                }
+                let is_new = |row: u32| !is_annotated[row as usize];
+                let any_new = gold().any(|g| is_new(g.instance));
+                for gold in gold().filter(|g| !any_new || is_new(g.instance)) {
+                    points.push(predictions.row(gold.instance as usize), gold);
+                }
+            }
+            (RowKind::Predictions, ..) => {}
+        }
+        points
+    }
+
     fn new(roles: &'static [Role], n_classes: usize) -> Self {
         Self { roles, points: Points::new(n_classes), role: None }
     }
@@ -27,42 +63,6 @@ impl GoldPoints {
             self.role = self.roles.iter().rev().copied().find(|role| found.contains(&Some(*role)));
         }
     }
-}
-
-/// Gold of these roles, with the rows of its instances. A classifier predicts annotated instances, which it was trained
-/// on, better than others: where other instances have gold, predictions are compared with that gold alone.
-pub(super) fn of_gold(
-    roles: &'static [Role],
-    frame: &Frame,
-    fitted: &Fitted,
-    rows: RowKind,
-) -> GoldPoints {
-    let a = &frame.annotations;
-    let mut points = GoldPoints::new(roles, a.dims().classes);
-    match (rows, &frame.described, &fitted.predictions) {
-        (RowKind::Posteriors, ..) => {
-            let gold = frame.gold.iter().filter(|g| roles.contains(&g.role));
-            for gold in gold.filter(|g| a.has_evidence(g.instance as usize)) {
-                points.push(&fitted.posterior.row(gold.instance as usize), gold);
-            }
-        }
-        (RowKind::Predictions, Some(described), Some(predictions)) => {
-            let gold = || described.gold.iter().filter(|g| roles.contains(&g.role));
-            let mut is_annotated = vec![false; predictions.len()];
-            for (i, row) in described.row_of_instance.iter().enumerate() {
-                if let Some(row) = row.filter(|_| a.has_evidence(i)) {
-                    is_annotated[row as usize] = true;
-                }
-            }
-            let is_new = |row: u32| !is_annotated[row as usize];
-            let any_new = gold().any(|g| is_new(g.instance));
-            for gold in gold().filter(|g| !any_new || is_new(g.instance)) {
-                points.push(predictions.row(gold.instance as usize), gold);
-            }
-        }
-        (RowKind::Predictions, ..) => {}
-    }
-    points
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@
 //!    instances: predictions are compared with these, because the classifier has not seen the instances. Posteriors are
 //!    compared with annotations of instances that keep others. The first annotation of each annotator is never held out.
 //!
+//! Each question has maps of its own. A question without either keeps the model's probabilities.
+//!
 //! # Why
 //! Held-out annotations are noisy: a model that is calibrated to them directly predicts the next annotation instead of
 //! the class, and is too uncertain of the class. The confusion matrices correct for the noise, but not for correlated
@@ -34,6 +36,7 @@
 mod fit;
 mod gold_points;
 mod held_out;
+mod lack_of_data;
 mod likelihoods;
 mod memory;
 
@@ -41,7 +44,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-pub(crate) use fit::{Calibrated, calibrate, check_data};
+pub(crate) use fit::{Calibrated, calibrate};
+pub(crate) use lack_of_data::{Lack, check_data, report_lacks};
 
 use crate::error::Problem;
 use crate::frame::Role;

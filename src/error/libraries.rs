@@ -140,7 +140,8 @@ fn query_error(root: &DataFusionError) -> Error {
         },
         DataFusionError::ArrowError(error, _) => match error.as_ref() {
             ArrowError::ParquetError(what) => Error::data(first_line(what)).help(DAMAGED_HELP),
-            ArrowError::IoError(..) | ArrowError::IpcError(_) => {
+            ArrowError::IpcError(_) => Error::data(text).help(DAMAGED_HELP),
+            ArrowError::IoError(_, error) if is_of_content(error.kind()) => {
                 Error::data(text).help(DAMAGED_HELP)
             }
             error => value_error(error).unwrap_or_else(|| Error::data(text)),
@@ -151,6 +152,12 @@ fn query_error(root: &DataFusionError) -> Error {
         }
         _ => Error::data(text),
     }
+}
+
+/// Whether an error of reading is about the bytes that were read: decompressors report damage by these kinds.
+fn is_of_content(kind: std::io::ErrorKind) -> bool {
+    use std::io::ErrorKind::{InvalidData, InvalidInput, Other, UnexpectedEof};
+    matches!(kind, InvalidData | InvalidInput | Other | UnexpectedEof)
 }
 
 /// The error of a computation or a cast that has no result, in a query or of labelmill's own.
@@ -256,6 +263,8 @@ mod tests {
         assert!(code == 5 && text.contains(DISK_HELP), "{text}");
         let (code, text) = code_and_text(arrow(std::io::ErrorKind::UnexpectedEof.into()));
         assert!(code == 3 && text.contains(DAMAGED_HELP), "{text}");
+        let (_, text) = code_and_text(arrow(std::io::ErrorKind::WriteZero.into()));
+        assert!(!text.contains("damaged"), "{text}");
     }
 
     #[test]

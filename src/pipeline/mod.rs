@@ -12,7 +12,7 @@ mod warnings;
 use datafusion::prelude::SessionContext;
 use serde_json::json;
 
-use crate::calibration::{calibrate, check_data};
+use crate::calibration::{Lack, calibrate, check_data, report_lacks};
 use crate::decide::{Tally, TieSeed};
 use crate::error::{Error, Problem, Result, Stage};
 use crate::frame::{Frame, QuestionSizes, Relations, Scratch, collect};
@@ -149,7 +149,7 @@ async fn read_relations(
 /// scores the result against gold that the model did not see.
 ///
 /// # Errors
-/// When the model fails, or returns a number that is not finite.
+/// When the model fails or returns a number that is not finite, or when no question has anything to calibrate by.
 pub fn fit(
     spec: &PipelineSpec,
     frames: Vec<Frame>,
@@ -161,14 +161,19 @@ pub fn fit(
         check_data(&spec.calibration, &frames)?;
     }
     let (mut results, mut metrics) = (Vec::with_capacity(frames.len()), Vec::new());
+    let mut lacks: Vec<Lack> = Vec::new();
     for (question, frame) in frames.into_iter().enumerate() {
         let subject = frame.subject();
         run.warn_about(subject.clone());
         let fitted = fit_question(spec, loaded.model.as_ref(), frame, checkpoints, run);
         run.warn_about(None);
-        let (result, measured) = fitted.map_err(|e| e.about_some(subject))?;
+        let (result, measured, lack) = fitted.map_err(|e| e.about_some(subject.clone()))?;
+        lacks.extend(lack.map(|lack| (subject, lack)));
         metrics.extend(measured.into_iter().map(|metric| (question, metric)));
         results.push(result);
+    }
+    if spec.calibration.is_on() {
+        report_lacks(lacks, results.len(), run)?;
     }
     run.keep_warnings_of_machine();
     let record = fit_record(spec, &results, run);
@@ -190,13 +195,14 @@ fn fit_record(spec: &PipelineSpec, results: &[QuestionResult], run: &Run) -> Run
     }
 }
 
+/// The result of one question, its metrics, and the error that it has nothing to calibrate by, where it should.
 fn fit_question(
     spec: &PipelineSpec,
     model: &dyn Model,
     frame: Frame,
     checkpoints: &mut Checkpoints,
     run: &mut Run,
-) -> Result<(QuestionResult, Vec<Metric>)> {
+) -> Result<(QuestionResult, Vec<Metric>, Option<Error>)> {
     let pool = run.pool();
     run.keep_checkpoint(checkpoints.next());
     let mut fitted = pool.install(|| model.fit(frame.evidence(), run))?;
@@ -206,18 +212,21 @@ fn fit_question(
     }
     let tie_seed = TieSeed::of(&frame, spec.seed);
     let scorer = Scorer { decide: &spec.decide, tie_seed, frame: &frame };
-    let measured = if spec.calibration.is_on() {
+    let (measured, lack) = if spec.calibration.is_on() {
         let before = scorer.scored(&fitted);
         run.keep_checkpoint(checkpoints.next());
-        let calibrated =
+        let mut calibrated =
             pool.install(|| calibrate(&spec.calibration, model, &frame, &mut fitted, run))?;
         pool.install(|| refuse_not_finite(&fitted, "the calibration", "calibration"))?;
-        scorer.of_calibrated(before, &fitted, calibrated)
+        match calibrated.lack.take() {
+            None => (scorer.of_calibrated(before, &fitted, calibrated), None),
+            lack => (scorer.of(&fitted), lack),
+        }
     } else {
-        scorer.of(&fitted)
+        (scorer.of(&fitted), None)
     };
     let tally = pool.install(|| Tally::count(&spec.decide, &frame.annotations, &fitted, tie_seed));
-    Ok((QuestionResult { frame, fitted, tie_seed, tally }, measured))
+    Ok((QuestionResult { frame, fitted, tie_seed, tally }, measured, lack))
 }
 
 /// Refuses NaN and infinities, which no table may hold; `what` gave them.

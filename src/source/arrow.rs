@@ -35,7 +35,8 @@ const MAX_BYTES: i64 = 1 << 42;
 /// Precedes a message since format 0.15; the message's length follows.
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
-/// The schema of a file or a stream of messages, whose lengths are all checked.
+/// The schema of a file with a footer, or of a stream of messages, whose lengths are all checked; and whether it is a
+/// stream.
 ///
 /// # Errors
 /// When there is no schema, a length reaches beyond the file, or a message needs more memory than the pool's limit.
@@ -43,24 +44,29 @@ pub(super) async fn checked_schema(
     store: &Arc<dyn ObjectStore>,
     object: &ObjectMeta,
     pool: &Arc<dyn MemoryPool>,
-) -> Result<Schema> {
-    let file = IpcFile { store, object, pool };
-    let head = file.bytes(0..object.size.min(8)).await?;
-    if head.starts_with(MAGIC) { file.check_file().await } else { file.check_stream().await }
+) -> Result<(Schema, bool)> {
+    let messages = Messages { store, object, pool };
+    let head = messages.bytes(0..object.size.min(8)).await?;
+    if head.starts_with(MAGIC) {
+        Ok((messages.schema_of_file().await?, false))
+    } else {
+        Ok((messages.schema_of_stream().await?, true))
+    }
 }
 
-struct IpcFile<'a> {
+/// The messages of a file or a stream, each of which must fit into the pool.
+struct Messages<'a> {
     store: &'a Arc<dyn ObjectStore>,
     object: &'a ObjectMeta,
     pool: &'a Arc<dyn MemoryPool>,
 }
 
-impl IpcFile<'_> {
+impl Messages<'_> {
     async fn bytes(&self, range: Range<u64>) -> Result<Bytes> {
         Ok(self.store.get_range(&self.object.location, range).await?)
     }
 
-    async fn check_file(&self) -> Result<Schema> {
+    async fn schema_of_file(&self) -> Result<Schema> {
         let size = self.object.size;
         let begin = size.checked_sub(TRAILER).ok_or_else(|| damaged("no footer"))?;
         let trailer = self.bytes(begin..size).await?;
@@ -75,7 +81,7 @@ impl IpcFile<'_> {
             let schema = footer.schema().ok_or_else(|| damaged("a footer without a schema"))?;
             let (one, other) = (footer.dictionaries(), footer.recordBatches());
             let blocks = one.into_iter().flatten().chain(other.into_iter().flatten());
-            (converted(schema)?, blocks.copied().collect())
+            (arrow_schema(schema)?, blocks.copied().collect())
         };
         for block in blocks {
             let beyond = || damaged("a block that reaches beyond the file");
@@ -93,7 +99,7 @@ impl IpcFile<'_> {
         Ok(schema)
     }
 
-    async fn check_stream(&self) -> Result<Schema> {
+    async fn schema_of_stream(&self) -> Result<Schema> {
         let mut schema = None;
         let size = self.object.size;
         let beyond = || damaged("a message that reaches beyond the file");
@@ -103,18 +109,24 @@ impl IpcFile<'_> {
             let prefix = if head.starts_with(&CONTINUATION) { 8 } else { 4 };
             let length = head.get(prefix - 4..).and_then(<[u8]>::first_chunk);
             let length = length.map_or(-1, |bytes| i32::from_le_bytes(*bytes));
+            let begin = at + prefix as u64;
             if length == 0 {
+                self.check_end(begin).await?;
                 break;
             }
-            let begin = at + prefix as u64;
             let end = u64::try_from(length).ok().and_then(|length| begin.checked_add(length));
             let end = end.filter(|end| *end <= size).ok_or_else(beyond)?;
             let message = self.bytes(begin..end).await?;
             let body = {
                 let message = root_as_message(&message)
                     .map_err(|_| damaged("a message that cannot be parsed"))?;
-                if let Some(of_message) = message.header_as_schema() {
-                    schema.get_or_insert(converted(of_message)?);
+                match (message.header_as_schema(), &schema) {
+                    (Some(found), None) => schema = Some(arrow_schema(found)?),
+                    (None, Some(_)) => {}
+                    (None, None) => {
+                        return Err(damaged("a stream that does not begin with a schema"));
+                    }
+                    (Some(_), Some(_)) => return Err(two_streams()),
                 }
                 message.bodyLength()
             };
@@ -123,6 +135,16 @@ impl IpcFile<'_> {
             self.check_message(&message, end..at).await?;
         }
         schema.ok_or_else(|| damaged("a stream without a schema"))
+    }
+
+    /// Checks that nothing follows the end of a stream: the reader would leave it out.
+    async fn check_end(&self, end: u64) -> Result<()> {
+        let size = self.object.size;
+        let is_padding = |bytes: &Bytes| bytes.iter().all(|byte| *byte == 0);
+        if end < size && !is_padding(&self.bytes(end..(end + 8).min(size)).await?) {
+            return Err(two_streams());
+        }
+        Ok(())
     }
 
     /// Checks that a message of this many bytes fits into the pool.
@@ -178,13 +200,28 @@ impl IpcFile<'_> {
 }
 
 /// The schema in Arrow's own types. Refuses duplicate column names: queries would find only one of the columns.
-fn converted(schema: IpcSchema<'_>) -> Result<Schema> {
+fn arrow_schema(schema: IpcSchema<'_>) -> Result<Schema> {
     let names = schema.fields().into_iter().flatten().map(|field| field.name());
     let names: Vec<String> = names.map(|name| name.unwrap_or_default().to_owned()).collect();
     refuse_doubles(&names)?;
+    if !schema.endianness().equals_to_target_endianness() {
+        return Err(Error::data(
+            "the numbers of the Arrow file have another byte order than this machine",
+        )
+        .help("write it on a machine with the byte order of this one, or as Parquet"));
+    }
     // Panics where a type or one of its parameters is unknown or absent.
-    catch_unwind(AssertUnwindSafe(|| fb_to_schema(schema)))
-        .map_err(|panic| Error::of_panic(&*panic, damaged("a schema that cannot be read")))
+    catch_unwind(AssertUnwindSafe(|| fb_to_schema(schema))).map_err(|panic| {
+        let unread = Error::data("the schema of the Arrow file cannot be read").help(
+            "it is damaged, or has a type that labelmill does not know: write it with other types",
+        );
+        Error::of_panic(&*panic, unread)
+    })
+}
+
+fn two_streams() -> Error {
+    Error::data("the Arrow file holds more than one stream")
+        .help("write its batches as one stream, or each stream to a file of its own")
 }
 
 fn damaged(found: &str) -> Error {

@@ -32,7 +32,7 @@ use crate::store::shown;
 
 /// The table of these objects, which `store` serves under `root`; `place` is their location in messages.
 ///
-/// Files with the same columns in the same order are one scan. Several such groups are united by column name, and a
+/// Files of one kind with the same columns in the same order are one scan. Several such groups are united by column name, and a
 /// column that a file lacks is null in its rows.
 pub(super) async fn table(
     ctx: &SessionContext,
@@ -53,13 +53,14 @@ pub(super) async fn table(
     }
     let needs_views =
         !super::batch_rows::limit_batch_size(ctx, files.iter().filter_map(|file| file.rows));
+    let are_streams: Vec<bool> = files.iter().map(|file| file.is_stream).collect();
     let schemas = files.into_iter().map(|file| file.schema);
     let schemas: Vec<(String, SchemaRef)> = filled.iter().map(|o| named(o)).zip(schemas).collect();
     columns.refuse_missing_in_some(&schemas)?;
     let merged = views::as_views(&merge(&schemas)?, needs_views);
     let schemas: Vec<SchemaRef> =
         schemas.iter().map(|(_, schema)| Arc::new(views::as_in(&merged, schema))).collect();
-    let mut scans = scans(root, &format, &filled, &schemas)?;
+    let mut scans = scans(root, &format, (&filled, &are_streams), &schemas)?;
     if let [(schema, _)] = scans.as_slice()
         && same_columns(schema, &merged)
     {
@@ -84,22 +85,25 @@ pub(super) async fn table(
 /// A scan with its columns.
 type Scan = (SchemaRef, Arc<ListingTable>);
 
-/// A scan for each group of objects with the same columns in the same order.
+/// A scan for each group of objects with the same columns in the same order. Streams of Arrow messages are scans of
+/// their own: DataFusion chooses the reader of all files of a scan by the first one.
 fn scans(
     root: &Url,
     format: &Arc<dyn FileFormat>,
-    objects: &[&ObjectMeta],
+    (objects, are_streams): (&[&ObjectMeta], &[bool]),
     schemas: &[SchemaRef],
 ) -> Result<Vec<Scan>> {
-    let mut groups: Vec<(&SchemaRef, Vec<ListingTableUrl>)> = Vec::new();
-    for (object, schema) in objects.iter().zip(schemas) {
+    let mut groups: Vec<((bool, &SchemaRef), Vec<ListingTableUrl>)> = Vec::new();
+    for ((object, is_stream), schema) in objects.iter().zip(are_streams).zip(schemas) {
         let url = location(root, object)?;
-        match groups.iter_mut().find(|(known, _)| same_columns(known, schema)) {
+        let is_same =
+            |(kind, known): (bool, &SchemaRef)| kind == *is_stream && same_columns(known, schema);
+        match groups.iter_mut().find(|(group, _)| is_same(*group)) {
             Some((_, urls)) => urls.push(url),
-            None => groups.push((schema, vec![url])),
+            None => groups.push(((*is_stream, schema), vec![url])),
         }
     }
-    let scan = |(schema, urls): (&SchemaRef, Vec<ListingTableUrl>)| {
+    let scan = |((_, schema), urls): ((bool, &SchemaRef), Vec<ListingTableUrl>)| {
         let config = ListingTableConfig::new_with_multi_paths(urls)
             .with_listing_options(ListingOptions::new(Arc::clone(format)).with_file_extension(""))
             .with_schema(Arc::clone(schema));

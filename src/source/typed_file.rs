@@ -34,6 +34,8 @@ pub(super) struct TypedFile {
     pub(super) schema: SchemaRef,
     /// The size of its rows as far as they are read, where it is a Parquet file.
     pub(super) rows: Option<SizeOfRows>,
+    /// Whether it is a stream of Arrow messages, which another reader reads than a file with a footer.
+    pub(super) is_stream: bool,
     /// Whether the min/max statistics of its columns cover every value.
     has_reliable_bounds: bool,
 }
@@ -48,11 +50,12 @@ impl TypedFile {
     ) -> Result<Self> {
         if format.downcast_ref::<ParquetFormat>().is_none() {
             let pool = &ctx.runtime_env().memory_pool;
-            let schema = with_shapes_alone(&checked_schema(store, object, pool).await?);
-            return Ok(Self { schema, rows: None, has_reliable_bounds: true });
+            let (schema, is_stream) = checked_schema(store, object, pool).await?;
+            let schema = with_shapes_alone(&schema);
+            return Ok(Self { schema, rows: None, is_stream, has_reliable_bounds: true });
         }
-        let schema = with_shapes_alone(schema_of(format, ctx, store, object).await?.as_ref());
-        // `schema_of` has put the metadata into the session's cache.
+        let schema = with_shapes_alone(parquet_schema(format, ctx, store, object).await?.as_ref());
+        // `parquet_schema` has put the metadata into the session's cache.
         let metadata = DFParquetMetadata::new(store.as_ref(), object)
             .with_file_metadata_cache(Some(
                 ctx.runtime_env().cache_manager.get_file_metadata_cache(),
@@ -62,7 +65,8 @@ impl TypedFile {
         refuse_double_columns(&metadata)?;
         let mut chunks = metadata.row_groups().iter().flat_map(RowGroupMetaData::columns);
         let has_reliable_bounds = chunks.all(is_reliable);
-        Ok(Self { schema, rows: Some(SizeOfRows::of(&metadata, columns)), has_reliable_bounds })
+        let rows = Some(SizeOfRows::of(&metadata, columns));
+        Ok(Self { schema, rows, is_stream: false, has_reliable_bounds })
     }
 
     /// Reads the metadata of all files; errors name the file by its location below `place`.
@@ -126,7 +130,7 @@ fn refuse_double_columns(metadata: &ParquetMetaData) -> Result<()> {
     refuse_doubles(&names)
 }
 
-async fn schema_of(
+async fn parquet_schema(
     format: &Arc<dyn FileFormat>,
     ctx: &SessionContext,
     store: &Arc<dyn ObjectStore>,
@@ -139,7 +143,7 @@ async fn schema_of(
         Error::of_panic(&*panic, Error::data("the metadata of the file cannot be read"))
     });
     schema.and_then(|schema| schema.map_err(Error::from)).map_err(|mut error| {
-        // The reader reports a file of another format as an internal error.
+        // An internal error of the reader comes from what it reads.
         if error.stage == Stage::Bug {
             error.stage = Stage::Data;
         }

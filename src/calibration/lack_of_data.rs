@@ -1,0 +1,85 @@
+//! Questions that have nothing to calibrate by: they keep the model's probabilities, unless no question has anything.
+
+use super::held_out::nothing_to_hold_out;
+use super::{CalibrationSpec, FitOn, roles};
+use crate::error::{Error, Problem, Result, offenders};
+use crate::frame::Frame;
+use crate::run::Run;
+
+/// A question in messages, where questions are declared, and the error that it has nothing to calibrate by.
+pub(crate) type Lack = (Option<String>, Error);
+
+/// Refuses data in which no question has anything to calibrate by, as far as that is known before the models are fitted.
+///
+/// # Errors
+/// When no gold calibrates, and only gold will do or no annotation can be held out.
+pub(crate) fn check_data(spec: &CalibrationSpec, frames: &[Frame]) -> Result<()> {
+    let lack = |frame: &Frame| Some((frame.subject(), lack_before_fit(spec, frame)?));
+    let lacks: Vec<Lack> = frames.iter().filter_map(lack).collect();
+    refuse_if_all(lacks, frames.len()).map(|_| ())
+}
+
+/// Warns of the questions, of so many, that had nothing to calibrate by.
+///
+/// # Errors
+/// When no question had.
+pub(crate) fn report_lacks(lacks: Vec<Lack>, n_questions: usize, run: &mut Run) -> Result<()> {
+    for (subject, lack) in refuse_if_all(lacks, n_questions)? {
+        run.warn_about(subject);
+        for Problem { what, found, help, .. } in lack.problems {
+            let (found, help) = (found.unwrap_or_default(), help.unwrap_or_default());
+            run.warn(format!(
+                "{what} ({found}), so its probabilities stay as the model gave them: {help}"
+            ));
+        }
+    }
+    run.warn_about(None);
+    Ok(())
+}
+
+/// The questions without data, unless they are all of so many.
+fn refuse_if_all(lacks: Vec<Lack>, n_questions: usize) -> Result<Vec<Lack>> {
+    if lacks.len() < n_questions {
+        return Ok(lacks);
+    }
+    let texts: Vec<String> = lacks
+        .iter()
+        .filter_map(|(subject, lack)| Some((subject.as_ref()?, lack.problems.first()?)))
+        .map(|(subject, lack)| format!("{subject}: {}", lack.found.as_ref().unwrap_or(&lack.what)))
+        .collect();
+    let Some((subject, first)) = lacks.into_iter().next() else { return Ok(Vec::new()) };
+    Err(if texts.len() < 2 {
+        first.about_some(subject)
+    } else {
+        first.what("no question has anything to calibrate by").found(offenders(texts))
+    })
+}
+
+/// The error that a question has nothing to calibrate by, where that is known before its model is fitted.
+pub(super) fn lack_before_fit(spec: &CalibrationSpec, frame: &Frame) -> Option<Error> {
+    let (a, roles) = (&frame.annotations, spec.fit_on.roles());
+    let of_posteriors = frame.gold.iter().filter(|g| a.has_evidence(g.instance as usize));
+    let of_predictions = frame.described.iter().flat_map(|described| &described.gold);
+    if of_posteriors.chain(of_predictions).any(|gold| roles.contains(&gold.role)) {
+        return None;
+    }
+    if spec.fit_on.needs_gold() {
+        return Some(no_gold(spec.fit_on));
+    }
+    let found = nothing_to_hold_out(a, frame.described.is_some())?;
+    Some(
+        Error::data("no annotation can be held out to calibrate by")
+            .at("calibration.fit_on")
+            .found(found)
+            .help("give gold of the role `calibrate`"),
+    )
+}
+
+/// The error of a calibration that needs gold, without gold.
+pub(super) fn no_gold(fit_on: FitOn) -> Error {
+    let roles = roles(fit_on);
+    Error::data("there is no gold to calibrate by")
+        .at("calibration.fit_on")
+        .found(format!("no gold row of {roles} whose instance has a posterior or a prediction"))
+        .help("give some in source.gold, or fit_on = \"annotations\"")
+}
