@@ -73,7 +73,10 @@ fn a_question_that_nothing_calibrates_stays_as_it_is_with_a_warning() {
         let calibration =
             format!("calibration = {{ method = 'temperature', fit_on = '{fit_on}' }}");
         let stderr = job.ends(&format!("{plain}{calibration}"), &[], 0);
-        assert_says(&stderr, &["question `b`", reason, "stay as the model gave them", help]);
+        assert_says(
+            &stderr,
+            &["1 of 2 questions", "question `b`: ", reason, "keep the model's probabilities", help],
+        );
         let after = job.path("out/latest");
         let posteriors = ["instance_id", "class", "probability"];
         let [a, b] = ["a", "b"].map(|question| {

@@ -19,22 +19,30 @@ pub(crate) fn check_data(spec: &CalibrationSpec, frames: &[Frame]) -> Result<()>
     refuse_if_all(lacks, frames.len()).map(|_| ())
 }
 
-/// Warns of the questions, of so many, that had nothing to calibrate by.
+/// Warns once of the questions, of so many, that had nothing to calibrate by.
 ///
 /// # Errors
 /// When no question had.
 pub(crate) fn report_lacks(lacks: Vec<Lack>, n_questions: usize, run: &mut Run) -> Result<()> {
-    for (subject, lack) in refuse_if_all(lacks, n_questions)? {
-        run.warn_about(subject);
-        for Problem { what, found, help, .. } in lack.problems {
-            let (found, help) = (found.unwrap_or_default(), help.unwrap_or_default());
-            run.warn(format!(
-                "{what} ({found}), so its probabilities stay as the model gave them: {help}"
-            ));
-        }
+    let lacks = refuse_if_all(lacks, n_questions)?;
+    if let Some((_, first)) = lacks.first() {
+        let help = first.problems.first().and_then(|problem| problem.help.as_deref());
+        run.warn(format!(
+            "{} of {n_questions} questions have nothing to calibrate by and keep the model's probabilities: {}: {}",
+            lacks.len(),
+            offenders(reasons(&lacks)),
+            help.unwrap_or_default(),
+        ));
     }
-    run.warn_about(None);
     Ok(())
+}
+
+/// Each question and why it has nothing to calibrate by, as an offender.
+fn reasons(lacks: &[Lack]) -> impl Iterator<Item = String> {
+    lacks.iter().filter_map(|(subject, lack)| {
+        let Problem { what, found, .. } = lack.problems.first()?;
+        Some(format!("{}: {}", subject.as_ref()?, found.as_ref().unwrap_or(what)))
+    })
 }
 
 /// The questions without data, unless they are all of so many.
@@ -42,16 +50,12 @@ fn refuse_if_all(lacks: Vec<Lack>, n_questions: usize) -> Result<Vec<Lack>> {
     if lacks.len() < n_questions {
         return Ok(lacks);
     }
-    let texts: Vec<String> = lacks
-        .iter()
-        .filter_map(|(subject, lack)| Some((subject.as_ref()?, lack.problems.first()?)))
-        .map(|(subject, lack)| format!("{subject}: {}", lack.found.as_ref().unwrap_or(&lack.what)))
-        .collect();
+    let texts = offenders(reasons(&lacks));
     let Some((subject, first)) = lacks.into_iter().next() else { return Ok(Vec::new()) };
-    Err(if texts.len() < 2 {
+    Err(if n_questions == 1 {
         first.about_some(subject)
     } else {
-        first.what("no question has anything to calibrate by").found(offenders(texts))
+        first.what("no question has anything to calibrate by").found(texts)
     })
 }
 

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use super::batch_bytes::BytesInFlight;
 use super::budget::{Budget, HeldBytes};
 use super::evidence::QuestionFeatures;
-use super::features::{FeatureReader, Features, Scratch};
+use super::features::{FeatureReader, Features, Scratch, refuse_permuted};
 use super::fit_bytes::FitMemory;
 use super::gold::{Gold, GoldRows};
 use super::ids::{IdIndex, Ids};
@@ -207,6 +207,7 @@ async fn read_within(
     let plan = catch_panics(async { Ok(query.create_physical_plan().await?) }).await;
     let plan = plan.map_err(|e| e.or_at(place))?;
     let rows = precise_rows_in(&plan);
+    refuse_permuted(&schema)?;
     let mut reader = FeatureReader::new(&schema, Scratch { rows, ..scratch });
     let budget = Budget::new(&context, "features");
     run.progress.begin("features", rows.get_value().map(|rows| *rows as u64));

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::Schema;
 use arrow::ipc::convert::fb_to_schema;
-use arrow::ipc::{Block, Schema as IpcSchema, root_as_footer, root_as_message};
+use arrow::ipc::{Block, MessageHeader, Schema as IpcSchema, root_as_footer, root_as_message};
 use bytes::Bytes;
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
@@ -29,8 +29,15 @@ const MAGIC: &[u8] = b"ARROW1";
 /// The bytes that end a file: the footer's length, then the magic bytes.
 const TRAILER: u64 = 10;
 
-/// The most bytes of a buffer; a larger length is taken for damage.
-const MAX_BYTES: i64 = 1 << 42;
+/// The most bytes that a byte of a compressed buffer can become: the smallest block of zstd, four bytes, holds 128 KB.
+const MAX_RATIO: u64 = 1 << 15;
+
+/// Buffers begin at multiples of so many bytes.
+const ALIGNMENT: u64 = 8;
+
+/// The kinds of messages in a stream.
+const IN_STREAM: [MessageHeader; 3] =
+    [MessageHeader::Schema, MessageHeader::DictionaryBatch, MessageHeader::RecordBatch];
 
 /// Precedes a message since format 0.15; the message's length follows.
 const CONTINUATION: [u8; 4] = [0xff; 4];
@@ -75,15 +82,16 @@ impl Messages<'_> {
         let start =
             start.filter(|_| trailer.ends_with(MAGIC)).ok_or_else(|| damaged("no footer"))?;
         let footer = self.bytes(start..begin).await?;
-        let (schema, blocks): (_, Vec<Block>) = {
+        let (schema, blocks): (_, Vec<(Block, MessageHeader)>) = {
             let footer =
                 root_as_footer(&footer).map_err(|_| damaged("a footer that cannot be parsed"))?;
             let schema = footer.schema().ok_or_else(|| damaged("a footer without a schema"))?;
             let (one, other) = (footer.dictionaries(), footer.recordBatches());
-            let blocks = one.into_iter().flatten().chain(other.into_iter().flatten());
-            (arrow_schema(schema)?, blocks.copied().collect())
+            let one = one.into_iter().flatten().map(|b| (*b, MessageHeader::DictionaryBatch));
+            let other = other.into_iter().flatten().map(|b| (*b, MessageHeader::RecordBatch));
+            (arrow_schema(schema)?, one.chain(other).collect())
         };
-        for block in blocks {
+        for (block, kind) in blocks {
             let beyond = || damaged("a block that reaches beyond the file");
             let part = |length: i64| u64::try_from(length).map_err(|_| beyond());
             let begin = part(block.offset())?;
@@ -94,7 +102,7 @@ impl Messages<'_> {
             }
             let message = self.bytes(begin..body).await?;
             let prefix = if message.starts_with(&CONTINUATION) { 8 } else { 4 };
-            self.check_message(&message[prefix..], body..end).await?;
+            self.check_message(&message[prefix..], body..end, &[kind]).await?;
         }
         Ok(schema)
     }
@@ -132,7 +140,10 @@ impl Messages<'_> {
             };
             let body = u64::try_from(body).ok().and_then(|body| end.checked_add(body));
             at = body.filter(|at| *at <= size).ok_or_else(beyond)?;
-            self.check_message(&message, end..at).await?;
+            self.check_message(&message, end..at, &IN_STREAM).await?;
+        }
+        if at < size && at + 4 > size {
+            return Err(beyond());
         }
         schema.ok_or_else(|| damaged("a stream without a schema"))
     }
@@ -159,13 +170,22 @@ impl Messages<'_> {
         }
     }
 
-    /// Checks the buffers of a batch; a compressed buffer begins with its uncompressed length.
-    async fn check_message(&self, message: &[u8], body: Range<u64>) -> Result<()> {
+    /// Checks that a message is of one of these kinds, and the buffers of a batch; a compressed buffer begins with its
+    /// uncompressed length.
+    async fn check_message(
+        &self,
+        message: &[u8],
+        body: Range<u64>,
+        kinds: &[MessageHeader],
+    ) -> Result<()> {
         let mut bytes = body.end - body.start;
         self.check_size(bytes)?;
         let buffers: Vec<Range<u64>> = {
             let message =
                 root_as_message(message).map_err(|_| damaged("a message that cannot be parsed"))?;
+            if !kinds.contains(&message.header_type()) {
+                return Err(damaged("a message of another kind than its place is for"));
+            }
             let dictionary = message.header_as_dictionary_batch().and_then(|d| d.data());
             let Some(batch) = message.header_as_record_batch().or(dictionary) else {
                 return Ok(());
@@ -177,23 +197,30 @@ impl Messages<'_> {
             });
             let ranges: Option<Vec<_>> = ranges.collect();
             let ranges = ranges.ok_or_else(|| damaged("a buffer that reaches beyond its batch"))?;
+            let is_aligned =
+                |range: &Range<u64>| (range.start - body.start).is_multiple_of(ALIGNMENT);
+            if !ranges.iter().all(is_aligned) {
+                return Err(damaged("a buffer that begins at no multiple of 8 bytes"));
+            }
             if batch.compression().is_none() {
                 return Ok(());
             }
             ranges
         };
-        let lengths: Vec<Range<u64>> = buffers
-            .into_iter()
-            .filter(|buffer| buffer.end - buffer.start >= 8)
-            .map(|buffer| buffer.start..buffer.start + 8)
-            .collect();
-        for length in self.store.get_ranges(&self.object.location, &lengths).await? {
-            let length = length.first_chunk().map_or(-1, |bytes| i64::from_le_bytes(*bytes));
+        let buffers: Vec<Range<u64>> =
+            buffers.into_iter().filter(|buffer| buffer.end - buffer.start >= 8).collect();
+        let lengths: Vec<Range<u64>> =
+            buffers.iter().map(|buffer| buffer.start..buffer.start + 8).collect();
+        let lengths = self.store.get_ranges(&self.object.location, &lengths).await?;
+        for (length, buffer) in lengths.iter().zip(buffers) {
+            let length = length.first_chunk().map_or(-2, |bytes| i64::from_le_bytes(*bytes));
             // -1 marks a buffer that is stored uncompressed.
-            if !(-1..=MAX_BYTES).contains(&length) {
-                return Err(damaged("a compressed buffer with an impossible length"));
+            let length = if length == -1 { 0 } else { length };
+            let most = (buffer.end - buffer.start).saturating_mul(MAX_RATIO);
+            match u64::try_from(length) {
+                Ok(length) if length <= most => bytes = bytes.saturating_add(length),
+                _ => return Err(damaged("a compressed buffer with an impossible length")),
             }
-            bytes = bytes.saturating_add(u64::try_from(length).unwrap_or_default());
         }
         self.check_size(bytes)
     }
@@ -226,4 +253,95 @@ fn two_streams() -> Error {
 
 fn damaged(found: &str) -> Error {
     Error::data("not an Arrow IPC file").found(found).help(DAMAGED_HELP)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, RecordBatch, StringArray};
+    use arrow::ipc::CompressionType;
+    use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
+    use datafusion::execution::memory_pool::UnboundedMemoryPool;
+    use object_store::memory::InMemory;
+    use object_store::path::Path;
+
+    use super::*;
+
+    fn batch() -> RecordBatch {
+        let texts = Arc::new(StringArray::from(vec!["a long text ".repeat(20); 3])) as ArrayRef;
+        RecordBatch::try_from_iter([("label", texts)]).unwrap()
+    }
+
+    fn file(compression: Option<CompressionType>) -> Vec<u8> {
+        let (rows, options) = (batch(), IpcWriteOptions::default());
+        let options = options.try_with_compression(compression).unwrap();
+        let mut file =
+            FileWriter::try_new_with_options(Vec::new(), &rows.schema(), options).unwrap();
+        file.write(&rows).unwrap();
+        file.into_inner().unwrap()
+    }
+
+    /// What is found to be wrong with these bytes; nothing if they can be read.
+    fn found(bytes: &[u8]) -> String {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let (path, pool) = (Path::from("in.arrow"), UnboundedMemoryPool::default());
+        let pool = Arc::new(pool) as Arc<dyn MemoryPool>;
+        let check = async {
+            store.put(&path, bytes.to_vec().into()).await?;
+            checked_schema(&store, &store.head(&path).await?, &pool).await
+        };
+        futures::executor::block_on(check).map_or_else(|error| error.to_string(), |_| String::new())
+    }
+
+    /// What is found with one byte changed to `value`, at each place in turn where it was `was`.
+    fn found_with(bytes: &[u8], was: u8, value: u8) -> String {
+        let places = (0..bytes.len()).filter(|at| bytes[*at] == was);
+        let errors = places.map(|at| {
+            let mut changed = bytes.to_vec();
+            changed[at] = value;
+            found(&changed)
+        });
+        errors.collect()
+    }
+
+    #[test]
+    fn messages_that_a_reader_would_skip_or_shift_are_damage() {
+        let plain = file(None);
+        assert_eq!(found(&plain), "");
+        // The kind of the batch, 3, becomes none, and one that does not exist.
+        for kind in [0, 9] {
+            let errors = found_with(&plain, 3, kind);
+            assert!(errors.contains("of another kind than its place is for"), "{errors}");
+        }
+        // The offset of the first buffer.
+        let errors = found_with(&plain, 0, 1);
+        assert!(errors.contains("begins at no multiple of 8 bytes"), "{errors}");
+    }
+
+    #[test]
+    fn a_compressed_buffer_is_at_most_so_many_times_its_stored_bytes() {
+        let zstd = file(Some(CompressionType::ZSTD));
+        assert_eq!(found(&zstd), "");
+        let frame = zstd.windows(4).position(|bytes| bytes == [0x28, 0xb5, 0x2f, 0xfd]).unwrap();
+        for (length, is_possible) in
+            [(1_i64 << 40, false), (-2, false), (-1, true), (1 << 10, true)]
+        {
+            let mut changed = zstd.clone();
+            changed[frame - 8..frame].copy_from_slice(&length.to_le_bytes());
+            let error = found(&changed);
+            assert_eq!(error.is_empty(), is_possible, "{length}: {error}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_begin_no_message_are_a_stream_cut_short() {
+        let mut stream = StreamWriter::try_new(Vec::new(), &batch().schema()).unwrap();
+        stream.write(&batch()).unwrap();
+        let whole = stream.into_inner().unwrap();
+        let open = &whole[..whole.len() - 8];
+        assert_eq!(found(open), "", "the mark of the end may be absent");
+        for n in 1..8 {
+            let error = found(&whole[..open.len() + n]);
+            assert!(error.contains("reaches beyond the file"), "{n}: {error}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 mod matrix;
 mod reader;
 mod row_bytes;
+mod tensor;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use arrow::datatypes::Schema;
 
 pub use matrix::{Matrix, MatrixWriter, NumberType, Scratch};
 pub(super) use reader::FeatureReader;
+pub(super) use tensor::refuse_permuted;
 
 use super::ids::Ids;
 use crate::engine::EngineSpec;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::buffer::ScalarBuffer;
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, Float32Type, Schema, UInt8Type};
+use arrow::datatypes::{DataType, Float32Type, Schema, UInt8Type};
 use arrow::util::display::array_value_to_string;
 
 use super::matrix::{MatrixWriter, NumberType, Scratch};
 use super::row_bytes::row_bytes;
+use super::tensor::tensor_shape;
 use super::{Features, number_columns};
 use crate::error::{Error, Result, offenders};
 use crate::frame::ids::{Interner, NULL};
@@ -194,13 +195,6 @@ fn number_text(columns: &[ArrayRef], row: usize, k: usize) -> Result<String> {
         Some(numbers) => array_value_to_string(&numbers, k)?,
         None => array_value_to_string(&columns[k], row)?,
     })
-}
-
-/// The shape that the canonical extension type `arrow.fixed_shape_tensor` carries.
-fn tensor_shape(field: &Field) -> Option<Vec<usize>> {
-    let text = field.metadata().get("ARROW:extension:metadata")?;
-    let value: serde_json::Value = serde_json::from_str(text).ok()?;
-    value["shape"].as_array()?.iter().map(|n| n.as_u64().map(|n| n as usize)).collect()
 }
 
 /// How many numbers a row has, and the numbers of all rows, one row after the other.
