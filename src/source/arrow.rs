@@ -247,7 +247,7 @@ fn arrow_schema(schema: IpcSchema<'_>) -> Result<Schema> {
 }
 
 fn two_streams() -> Error {
-    Error::data("the Arrow file holds more than one stream")
+    Error::data("the Arrow file holds more than one stream, or other bytes after the first")
         .help("write its batches as one stream, or each stream to a file of its own")
 }
 
