@@ -14,8 +14,8 @@ pub(super) struct GoldPoints {
 }
 
 impl GoldPoints {
-    /// The gold of these roles, with the rows of its instances. A classifier predicts annotated instances, which it was trained
-    /// on, better than others: where other instances have gold, predictions are compared with that gold alone.
+    /// The gold of these roles, with the rows of its instances. A classifier predicts annotated instances, which it was
+    /// trained on, better than others: where other instances have gold, predictions are compared with that gold alone.
     pub(super) fn of(
         roles: &'static [Role],
         frame: &Frame,

@@ -32,8 +32,8 @@ use crate::store::shown;
 
 /// The table of these objects, which `store` serves under `root`; `place` is their location in messages.
 ///
-/// Files of one kind with the same columns in the same order are one scan. Several such groups are united by column name, and a
-/// column that a file lacks is null in its rows.
+/// Files of one kind with the same columns in the same order are one scan. Several such groups are united by column
+/// name, and a column that a file lacks is null in its rows.
 pub(super) async fn table(
     ctx: &SessionContext,
     (root, store): (&Url, &Arc<dyn ObjectStore>),
