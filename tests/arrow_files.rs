@@ -74,15 +74,15 @@ fn schema_bytes(stream: &[u8]) -> usize {
 }
 
 #[test]
-fn numbers_of_another_byte_order_are_refused() {
-    /// A schema message without fields, whose byte order is that of large machines of old.
+fn a_file_of_another_endianness_is_refused() {
+    /// The metadata of a schema message without fields that is marked as big-endian.
     const BIG_ENDIAN: [u8; 56] = [
         16, 0, 0, 0, 0, 0, 10, 0, 12, 0, 6, 0, 5, 0, 8, 0, 10, 0, 0, 0, 0, 1, 4, 0, 12, 0, 0, 0, 8,
         0, 12, 0, 6, 0, 8, 0, 8, 0, 0, 0, 0, 0, 1, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     ];
     let (mark, length, end) = ([0xff; 4], 56_i32.to_le_bytes(), [255, 255, 255, 255, 0, 0, 0, 0]);
     let bytes = [&mark[..], &length, &BIG_ENDIAN, &end].concat();
-    assert_says(&refused(&bytes), &["another byte order"]);
+    assert_says(&refused(&bytes), &["endianness"]);
 }
 
 /// Integers of 24 bits, which Arrow does not have.

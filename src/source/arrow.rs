@@ -148,7 +148,7 @@ impl Messages<'_> {
         schema.ok_or_else(|| damaged("a stream without a schema"))
     }
 
-    /// Checks that nothing follows the end of a stream: the reader would leave it out.
+    /// Checks that no message follows the mark at `end`, where the reader stops: its rows would be left out.
     async fn check_end(&self, end: u64) -> Result<()> {
         let size = self.object.size;
         let is_padding = |bytes: &Bytes| bytes.iter().all(|byte| *byte == 0);
@@ -232,10 +232,8 @@ fn arrow_schema(schema: IpcSchema<'_>) -> Result<Schema> {
     let names: Vec<String> = names.map(|name| name.unwrap_or_default().to_owned()).collect();
     refuse_doubles(&names)?;
     if !schema.endianness().equals_to_target_endianness() {
-        return Err(Error::data(
-            "the numbers of the Arrow file have another byte order than this machine",
-        )
-        .help("write it on a machine with the byte order of this one, or as Parquet"));
+        return Err(Error::data("the endianness of the Arrow file is not that of this machine")
+            .help("write it on a machine of the same endianness, or as Parquet"));
     }
     // Panics where a type or one of its parameters is unknown or absent.
     catch_unwind(AssertUnwindSafe(|| fb_to_schema(schema))).map_err(|panic| {

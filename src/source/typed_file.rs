@@ -34,7 +34,7 @@ pub(super) struct TypedFile {
     pub(super) schema: SchemaRef,
     /// The size of its rows as far as they are read, where it is a Parquet file.
     pub(super) rows: Option<SizeOfRows>,
-    /// Whether it is a stream of Arrow messages, which another reader reads than a file with a footer.
+    /// Whether it is a stream of Arrow messages, which needs another reader than a file with a footer.
     pub(super) is_stream: bool,
     /// Whether the min/max statistics of its columns cover every value.
     has_reliable_bounds: bool,
