@@ -195,7 +195,7 @@ fn text_of_csv_and_integers_are_the_same_ids_in_features_and_gold() {
         }
         let pipeline = format!(
             "source = {{ annotations = '{{dir}}in.csv', features = '{{dir}}{file}', gold = '{{dir}}{gold}' }}
-             model = {{ kind = 'dl', train.epochs = 200 }}"
+             model = {{ kind = 'dl', train.epochs = 60 }}"
         );
         let run = job.run(&pipeline);
         let ids_of = |table: &str| {

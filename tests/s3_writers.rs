@@ -224,7 +224,7 @@ fn a_living_writer_renews_its_lease_within_its_silence() {
     let args = ["-q", "--set", "sink.run_id=hasty", "--set", "sink.stale_after_seconds=2"];
     let mut hasty = server.labelmill(&job(&args)).spawn().unwrap();
     server.wait_for("PutObject hasty/ metrics/", 1);
-    for _ in 0..9 {
+    for _ in 0..6 {
         std::thread::sleep(Duration::from_millis(500));
         let touched = std::fs::metadata(&leases(&server)[0]).unwrap().modified().unwrap();
         assert!(touched.elapsed().unwrap() < Duration::from_secs(2));

@@ -21,8 +21,8 @@ const IMPATIENT: [&str; 4] = ["--set", "store.idle_seconds=1", "--set", "store.m
 fn a_download_that_takes_longer_than_the_idle_time_goes_through() {
     let server = server();
     let bytes = std::fs::metadata(server.bucket().join("in/crowd.parquet")).unwrap().len();
-    // Hundreds of pauses of ten milliseconds: more than a second in all, and each far shorter than a second.
-    server.fault(Fault::Slow(usize::try_from(bytes / 300).unwrap()), "GetObject /in/", 0, 100);
+    // At least 150 pauses of ten milliseconds: more than a second in all, and each far shorter than a second.
+    server.fault(Fault::Slow(usize::try_from(bytes / 150).unwrap()), "GetObject /in/", 0, 100);
     let done = summary(&server, &IMPATIENT);
     assert_equals_local_run(&server, &done, &[]);
 }

@@ -180,8 +180,19 @@ impl WritersPlace {
             }
             self.run(round + 1, &[]);
             self.assert_clean();
+            self.remove_older_runs();
         }
         new
+    }
+
+    /// Removes every run but the published one: the server walks through all files whenever it is asked for a list.
+    fn remove_older_runs(&self) {
+        let (published, _) = self.published().unwrap();
+        for run in std::fs::read_dir(self.out().join("runs")).unwrap().map(Result::unwrap) {
+            if run.file_name() != *published {
+                std::fs::remove_dir_all(run.path()).unwrap();
+            }
+        }
     }
 
     /// The files below runs/ that no manifest lists.

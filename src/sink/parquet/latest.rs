@@ -64,6 +64,9 @@ impl ParquetSink {
         let mut failed = Error::store("other writers keep changing latest.json");
         let mut is_locked = false;
         for n in 0..REQUESTS {
+            if n > 0 {
+                tokio::time::sleep(Duration::from_millis(10 << n)).await;
+            }
             let now = self.read_latest().await?;
             if let ControlFile::Foreign = now {
                 return Err(self.obstacle_error(&self.latest_path(), "a pointer of labelmill"));
@@ -94,7 +97,6 @@ impl ParquetSink {
                 Ok(MoveOutcome::Locked) => is_locked = true,
                 Err(e) => (failed, is_locked) = (e, false),
             }
-            tokio::time::sleep(Duration::from_millis(20 << n)).await;
         }
         if is_locked {
             tracing::warn!(

@@ -42,7 +42,7 @@ fn a_residual_network_learns_from_images_and_predicts_again() {
         input: Some([1, 2, 2]),
         ..BackboneSpec::default()
     };
-    let train = TrainSpec { epochs: 30, ..TrainSpec::default() };
+    let train = TrainSpec { epochs: 12, ..TrainSpec::default() };
     let device = "cpu".to_owned();
     let network = NetworkSpec { device, backbone, train, ..NetworkSpec::default() };
     let model = TraceRegularised::default();
