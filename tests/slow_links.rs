@@ -31,9 +31,9 @@ fn a_download_that_takes_longer_than_the_idle_time_goes_through() {
 fn an_upload_that_takes_longer_than_the_idle_time_goes_through() {
     let server = Server::start_narrow();
     let crowd =
-        CrowdShape { instances: 10_000, classes: 90, redundancy: 2, ..CrowdShape::default() };
+        CrowdShape { instances: 6_000, classes: 90, redundancy: 2, ..CrowdShape::default() };
     write_numbers(&server.bucket().join("in/crowd.parquet"), &crowd.draw(1).rows);
-    // The upload takes several times the idle time. After the client has sent its last bytes, the server still has to
+    // The upload takes longer than the idle time. After the client has sent its last bytes, the server still has to
     // read them from the buffers of the system.
     server.fault(Fault::Slow(16 << 10), "PutObject posteriors/", 0, 1);
     let plain = ["--set", "sink.compression=none", "--set", "model.stop.max_iter=2"];
