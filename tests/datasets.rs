@@ -71,19 +71,12 @@ const PUBLISHED: [PublishedAccuracy; 4] = [
     },
 ];
 
-fn aggregate(data: &Path, dataset: &str, model: &str, output: &Path) {
+fn aggregate(data: &Path, dataset: &str, model: &str, output: &Path, more: &[&str]) {
     let annotations = data.join(dataset).join("annotations.parquet");
     let (annotations, output) = (annotations.display().to_string(), output.display().to_string());
-    run_ok(&[
-        "aggregate",
-        "--annotations",
-        &annotations,
-        "--model",
-        model,
-        "--output",
-        &output,
-        "-q",
-    ]);
+    let fixed =
+        ["aggregate", "-q", "--annotations", &annotations, "--model", model, "--output", &output];
+    run_ok(&[&fixed, more].concat());
 }
 
 fn scores(data: &Path, dataset: &str, output: &Path) -> BTreeMap<String, f64> {
@@ -106,7 +99,7 @@ fn accuracies_and_likelihoods_are_the_published_ones() {
     for published in PUBLISHED {
         let (name, folder) = (published.dataset, tempfile::tempdir().unwrap());
         let vote = folder.path().join("vote");
-        aggregate(&data, name, "majority_vote", &vote);
+        aggregate(&data, name, "majority_vote", &vote, &[]);
         let accuracy = 100.0 * scores(&data, name, &vote)["accuracy_expected_ties"];
         close(
             accuracy,
@@ -115,7 +108,7 @@ fn accuracies_and_likelihoods_are_the_published_ones() {
             &format!("{name}: majority vote"),
         );
         let em = folder.path().join("em");
-        aggregate(&data, name, "dawid_skene", &em);
+        aggregate(&data, name, "dawid_skene", &em, &[]);
         let accuracy = 100.0 * scores(&data, name, &em)["accuracy"];
         close(accuracy, published.dawid_skene, PERCENT, &format!("{name}: Dawid-Skene"));
         let trace = read_table(&em.join("latest"), "trace");
@@ -126,7 +119,7 @@ fn accuracies_and_likelihoods_are_the_published_ones() {
             [("one_coin", published.one_coin), ("ibcc", published.ibcc), ("glad", published.glad)]
         {
             let output = folder.path().join(model);
-            aggregate(&data, name, model, &output);
+            aggregate(&data, name, model, &output, &[]);
             let accuracy = 100.0 * scores(&data, name, &output)["accuracy"];
             close(accuracy, want, PERCENT, &format!("{name}: {model}"));
         }
@@ -148,7 +141,10 @@ fn every_dataset_runs_with_every_model_and_accounts_for_every_row() {
         crowds += 1;
         for model in label_only() {
             let output = tempfile::tempdir().unwrap();
-            aggregate(&data, name, model.kind, output.path());
+            // How many rows are accounted for does not depend on how well a model is fitted.
+            let briefly = ["--set", "model.stop.max_iter=5"];
+            let more = if (model.defaults)()["stop"].is_object() { &briefly[..] } else { &[] };
+            aggregate(&data, name, model.kind, output.path(), more);
             let latest = output.path().join("latest");
             let run = read_table(&latest, "run").remove(0);
             let (read, used) = (number(&run, "rows_read"), number(&run, "rows_used"));
