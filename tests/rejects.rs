@@ -307,3 +307,19 @@ fn warnings_and_errors_of_a_fit_name_the_question() {
     assert_says(&warnings, &["question `second`: half of the annotators"]);
     assert!(!warnings.contains("question `first`"), "{warnings}");
 }
+
+/// In each question, half of the annotators have too few annotations for a matrix.
+#[test]
+fn warnings_of_many_questions_are_a_few_and_a_count() {
+    let job = Job::new();
+    let rows: String = (0..20).map(|q| format!("i,a,x,q{q:02}\nj,b,y,q{q:02}\n")).collect();
+    job.write("in.csv", &format!("instance_id,annotator_id,label,question\n{rows}"));
+    let pipeline = "source.annotations = '{dir}in.csv'\nmodel.kind = 'dawid_skene'\n";
+    let printed = job.ends(pipeline, &[], 0);
+    let kept = cells(&read_table(&job.path("out/latest"), "run"), &["warnings"]).remove(0);
+    for warnings in [printed, kept] {
+        assert_eq!(warnings.matches("half of the annotators").count(), 6, "{warnings}");
+        let first = "question `q00`: half of the annotators";
+        assert_says(&warnings, &[&format!("15 more with a warning like this: {first}")]);
+    }
+}

@@ -175,6 +175,7 @@ pub fn fit(
     if spec.calibration.is_on() {
         report_lacks(lacks, results.len(), run)?;
     }
+    run.sum_up_warnings();
     run.keep_warnings_of_machine();
     let record = fit_record(spec, &results, run);
     Ok(Outcome { results, decide: spec.decide.clone(), metrics, run: record })

@@ -7,6 +7,7 @@
 
 mod cancel;
 pub(crate) mod checkpoint;
+mod warnings;
 
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -20,6 +21,7 @@ use sha2::{Digest, Sha256};
 
 pub use cancel::Cancel;
 use checkpoint::CheckpointFile;
+use warnings::Warnings;
 
 use crate::error::{Error, Result};
 
@@ -89,13 +91,7 @@ pub struct Run {
     /// `None` for the shared one, which is built when it is first used.
     pool: Option<Arc<ThreadPool>>,
     memory: usize,
-    warnings: Vec<String>,
-    /// What the next warnings are about, such as one of several questions.
-    subject: Option<String>,
-    /// The number of warnings before those about the subject.
-    before_subject: usize,
-    /// The part of the fit that the next warnings come from, where it is not the fit itself.
-    part_of_fit: Option<&'static str>,
+    warnings: Warnings,
     /// The section of the pipeline file with the parameters of the model that is fitted.
     model_section: &'static str,
     /// The warnings of [`Run::warn_of_machine`], of this run and of all its clones.
@@ -114,10 +110,7 @@ impl Run {
             progress: Arc::new(NoProgress),
             pool: None,
             memory: DEFAULT_MEMORY,
-            warnings: Vec::new(),
-            subject: None,
-            before_subject: 0,
-            part_of_fit: None,
+            warnings: Warnings::default(),
             model_section: MODEL_SECTION,
             of_machine: Arc::default(),
             checkpoint: None,
@@ -206,13 +199,12 @@ impl Run {
 
     /// Begins all further warnings with this subject, such as one of several questions.
     pub(crate) fn warn_about(&mut self, subject: Option<String>) {
-        self.subject = subject;
-        self.before_subject = self.warnings.len();
+        self.warnings.about(subject);
     }
 
     /// Begins all further warnings with a part of the fit, such as one without some annotations, after the subject.
     pub(crate) fn warn_of_part(&mut self, part: Option<&'static str>) {
-        self.part_of_fit = part;
+        self.warnings.of_part(part);
     }
 
     /// Fits a model that is a part of another one, with its parameters in `section`: messages name its keys there.
@@ -233,23 +225,23 @@ impl Run {
         format!("{}.{parameter}", self.model_section)
     }
 
-    /// Reports a warning, and keeps it for the table `run`; once only, if it is repeated about the same subject.
+    /// Reports a warning, and keeps it for the table `run`; once only, if it is repeated about the same subject. Of many
+    /// subjects with warnings that differ in numbers and names only, it reports a few; [`Run::sum_up_warnings`] counts
+    /// the others.
     ///
     /// # Why
     /// A part of the fit may be the same fit of other annotations, such as of those that are not held out. The same words
-    /// again tell nobody anything new. Only the warnings about one subject are compared, for there may be many questions.
+    /// again tell nobody anything new. Only the warnings about one subject are compared, for there may be many questions:
+    /// as many lines would hide every other warning.
     pub fn warn(&mut self, message: impl Into<String>) {
-        let message = message.into();
-        let prefixed = |part: Option<&str>| {
-            let prefixes = self.subject.as_deref().into_iter().chain(part);
-            prefixes.chain([message.as_str()]).collect::<Vec<&str>>().join(": ")
-        };
-        let (of_whole, of_part) = (prefixed(None), prefixed(self.part_of_fit));
-        let before = &self.warnings[self.before_subject..];
-        if !before.contains(&of_whole) && !before.contains(&of_part) {
-            self.progress.warn(&of_part);
-            self.warnings.push(of_part);
+        if let Some(warning) = self.warnings.keep(&message.into()) {
+            self.progress.warn(warning);
         }
+    }
+
+    /// Reports how many more subjects had each warning of which only a few were reported.
+    pub(crate) fn sum_up_warnings(&mut self) {
+        self.warnings.sum_up().iter().for_each(|warning| self.progress.warn(warning));
     }
 
     /// Reports a warning about the machine, such as that its GPU cannot be used; once only, whatever the subject.
@@ -269,13 +261,13 @@ impl Run {
     /// Keeps the warnings about the machine, which were shown before, for the table `run`.
     pub(crate) fn keep_warnings_of_machine(&mut self) {
         let mut of_machine = self.of_machine.lock().unwrap_or_else(PoisonError::into_inner);
-        self.warnings.append(&mut of_machine);
+        self.warnings.kept.append(&mut of_machine);
     }
 
     /// All warnings so far.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
-        &self.warnings
+        &self.warnings.kept
     }
 }
 

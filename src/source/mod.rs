@@ -99,6 +99,7 @@ impl Source {
                 break;
             }
         }
+        run.sum_up_warnings();
         (Self { spec: spec.clone(), files, queries }, errors)
     }
 
