@@ -129,8 +129,20 @@ fn accuracies_and_likelihoods_are_the_published_ones() {
     }
 }
 
+/// Five iterations, after which every row is accounted for as after all.
 #[test]
 fn every_dataset_runs_with_every_model_and_accounts_for_every_row() {
+    runs_on_every_dataset(&["--set", "model.stop.max_iter=5"]);
+}
+
+#[test]
+#[ignore = "GLAD without optimisation takes 15 s of a processor; `cargo test -- --ignored` runs it"]
+fn every_dataset_runs_with_every_model_until_it_converges() {
+    runs_on_every_dataset(&[]);
+}
+
+/// Runs every label-only model on every dataset, those that iterate with more arguments.
+fn runs_on_every_dataset(iterations: &[&str]) {
     let Some(data) = data_folder("all datasets") else { return };
     let mut crowds = 0;
     let mut folders: Vec<_> =
@@ -141,9 +153,7 @@ fn every_dataset_runs_with_every_model_and_accounts_for_every_row() {
         crowds += 1;
         for model in label_only() {
             let output = tempfile::tempdir().unwrap();
-            // How many rows are accounted for does not depend on how well a model is fitted.
-            let briefly = ["--set", "model.stop.max_iter=5"];
-            let more = if (model.defaults)()["stop"].is_object() { &briefly[..] } else { &[] };
+            let more = if (model.defaults)()["stop"].is_object() { iterations } else { &[] };
             aggregate(&data, name, model.kind, output.path(), more);
             let latest = output.path().join("latest");
             let run = read_table(&latest, "run").remove(0);

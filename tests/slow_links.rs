@@ -1,5 +1,7 @@
 //! A slow link is not a broken one: while bytes move, a request goes on, however long it takes.
 
+use std::time::{Duration, Instant};
+
 use labelmill::testing::synth::CrowdShape;
 
 use crate::s3_job::{assert_equals_local_run, job, summary};
@@ -23,7 +25,9 @@ fn a_download_that_takes_longer_than_the_idle_time_goes_through() {
     let bytes = std::fs::metadata(server.bucket().join("in/crowd.parquet")).unwrap().len();
     // At least 150 pauses of ten milliseconds: more than a second in all, and each far shorter than a second.
     server.fault(Fault::Slow(usize::try_from(bytes / 150).unwrap()), "GetObject /in/", 0, 100);
+    let start = Instant::now();
     let done = summary(&server, &IMPATIENT);
+    assert!(start.elapsed() > Duration::from_millis(1_500), "it was not slow");
     assert_equals_local_run(&server, &done, &[]);
 }
 
@@ -39,7 +43,9 @@ fn an_upload_that_takes_longer_than_the_idle_time_goes_through() {
     let plain = ["--set", "sink.compression=none", "--set", "model.stop.max_iter=2"];
     let whole = ["--set", "store.piece_size=1GiB", "--set", "store.max_retries=0"];
     let patience = ["--set", "store.idle_seconds=3"];
+    let start = Instant::now();
     let done = summary(&server, &[&plain[..], &whole, &patience].concat());
+    assert!(start.elapsed() > Duration::from_secs(4), "it was not slow");
     assert_eq!(server.forget_faults(), 0);
     assert_equals_local_run(&server, &done, &plain);
 }

@@ -185,7 +185,8 @@ impl WritersPlace {
         new
     }
 
-    /// Removes every run but the published one: the server walks through all files whenever it is asked for a list.
+    /// Removes every run but the published one, so that listings take the server less time: for each it walks through all
+    /// files.
     fn remove_older_runs(&self) {
         let (published, _) = self.published().unwrap();
         for run in std::fs::read_dir(self.out().join("runs")).unwrap().map(Result::unwrap) {

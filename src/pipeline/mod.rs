@@ -164,18 +164,21 @@ pub fn fit(
     let mut lacks: Vec<Lack> = Vec::new();
     for (question, frame) in frames.into_iter().enumerate() {
         let subject = frame.subject();
-        run.warn_about(subject.clone());
+        run.warn_about_question(subject.clone());
         let fitted = fit_question(spec, loaded.model.as_ref(), frame, checkpoints, run);
         run.warn_about(None);
+        if fitted.is_err() {
+            run.sum_up_warnings();
+        }
         let (result, measured, lack) = fitted.map_err(|e| e.about_some(subject.clone()))?;
         lacks.extend(lack.map(|lack| (subject, lack)));
         metrics.extend(measured.into_iter().map(|metric| (question, metric)));
         results.push(result);
     }
+    run.sum_up_warnings();
     if spec.calibration.is_on() {
         report_lacks(lacks, results.len(), run)?;
     }
-    run.sum_up_warnings();
     run.keep_warnings_of_machine();
     let record = fit_record(spec, &results, run);
     Ok(Outcome { results, decide: spec.decide.clone(), metrics, run: record })

@@ -197,14 +197,20 @@ impl Run {
         Self { seed: seed_of_part(self.seed, name), ..self.clone() }
     }
 
-    /// Begins all further warnings with this subject, such as one of several questions.
+    /// Begins all further warnings with this subject, such as a source.
     pub(crate) fn warn_about(&mut self, subject: Option<String>) {
-        self.warnings.about(subject);
+        self.warnings.set_subject(subject, false);
+    }
+
+    /// Begins all further warnings with a question. Of warnings that differ in numbers and in names in backticks only, those
+    /// of a few questions are reported; [`Run::sum_up_warnings`] counts the others.
+    pub(crate) fn warn_about_question(&mut self, question: Option<String>) {
+        self.warnings.set_subject(question, true);
     }
 
     /// Begins all further warnings with a part of the fit, such as one without some annotations, after the subject.
     pub(crate) fn warn_of_part(&mut self, part: Option<&'static str>) {
-        self.warnings.of_part(part);
+        self.warnings.set_part(part);
     }
 
     /// Fits a model that is a part of another one, with its parameters in `section`: messages name its keys there.
@@ -225,21 +231,19 @@ impl Run {
         format!("{}.{parameter}", self.model_section)
     }
 
-    /// Reports a warning, and keeps it for the table `run`; once only, if it is repeated about the same subject. Of many
-    /// subjects with warnings that differ in numbers and names only, it reports a few; [`Run::sum_up_warnings`] counts
-    /// the others.
+    /// Reports a warning, and keeps it for the table `run`; once only, if it is repeated about the same subject.
     ///
     /// # Why
     /// A part of the fit may be the same fit of other annotations, such as of those that are not held out. The same words
-    /// again tell nobody anything new. Only the warnings about one subject are compared, for there may be many questions:
-    /// as many lines would hide every other warning.
+    /// again tell nobody anything new. They are looked for among the warnings about one subject only, for there may be many
+    /// questions.
     pub fn warn(&mut self, message: impl Into<String>) {
         if let Some(warning) = self.warnings.keep(&message.into()) {
             self.progress.warn(warning);
         }
     }
 
-    /// Reports how many more subjects had each warning of which only a few were reported.
+    /// Reports how many more questions had each warning of which only a few were reported.
     pub(crate) fn sum_up_warnings(&mut self) {
         self.warnings.sum_up().iter().for_each(|warning| self.progress.warn(warning));
     }

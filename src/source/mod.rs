@@ -99,7 +99,6 @@ impl Source {
                 break;
             }
         }
-        run.sum_up_warnings();
         (Self { spec: spec.clone(), files, queries }, errors)
     }
 

@@ -65,7 +65,7 @@ impl ParquetSink {
         let mut is_locked = false;
         for n in 0..REQUESTS {
             if n > 0 {
-                tokio::time::sleep(Duration::from_millis(10 << n)).await;
+                tokio::time::sleep(Duration::from_millis(20 << (n - 1))).await;
             }
             let now = self.read_latest().await?;
             if let ControlFile::Foreign = now {
