@@ -138,6 +138,8 @@ pub fn swept_before_its_commit(server: &Server, held: &str, times: usize) -> Chi
     move_to_another_machine(&out);
     age_leases(&out, SILENT);
     summary(server, &["--set", "sink.run_id=quick"]);
+    // Awake, it may write further files before it finds that its lease is gone.
+    assert_eq!(attempts(server, "slow").len(), 0, "it was not swept");
     send_signal(slow.id(), "CONT");
     slow
 }

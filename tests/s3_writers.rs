@@ -149,7 +149,6 @@ fn a_signal_while_the_commit_is_under_way_waits_for_the_answer_and_tells_what_is
 fn a_writer_that_was_swept_while_it_was_suspended_writes_its_tables_again() {
     let server = server();
     let slow = swept_before_its_commit(&server, "PutObject slow/ metrics/", 1);
-    assert_eq!(attempts(&server, "slow").len(), 0, "it was swept");
     server.release();
     let output = slow.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
