@@ -332,7 +332,6 @@ fn a_classifier_without_gold_is_calibrated_by_annotations_of_instances_that_it_d
 /// be at most 0.03 and the log-loss at most 0.55, without losing accuracy. One ECE varies by 0.007 with the seed, so the
 /// mean of five is compared.
 #[test]
-#[ignore = "trains five networks, 100 s of a processor without optimisation; `cargo test -- --ignored` runs it"]
 fn labelme_is_calibrated() {
     let Some(data) = data_folder("LabelMe, calibrated") else { return };
     let folder = tempfile::tempdir().unwrap();

@@ -71,12 +71,19 @@ const PUBLISHED: [PublishedAccuracy; 4] = [
     },
 ];
 
-fn aggregate(data: &Path, dataset: &str, model: &str, output: &Path, more: &[&str]) {
+fn aggregate(data: &Path, dataset: &str, model: &str, output: &Path) {
     let annotations = data.join(dataset).join("annotations.parquet");
     let (annotations, output) = (annotations.display().to_string(), output.display().to_string());
-    let fixed =
-        ["aggregate", "-q", "--annotations", &annotations, "--model", model, "--output", &output];
-    run_ok(&[&fixed, more].concat());
+    run_ok(&[
+        "aggregate",
+        "--annotations",
+        &annotations,
+        "--model",
+        model,
+        "--output",
+        &output,
+        "-q",
+    ]);
 }
 
 fn scores(data: &Path, dataset: &str, output: &Path) -> BTreeMap<String, f64> {
@@ -99,7 +106,7 @@ fn accuracies_and_likelihoods_are_the_published_ones() {
     for published in PUBLISHED {
         let (name, folder) = (published.dataset, tempfile::tempdir().unwrap());
         let vote = folder.path().join("vote");
-        aggregate(&data, name, "majority_vote", &vote, &[]);
+        aggregate(&data, name, "majority_vote", &vote);
         let accuracy = 100.0 * scores(&data, name, &vote)["accuracy_expected_ties"];
         close(
             accuracy,
@@ -108,7 +115,7 @@ fn accuracies_and_likelihoods_are_the_published_ones() {
             &format!("{name}: majority vote"),
         );
         let em = folder.path().join("em");
-        aggregate(&data, name, "dawid_skene", &em, &[]);
+        aggregate(&data, name, "dawid_skene", &em);
         let accuracy = 100.0 * scores(&data, name, &em)["accuracy"];
         close(accuracy, published.dawid_skene, PERCENT, &format!("{name}: Dawid-Skene"));
         let trace = read_table(&em.join("latest"), "trace");
@@ -119,7 +126,7 @@ fn accuracies_and_likelihoods_are_the_published_ones() {
             [("one_coin", published.one_coin), ("ibcc", published.ibcc), ("glad", published.glad)]
         {
             let output = folder.path().join(model);
-            aggregate(&data, name, model, &output, &[]);
+            aggregate(&data, name, model, &output);
             let accuracy = 100.0 * scores(&data, name, &output)["accuracy"];
             close(accuracy, want, PERCENT, &format!("{name}: {model}"));
         }
@@ -129,20 +136,8 @@ fn accuracies_and_likelihoods_are_the_published_ones() {
     }
 }
 
-/// Five iterations, after which every row is accounted for as after all.
 #[test]
 fn every_dataset_runs_with_every_model_and_accounts_for_every_row() {
-    runs_on_every_dataset(&["--set", "model.stop.max_iter=5"]);
-}
-
-#[test]
-#[ignore = "GLAD without optimisation takes 15 s of a processor; `cargo test -- --ignored` runs it"]
-fn every_dataset_runs_with_every_model_until_it_converges() {
-    runs_on_every_dataset(&[]);
-}
-
-/// Runs every label-only model on every dataset, those that iterate with more arguments.
-fn runs_on_every_dataset(iterations: &[&str]) {
     let Some(data) = data_folder("all datasets") else { return };
     let mut crowds = 0;
     let mut folders: Vec<_> =
@@ -153,8 +148,7 @@ fn runs_on_every_dataset(iterations: &[&str]) {
         crowds += 1;
         for model in label_only() {
             let output = tempfile::tempdir().unwrap();
-            let more = if (model.defaults)()["stop"].is_object() { iterations } else { &[] };
-            aggregate(&data, name, model.kind, output.path(), more);
+            aggregate(&data, name, model.kind, output.path());
             let latest = output.path().join("latest");
             let run = read_table(&latest, "run").remove(0);
             let (read, used) = (number(&run, "rows_read"), number(&run, "rows_used"));
