@@ -321,7 +321,7 @@ fn warnings_of_many_questions_are_a_few_and_a_count() {
         assert_eq!(warnings.matches("half of the annotators").count(), 6, "{warnings}");
         let about = |n: usize| format!("question `q{n:02}`: half of the annotators");
         let mut want: Vec<String> = (0..5).map(about).collect();
-        want.push(format!("questions with a warning like this, 15 more: {}", about(0)));
+        want.push(format!("15 more questions have a warning like this one: {}", about(0)));
         assert_says(&warnings, &want.iter().map(String::as_str).collect::<Vec<_>>());
     }
 }

@@ -156,6 +156,22 @@ pub fn fit(
     checkpoints: &mut Checkpoints,
     run: &mut Run,
 ) -> Result<Outcome> {
+    let fitted = fit_questions(spec, frames, checkpoints, run);
+    // A job that fails sums up too.
+    run.sum_up_warnings();
+    run.keep_warnings_of_machine();
+    let (results, metrics) = fitted?;
+    let record = fit_record(spec, &results, run);
+    Ok(Outcome { results, decide: spec.decide.clone(), metrics, run: record })
+}
+
+/// The result of each question, and the metrics with the numbers of their questions.
+fn fit_questions(
+    spec: &PipelineSpec,
+    frames: Vec<Frame>,
+    checkpoints: &mut Checkpoints,
+    run: &mut Run,
+) -> Result<(Vec<QuestionResult>, Vec<(usize, Metric)>)> {
     let loaded = spec.model.load()?;
     if spec.calibration.is_on() {
         check_data(&spec.calibration, &frames)?;
@@ -167,21 +183,15 @@ pub fn fit(
         run.warn_about_question(subject.clone());
         let fitted = fit_question(spec, loaded.model.as_ref(), frame, checkpoints, run);
         run.warn_about(None);
-        if fitted.is_err() {
-            run.sum_up_warnings();
-        }
         let (result, measured, lack) = fitted.map_err(|e| e.about_some(subject.clone()))?;
         lacks.extend(lack.map(|lack| (subject, lack)));
         metrics.extend(measured.into_iter().map(|metric| (question, metric)));
         results.push(result);
     }
-    run.sum_up_warnings();
     if spec.calibration.is_on() {
         report_lacks(lacks, results.len(), run)?;
     }
-    run.keep_warnings_of_machine();
-    let record = fit_record(spec, &results, run);
-    Ok(Outcome { results, decide: spec.decide.clone(), metrics, run: record })
+    Ok((results, metrics))
 }
 
 /// The facts that are known once every question is fitted, whether or not the run is published.

@@ -80,10 +80,12 @@ impl Warnings {
     pub(super) fn sum_up(&mut self) -> &[String] {
         let before = self.kept.len();
         for similar in std::mem::take(&mut self.similar).into_values() {
-            if let more @ 1.. = similar.n_questions.saturating_sub(SHOWN_OFFENDERS) {
-                let first = similar.first;
-                self.kept.push(format!("questions with a warning like this, {more} more: {first}"));
-            }
+            let more = match similar.n_questions.saturating_sub(SHOWN_OFFENDERS) {
+                0 => continue,
+                1 => "1 more question has".to_owned(),
+                n => format!("{n} more questions have"),
+            };
+            self.kept.push(format!("{more} a warning like this one: {}", similar.first));
         }
         &self.kept[before..]
     }
@@ -126,7 +128,7 @@ mod tests {
         assert_eq!(want.len(), 11);
         assert_eq!(
             warnings.sum_up(),
-            ["questions with a warning like this, 3 more: question `q0`: 0 rows of `c0`"]
+            ["3 more questions have a warning like this one: question `q0`: 0 rows of `c0`"]
         );
         assert_eq!((warnings.kept.len(), warnings.sum_up().len()), (12, 0));
     }
@@ -143,7 +145,12 @@ mod tests {
         assert_eq!(warnings.keep("few rows"), None);
         warnings.set_part(None);
         assert_eq!(warnings.keep("few rows"), Some("question `q5`: few rows"));
-        assert_eq!(warnings.sum_up().len(), 1);
+        assert_eq!(
+            warnings.sum_up(),
+            [
+                "1 more question has a warning like this one: question `q0`: the second fit: few rows"
+            ]
+        );
     }
 
     #[test]
