@@ -160,18 +160,18 @@ pub fn fit(
     // A job that fails sums up too.
     run.sum_up_warnings();
     run.keep_warnings_of_machine();
-    let (results, metrics) = fitted?;
-    let record = fit_record(spec, &results, run);
-    Ok(Outcome { results, decide: spec.decide.clone(), metrics, run: record })
+    let outcome = fitted?;
+    let record = fit_record(spec, &outcome.results, run);
+    Ok(Outcome { run: record, ..outcome })
 }
 
-/// The result of each question, and the metrics with the numbers of their questions.
+/// The outcome without the facts of the run.
 fn fit_questions(
     spec: &PipelineSpec,
     frames: Vec<Frame>,
     checkpoints: &mut Checkpoints,
     run: &mut Run,
-) -> Result<(Vec<QuestionResult>, Vec<(usize, Metric)>)> {
+) -> Result<Outcome> {
     let loaded = spec.model.load()?;
     if spec.calibration.is_on() {
         check_data(&spec.calibration, &frames)?;
@@ -191,7 +191,7 @@ fn fit_questions(
     if spec.calibration.is_on() {
         report_lacks(lacks, results.len(), run)?;
     }
-    Ok((results, metrics))
+    Ok(Outcome { results, decide: spec.decide.clone(), metrics, run: RunRecord::default() })
 }
 
 /// The facts that are known once every question is fitted, whether or not the run is published.
