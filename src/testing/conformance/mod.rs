@@ -6,7 +6,8 @@ mod crowds;
 mod subject;
 mod variant;
 
-use rayon::prelude::*;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use crate::model::{MODELS, ModelKind, Properties};
 use checks::{
@@ -39,8 +40,11 @@ enum Settings {
 }
 use Settings::{Defaults, DefaultsAndVariant};
 
+/// A check with its name.
+type Entry = (&'static str, AppliesTo, Settings, Check);
+
 /// The checks, by name.
-const CHECKS: &[(&str, AppliesTo, Settings, Check)] = &[
+const CHECKS: &[Entry] = &[
     (
         "rows of the posterior and of every confusion matrix sum to 1",
         ALL,
@@ -69,30 +73,67 @@ const CHECKS: &[(&str, AppliesTo, Settings, Check)] = &[
     ("an interrupted training goes on to the same bits", CLASSIFIERS, Defaults, resumed),
 ];
 
-/// Runs every check on the kinds that `chosen` selects, several kinds at a time; returns the failures, each as
-/// `kind: check: what`.
+/// Runs every check on the kinds that `chosen` selects; returns the failures, each as `kind: check: what`.
+///
+/// # Why
+/// A thread per processor takes one check of one kind after the other. With kinds as the work of one thread pool, a
+/// thread that waited for a part of its fit took up another fit, and of two processors one was idle half of the time.
 #[must_use]
 pub fn failures(chosen: fn(&ModelKind) -> bool) -> Vec<String> {
-    let kinds: Vec<&ModelKind> = MODELS.iter().copied().filter(|kind| chosen(kind)).collect();
-    kinds.into_par_iter().flat_map_iter(failures_of).collect()
+    let kinds = MODELS.iter().copied().filter(|kind| chosen(kind));
+    let subjects: Vec<Subjects<'_>> = kinds.map(Subjects::new).collect();
+    let work = subjects.iter().flat_map(|subjects| CHECKS.iter().map(move |c| (subjects, c)));
+    let (work, failures) = (Mutex::new(work), Mutex::new(Vec::new()));
+    let next = || lock(&work).next();
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..processors {
+            scope.spawn(|| {
+                while let Some((subjects, check)) = next() {
+                    let found = subjects.failures_of(check);
+                    lock(&failures).extend(found);
+                }
+            });
+        }
+    });
+    failures.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs the checks that apply to one kind.
-fn failures_of(kind: &ModelKind) -> Vec<String> {
-    let mut failures = Vec::new();
-    let defaults = Subject::new(kind, (kind.defaults)());
-    let variant = Subject::new(kind, variant::parameters(kind));
-    for (name, _, settings, check) in CHECKS.iter().filter(|(_, applies, ..)| applies(kind)) {
-        if let Err(what) = check(&defaults) {
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A kind with its defaults, and with other parameters.
+struct Subjects<'a> {
+    defaults: Subject<'a>,
+    variant: Subject<'a>,
+}
+
+impl<'a> Subjects<'a> {
+    fn new(kind: &'a ModelKind) -> Self {
+        Self {
+            defaults: Subject::new(kind, (kind.defaults)()),
+            variant: Subject::new(kind, variant::parameters(kind)),
+        }
+    }
+
+    /// Runs a check, if it applies to the kind.
+    fn failures_of(&self, (name, applies, settings, check): &Entry) -> Vec<String> {
+        let (kind, mut failures) = (self.defaults.kind, Vec::new());
+        if !applies(kind) {
+            return failures;
+        }
+        if let Err(what) = check(&self.defaults) {
             failures.push(format!("{}: {name}: {what}", kind.kind));
         }
         if *settings == DefaultsAndVariant
-            && let Err(what) = check(&variant)
+            && let Err(what) = check(&self.variant)
         {
-            failures.push(format!("{} {}: {name}: {what}", kind.kind, variant.parameters));
+            let parameters = &self.variant.parameters;
+            failures.push(format!("{} {parameters}: {name}: {what}", kind.kind));
         }
+        failures
     }
-    failures
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The subject of a check.
 
-use std::cell::OnceCell;
+use std::sync::OnceLock;
 
 use serde_json::Value;
 
@@ -25,12 +25,12 @@ pub(super) struct Subject<'a> {
     pub(super) kind: &'a ModelKind,
     pub(super) parameters: Value,
     /// [`Subject::fitted`], once a check has asked for it.
-    fitted: OnceCell<std::result::Result<Fitted, String>>,
+    fitted: OnceLock<std::result::Result<Fitted, String>>,
 }
 
 impl<'a> Subject<'a> {
     pub(super) fn new(kind: &'a ModelKind, parameters: Value) -> Self {
-        Self { kind, parameters, fitted: OnceCell::new() }
+        Self { kind, parameters, fitted: OnceLock::new() }
     }
 
     /// The same with few epochs, if it is a network: for what is the same however well a network is trained.
