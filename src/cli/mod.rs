@@ -17,7 +17,7 @@ use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::sync::{Mutex, mpsc};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use clap::Parser;
 use futures::FutureExt;
@@ -111,6 +111,8 @@ const FILE_THREADS: usize = 4;
 const STACK_BYTES: usize = 8 << 20;
 /// How long threads may take to start before the system counts as one that refuses them.
 const THREAD_START_TIMEOUT: Duration = Duration::from_secs(10);
+/// After so long without the start of a thread, the system is asked for one again.
+const THREAD_START_CHECK: Duration = Duration::from_secs(1);
 
 /// Builds the runtime of the workers.
 ///
@@ -157,19 +159,31 @@ fn try_threads() -> std::io::Result<()> {
 ///
 /// # Why
 /// Where the system grants no more threads, tokio queues a file operation for a blocking thread that is busy. If every
-/// such thread has taken over a worker, none becomes free, and the job waits forever.
+/// such thread has taken over a worker, none becomes free, and the job waits forever. Nor does tokio ask for the thread
+/// again once the system would grant it, unless there is another operation.
 fn hold_threads(workers: &Runtime) -> Result<()> {
     let (started, all) = mpsc::channel();
     let (go, _) = tokio::sync::broadcast::channel::<()>(1);
-    for _ in 0..FILE_THREADS {
+    let hold_one = || {
         let (started, mut wait) = (started.clone(), go.subscribe());
         workers.spawn_blocking(move || {
             let _ = started.send(());
             let _ = wait.blocking_recv();
         });
+    };
+    (0..FILE_THREADS).for_each(|_| hold_one());
+    let start = Instant::now();
+    for _ in 0..FILE_THREADS {
+        while all.recv_timeout(THREAD_START_CHECK).is_err() {
+            let other = thread::Builder::new().stack_size(STACK_BYTES).spawn(|| ());
+            if other.is_err() || start.elapsed() >= THREAD_START_TIMEOUT {
+                let found = format!("fewer than {FILE_THREADS} threads for files");
+                return Err(Error::exhausted(found));
+            }
+            hold_one();
+        }
     }
-    let each = (0..FILE_THREADS).try_for_each(|_| all.recv_timeout(THREAD_START_TIMEOUT));
-    each.map_err(|_| Error::exhausted(format!("fewer than {FILE_THREADS} threads for files")))
+    Ok(())
 }
 
 fn broken_off(panic: &(dyn std::any::Any + Send)) -> Error {
