@@ -115,17 +115,12 @@ impl<const K: usize> WithSimd for DenseSweep<'_, K> {
         let prefetcher =
             Prefetcher { columns: self.step.range.columns, cells: self.columns.cells.cells() };
         let Self { step, columns, rows, .. } = self;
-        let stores_all = columns.stores_all(&step.range);
         // Columns hold logarithms where every annotation has a weight of its own.
-        let (log_likelihood, prior_terms) = match (step.range.weights, stores_all) {
-            (WeightSlice::All(w), true) => {
-                step.in_log_domain::<K, true>(w, columns, prefetcher, rows, classes, table)
+        let (log_likelihood, prior_terms) = match step.range.weights {
+            WeightSlice::All(w) => {
+                step.in_log_domain::<K>(w, columns, prefetcher, rows, classes, table)
             }
-            (WeightSlice::All(w), false) => {
-                step.in_log_domain::<K, false>(w, columns, prefetcher, rows, classes, table)
-            }
-            (_, true) => step.by_products::<K, true>(columns, prefetcher, rows, classes, table),
-            (_, false) => step.by_products::<K, false>(columns, prefetcher, rows, classes, table),
+            _ => step.by_products::<K>(columns, prefetcher, rows, classes, table),
         };
         self.statistics.add_objective(log_likelihood, prior_terms);
     }
@@ -142,7 +137,7 @@ impl EStep<'_> {
     /// Computes and counts posteriors as products; returns the log-likelihood, and the estimator's terms of the
     /// objective of recomputed columns.
     #[inline(always)]
-    fn by_products<const K: usize, const STORES_ALL: bool>(
+    fn by_products<const K: usize>(
         self,
         columns: &DenseColumns,
         prefetcher: Prefetcher<'_>,
@@ -155,6 +150,7 @@ impl EStep<'_> {
         let mut sums = Sums { classes, table, likelihood: LogProduct::default() };
         let (mut special, mut terms) = (SpecialRows::new(n, range.weights), 0.0);
         let mut singletons = Singletons::new(n, estimator);
+        let stores_all = columns.stores_all(&range);
         let prior_terms = Cell::new(0.0);
         let add_prior_term = |term: f64| prior_terms.set(prior_terms.get() + term);
         let write = |column: u32, weight: f64, previous: &[f64], factors: &mut [f64]| {
@@ -168,7 +164,7 @@ impl EStep<'_> {
         for start in (0..range.len()).step_by(chunk_len(n)) {
             let rows = rows.chunk(start, range.len());
             let all_stored =
-                STORES_ALL || columns.all_stored(chunk_columns(&range, start, rows.len() / n));
+                stores_all || columns.all_stored(chunk_columns(&range, start, rows.len() / n));
             if !all_stored {
                 let prepared = (rows as &[f64], prefetcher.cells);
                 add_prior_term(singletons.prepare::<K>(&range, start, prepared, is_special));
@@ -181,15 +177,13 @@ impl EStep<'_> {
                     next += n_plain;
                     if n_plain > 0 {
                         let (plain, rows) = (i..i + n_plain, &mut rows[at * n..next * n]);
-                        plain_rows::<K, STORES_ALL>(
-                            &range, prior, prefetcher, plain, rows, &mut sums,
-                        );
+                        plain_rows::<K>(&range, prior, prefetcher, plain, rows, &mut sums);
                         continue;
                     }
                 }
                 next += 1;
                 let (row, positions) = (&mut rows[at * n..next * n], range.positions(i));
-                prefetcher.prefetch::<STORES_ALL>(positions.clone(), sums.table, n);
+                prefetcher.prefetch(positions.clone(), sums.table, n);
                 let (own, prior) = (&range.columns[positions.clone()], prior.of(i, n));
                 let is_weighted = special.is_next(positions.end);
                 let path = RowPath::of(range.trusted_class(i).is_some(), is_weighted, own.len());
@@ -222,7 +216,7 @@ impl EStep<'_> {
     /// Computes and counts posteriors in the log domain, in three passes over [`chunk_len`] rows: sums of logarithms, all
     /// exponentials, counts. Returns what [`Self::by_products`] returns.
     #[inline(always)]
-    fn in_log_domain<const K: usize, const STORES_ALL: bool>(
+    fn in_log_domain<const K: usize>(
         self,
         weights: &[f64],
         columns: &DenseColumns,
@@ -237,6 +231,7 @@ impl EStep<'_> {
         let (mut special, mut terms) = (SpecialRows::new(n, WeightSlice::Ones), 0.0);
         let mut log_prior = LogPrior::new(prior, n);
         let mut singletons = Singletons::new(n, estimator);
+        let stores_all = columns.stores_all(&range);
         let prior_terms = Cell::new(0.0);
         let add_prior_term = |term: f64| prior_terms.set(prior_terms.get() + term);
         let write = |column: u32, weight: f64, previous: &[f64], factors: &mut [f64]| {
@@ -248,7 +243,7 @@ impl EStep<'_> {
             let (mut shifts, ends) = ([0.0; MAX_CHUNK], &range.offsets[start + 1..]);
             let first = range.offsets[start] - base;
             let all_stored =
-                STORES_ALL || columns.all_stored(chunk_columns(&range, start, rows.len() / n));
+                stores_all || columns.all_stored(chunk_columns(&range, start, rows.len() / n));
             if !all_stored {
                 let is_trusted = |i: usize, _: Range<usize>| range.trusted_class(i).is_some();
                 let prepared = (rows as &[f64], prefetcher.cells);
@@ -258,7 +253,7 @@ impl EStep<'_> {
             for (at, (row, end)) in rows.chunks_exact_mut(n).zip(ends).enumerate() {
                 let (i, positions) = (start + at, begin..end - base);
                 begin = positions.end;
-                prefetcher.prefetch::<STORES_ALL>(positions.clone(), sums.table, n);
+                prefetcher.prefetch(positions.clone(), sums.table, n);
                 prefetch(weights, positions.end + LIST_DISTANCE);
                 let (own, weights) = (&range.columns[positions.clone()], &weights[positions]);
                 if let Some(class) = range.trusted_class(i) {

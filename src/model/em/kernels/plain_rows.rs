@@ -35,7 +35,7 @@ pub(super) fn plain_run(
 /// Computes and counts the posteriors of these instances, whose columns are all stored, and writes them into `rows`,
 /// `[instance, class]`.
 #[inline(always)]
-pub(super) fn plain_rows<const K: usize, const STORES_ALL: bool>(
+pub(super) fn plain_rows<const K: usize>(
     range: &InstanceRange<'_>,
     prior: Prior<'_>,
     prefetcher: Prefetcher<'_>,
@@ -50,7 +50,7 @@ pub(super) fn plain_rows<const K: usize, const STORES_ALL: bool>(
         prefetch(range.offsets, i + LIST_DISTANCE);
         let positions = begin..end - base;
         begin = positions.end;
-        prefetcher.prefetch::<STORES_ALL>(positions.clone(), sums.table, K);
+        prefetcher.prefetch(positions.clone(), sums.table, K);
         let columns = &range.columns[positions];
         // Stays in registers until it is counted.
         let mut product = [0.0; K];

@@ -30,21 +30,15 @@ pub(super) struct Prefetcher<'a> {
 
 impl Prefetcher<'_> {
     /// Prefetches the cells and the counts of the annotations [`PREFETCH_DISTANCE`] after `positions`, those of an
-    /// instance. `STORES_ALL` says that every column is stored.
+    /// instance.
     #[inline(always)]
-    pub(super) fn prefetch<const STORES_ALL: bool>(
-        self,
-        positions: Range<usize>,
-        table: &[f64],
-        n: usize,
-    ) {
+    pub(super) fn prefetch(self, positions: Range<usize>, table: &[f64], n: usize) {
         let Some(ahead) = columns_ahead(self.columns, positions) else { return };
         for column in ahead {
             let at = *column as usize * stride(n);
             // Without a branch, which would often be mispredicted. Prefetching an unmapped address, such as that of a
             // column that is not stored, would cost a failed page-table walk.
-            let stored = if STORES_ALL { at } else { at.min(self.cells.len()) };
-            prefetch_row(self.cells, stored, n);
+            prefetch_row(self.cells, at.min(self.cells.len()), n);
         }
         // In a loop of its own, so that one check is enough for all.
         if !table.is_empty() {
