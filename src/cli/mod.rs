@@ -17,7 +17,7 @@ use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::sync::{Mutex, mpsc};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use clap::Parser;
 use futures::FutureExt;
@@ -111,8 +111,10 @@ const FILE_THREADS: usize = 4;
 const STACK_BYTES: usize = 8 << 20;
 /// How long threads may take to start before the system counts as one that refuses them.
 const THREAD_START_TIMEOUT: Duration = Duration::from_secs(10);
-/// After so long without the start of a thread, the system is asked for one again.
-const THREAD_START_CHECK: Duration = Duration::from_secs(1);
+/// After so long without the start of a thread for files, the system is asked for one again.
+const THREAD_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it is asked again.
+const MAX_THREAD_RETRIES: usize = 9;
 
 /// Builds the runtime of the workers.
 ///
@@ -155,14 +157,14 @@ fn try_threads() -> std::io::Result<()> {
     })
 }
 
-/// Makes the runtime start its [`FILE_THREADS`] now.
+/// Makes the runtime start at least [`FILE_THREADS`] now.
 ///
 /// # Why
 /// Where the system grants no more threads, tokio queues a file operation for a blocking thread that is busy. If every
 /// such thread has taken over a worker, none becomes free, and the job waits forever. Nor does tokio ask for the thread
 /// again once the system would grant it, unless there is another operation.
 fn hold_threads(workers: &Runtime) -> Result<()> {
-    let (started, all) = mpsc::channel();
+    let (started, starts) = mpsc::channel();
     let (go, _) = tokio::sync::broadcast::channel::<()>(1);
     let hold_one = || {
         let (started, mut wait) = (started.clone(), go.subscribe());
@@ -172,18 +174,42 @@ fn hold_threads(workers: &Runtime) -> Result<()> {
         });
     };
     (0..FILE_THREADS).for_each(|_| hold_one());
-    let start = Instant::now();
+    let has_started = || starts.recv_timeout(THREAD_RETRY_INTERVAL).is_ok();
+    let probe = || {
+        let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn(|| ())?;
+        thread.join().map_err(|_| std::io::Error::other("a thread broke off"))
+    };
     for _ in 0..FILE_THREADS {
-        while all.recv_timeout(THREAD_START_CHECK).is_err() {
-            let other = thread::Builder::new().stack_size(STACK_BYTES).spawn(|| ());
-            if other.is_err() || start.elapsed() >= THREAD_START_TIMEOUT {
-                let found = format!("fewer than {FILE_THREADS} threads for files");
-                return Err(Error::exhausted(found));
-            }
-            hold_one();
-        }
+        wait_for_thread(has_started, hold_one, probe).map_err(|why| {
+            let why = why.map_or_else(|| "others do not start".to_owned(), |e| e.to_string());
+            Error::exhausted(format!("fewer than {FILE_THREADS} threads for files: {why}"))
+        })?;
     }
     Ok(())
+}
+
+/// Waits until a thread has started. `has_started` waits for it a while, `ask_again` asks the system for it once more, and
+/// `probe` finds out whether the system grants any thread: tokio does not say.
+///
+/// # Errors
+/// The refusal of two probes in a row, or `None` after [`MAX_THREAD_RETRIES`].
+fn wait_for_thread(
+    has_started: impl Fn() -> bool,
+    ask_again: impl Fn(),
+    probe: impl Fn() -> std::io::Result<()>,
+) -> std::result::Result<(), Option<std::io::Error>> {
+    let mut was_refused = false;
+    for _ in 0..MAX_THREAD_RETRIES {
+        if has_started() {
+            return Ok(());
+        }
+        ask_again();
+        match probe() {
+            Err(refusal) if was_refused => return Err(Some(refusal)),
+            probed => was_refused = probed.is_err(),
+        }
+    }
+    if has_started() { Ok(()) } else { Err(None) }
 }
 
 fn broken_off(panic: &(dyn std::any::Any + Send)) -> Error {
@@ -210,6 +236,8 @@ fn start_logging(args: &Args) {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -221,5 +249,29 @@ mod tests {
             assert_eq!(error.exit_code(), 2);
             assert!(error.to_string().contains("set the clock"), "{error}");
         }
+    }
+
+    /// What [`wait_for_thread`] returns, and how often it asks again, if the thread has started at the `start`-th look and
+    /// the system refuses the probes `refused`.
+    fn waited(start: usize, refused: &[usize]) -> (bool, usize) {
+        let (looks, asked) = (Cell::new(0), Cell::new(0));
+        let has_started = || looks.replace(looks.get() + 1) == start;
+        let ask_again = || asked.set(asked.get() + 1);
+        let probe = || {
+            let refusal = || Err(std::io::Error::other("refused"));
+            if refused.contains(&asked.get()) { refusal() } else { Ok(()) }
+        };
+        let done = wait_for_thread(has_started, ask_again, probe);
+        (done.is_ok(), asked.get())
+    }
+
+    #[test]
+    fn a_thread_is_asked_for_until_it_starts_or_the_system_refuses_twice_in_a_row() {
+        assert_eq!(waited(0, &[]), (true, 0));
+        assert_eq!(waited(2, &[1]), (true, 2));
+        assert_eq!(waited(4, &[1, 3]), (true, 4));
+        assert_eq!(waited(4, &[2, 3]), (false, 3));
+        assert_eq!(waited(MAX_THREAD_RETRIES, &[]), (true, MAX_THREAD_RETRIES));
+        assert_eq!(waited(MAX_THREAD_RETRIES + 1, &[]), (false, MAX_THREAD_RETRIES));
     }
 }

@@ -150,7 +150,8 @@ impl EStep<'_> {
         let mut sums = Sums { classes, table, likelihood: LogProduct::default() };
         let (mut special, mut terms) = (SpecialRows::new(n, range.weights), 0.0);
         let mut singletons = Singletons::new(n, estimator);
-        let stores_all = columns.stores_all(&range);
+        // Saves a look at the columns of each chunk.
+        let range_is_stored = columns.stores_all(&range);
         let prior_terms = Cell::new(0.0);
         let add_prior_term = |term: f64| prior_terms.set(prior_terms.get() + term);
         let write = |column: u32, weight: f64, previous: &[f64], factors: &mut [f64]| {
@@ -163,16 +164,16 @@ impl EStep<'_> {
         };
         for start in (0..range.len()).step_by(chunk_len(n)) {
             let rows = rows.chunk(start, range.len());
-            let all_stored =
-                stores_all || columns.all_stored(chunk_columns(&range, start, rows.len() / n));
-            if !all_stored {
+            let chunk_is_stored =
+                range_is_stored || columns.all_stored(chunk_columns(&range, start, rows.len() / n));
+            if !chunk_is_stored {
                 let prepared = (rows as &[f64], prefetcher.cells);
                 add_prior_term(singletons.prepare::<K>(&range, start, prepared, is_special));
             }
             let (mut next, instances) = (0, rows.len() / n);
             while next < instances {
                 let (at, i) = (next, start + next);
-                if K > 0 && all_stored {
+                if K > 0 && chunk_is_stored {
                     let n_plain = plain_run(&range, &special, i, instances - at);
                     next += n_plain;
                     if n_plain > 0 {
@@ -191,7 +192,7 @@ impl EStep<'_> {
                     if is_weighted { range.weights.slice(positions) } else { WeightSlice::Ones };
                 match path {
                     // Only without a kernel for this number of classes.
-                    RowPath::Plain if all_stored => {
+                    RowPath::Plain if chunk_is_stored => {
                         dense::multiply::<K>(row, prior, prefetcher.cells, own);
                     }
                     RowPath::Plain => {
@@ -231,7 +232,8 @@ impl EStep<'_> {
         let (mut special, mut terms) = (SpecialRows::new(n, WeightSlice::Ones), 0.0);
         let mut log_prior = LogPrior::new(prior, n);
         let mut singletons = Singletons::new(n, estimator);
-        let stores_all = columns.stores_all(&range);
+        // Saves a look at the columns of each chunk.
+        let range_is_stored = columns.stores_all(&range);
         let prior_terms = Cell::new(0.0);
         let add_prior_term = |term: f64| prior_terms.set(prior_terms.get() + term);
         let write = |column: u32, weight: f64, previous: &[f64], factors: &mut [f64]| {
@@ -242,9 +244,9 @@ impl EStep<'_> {
             let rows = rows.chunk(start, range.len());
             let (mut shifts, ends) = ([0.0; MAX_CHUNK], &range.offsets[start + 1..]);
             let first = range.offsets[start] - base;
-            let all_stored =
-                stores_all || columns.all_stored(chunk_columns(&range, start, rows.len() / n));
-            if !all_stored {
+            let chunk_is_stored =
+                range_is_stored || columns.all_stored(chunk_columns(&range, start, rows.len() / n));
+            if !chunk_is_stored {
                 let is_trusted = |i: usize, _: Range<usize>| range.trusted_class(i).is_some();
                 let prepared = (rows as &[f64], prefetcher.cells);
                 add_prior_term(singletons.prepare::<K>(&range, start, prepared, is_trusted));
@@ -263,7 +265,7 @@ impl EStep<'_> {
                     continue;
                 }
                 let prior = log_prior.of(i);
-                if all_stored {
+                if chunk_is_stored {
                     dense::add_logs::<K>(row, prior, prefetcher.cells, own, weights);
                 } else {
                     singletons.add_logs::<K>(at, (row, prior), prefetcher.cells, own, weights);
