@@ -109,11 +109,9 @@ fn block_on(args: Args) -> Result<ExitCode> {
 const FILE_THREADS: usize = 4;
 /// The bytes of a worker's stack.
 const STACK_BYTES: usize = 8 << 20;
-/// How long threads may take to start before the system counts as one that refuses them.
-const THREAD_START_TIMEOUT: Duration = Duration::from_secs(10);
-/// After so long without the start of a thread for files, the system is asked for one again.
+/// After so long without the start of a thread, the system is asked for one again.
 const THREAD_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// How often it is asked again.
+/// How often it is asked again, until it counts as one that refuses threads.
 const MAX_THREAD_RETRIES: usize = 9;
 
 /// Builds the runtime of the workers.
@@ -121,7 +119,7 @@ const MAX_THREAD_RETRIES: usize = 9;
 /// # Why
 /// Where the system grants a thread to one worker and refuses it to the next, tokio's builder panics, and waits for the
 /// first worker forever while it unwinds. So it has a thread of its own, for which nobody waits longer than
-/// [`THREAD_START_TIMEOUT`].
+/// [`wait_for_thread`].
 fn workers() -> std::io::Result<Runtime> {
     let (sender, runtime) = mpsc::channel();
     let build = move || {
@@ -133,15 +131,13 @@ fn workers() -> std::io::Result<Runtime> {
         drop(sender.send(workers));
     };
     thread::Builder::new().spawn(build)?;
-    runtime
-        .recv_timeout(THREAD_START_TIMEOUT)
-        .unwrap_or_else(|_| Err(std::io::Error::other("the system refuses threads to the workers")))
+    wait_for_thread(|| runtime.recv_timeout(THREAD_RETRY_INTERVAL).ok(), || (), try_thread)?
 }
 
 /// Starts as many threads as the runtime will at first, and lets them end.
 ///
 /// # Why
-/// It fails at once where [`workers`] would first wait for [`THREAD_START_TIMEOUT`].
+/// It fails at once where [`workers`] would first wait.
 fn try_threads() -> std::io::Result<()> {
     let workers = thread::available_parallelism().map_or(1, usize::from);
     let gate = Mutex::new(());
@@ -174,42 +170,43 @@ fn hold_threads(workers: &Runtime) -> Result<()> {
         });
     };
     (0..FILE_THREADS).for_each(|_| hold_one());
-    let has_started = || starts.recv_timeout(THREAD_RETRY_INTERVAL).is_ok();
-    let probe = || {
-        let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn(|| ())?;
-        thread.join().map_err(|_| std::io::Error::other("a thread broke off"))
-    };
+    let has_started = || starts.recv_timeout(THREAD_RETRY_INTERVAL).ok();
     for _ in 0..FILE_THREADS {
-        wait_for_thread(has_started, hold_one, probe).map_err(|why| {
-            let why = why.map_or_else(|| "others do not start".to_owned(), |e| e.to_string());
+        wait_for_thread(has_started, hold_one, try_thread).map_err(|why| {
             Error::exhausted(format!("fewer than {FILE_THREADS} threads for files: {why}"))
         })?;
     }
     Ok(())
 }
 
-/// Waits until a thread has started. `has_started` waits for it a while, `ask_again` asks the system for it once more, and
-/// `probe` finds out whether the system grants any thread: tokio does not say.
+/// Starts a thread and lets it end.
+fn try_thread() -> std::io::Result<()> {
+    let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn(|| ())?;
+    thread.join().map_err(|_| std::io::Error::other("a thread broke off"))
+}
+
+/// What a thread sends when it has started. `look` waits for it a while, `ask_again` asks the system for the thread once
+/// more, and `probe` finds out whether the system grants any thread: tokio does not say.
 ///
 /// # Errors
-/// The refusal of two probes in a row, or `None` after [`MAX_THREAD_RETRIES`].
-fn wait_for_thread(
-    has_started: impl Fn() -> bool,
+/// The second refusal in a row, or no start after [`MAX_THREAD_RETRIES`].
+fn wait_for_thread<T>(
+    look: impl Fn() -> Option<T>,
     ask_again: impl Fn(),
     probe: impl Fn() -> std::io::Result<()>,
-) -> std::result::Result<(), Option<std::io::Error>> {
+) -> std::io::Result<T> {
     let mut was_refused = false;
     for _ in 0..MAX_THREAD_RETRIES {
-        if has_started() {
-            return Ok(());
+        if let Some(message) = look() {
+            return Ok(message);
         }
         ask_again();
         match probe() {
-            Err(refusal) if was_refused => return Err(Some(refusal)),
+            Err(refusal) if was_refused => return Err(refusal),
             probed => was_refused = probed.is_err(),
         }
     }
-    if has_started() { Ok(()) } else { Err(None) }
+    look().ok_or_else(|| std::io::Error::other("a thread does not start"))
 }
 
 fn broken_off(panic: &(dyn std::any::Any + Send)) -> Error {
@@ -255,13 +252,13 @@ mod tests {
     /// the system refuses the probes `refused`.
     fn waited(start: usize, refused: &[usize]) -> (bool, usize) {
         let (looks, asked) = (Cell::new(0), Cell::new(0));
-        let has_started = || looks.replace(looks.get() + 1) == start;
+        let look = || (looks.replace(looks.get() + 1) == start).then_some(());
         let ask_again = || asked.set(asked.get() + 1);
         let probe = || {
             let refusal = || Err(std::io::Error::other("refused"));
             if refused.contains(&asked.get()) { refusal() } else { Ok(()) }
         };
-        let done = wait_for_thread(has_started, ask_again, probe);
+        let done = wait_for_thread(look, ask_again, probe);
         (done.is_ok(), asked.get())
     }
 

@@ -6,9 +6,10 @@ mod crowds;
 mod subject;
 mod variant;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::iter;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, ScopedJoinHandle};
 
 use crate::model::{MODELS, ModelKind, Properties};
 use crate::panics;
@@ -81,7 +82,7 @@ const CHECKS: &[NamedCheck] = &[
 /// # Why
 /// As tasks of a thread pool, kinds nested: a thread that waited for a fit began the next kind, and went on with the
 /// first one only when that had ended. The networks took 31 s on two processors with 50 s of work; with a queue that
-/// every thread takes one check from, they take 27 s (AMD EPYC, commit `6f84447` and its successor).
+/// every thread takes one check from, they take 27 s (AMD EPYC; before: commit `6f84447`).
 ///
 /// # Panics
 /// If there is no such kind.
@@ -92,26 +93,19 @@ pub fn failures(chosen: fn(&ModelKind) -> bool) -> Vec<String> {
     assert!(!kinds.is_empty(), "no kind is chosen");
     // Neighbours in the queue are different kinds: checks of one kind wait for the fit that they share.
     let work = CHECKS.iter().flat_map(|check| kinds.iter().map(move |kind| (kind, check)));
-    let (work, failures) = (Mutex::new(work), Mutex::new(Vec::new()));
-    let next = || lock(&work).next();
+    let work = Mutex::new(work);
+    let next = || work.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let run = || -> Vec<String> {
+        iter::from_fn(next).flat_map(|(kind, check)| kind.failures_of(check)).collect()
+    };
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    thread::scope(|scope| {
-        for _ in 0..processors {
-            scope.spawn(|| {
-                while let Some((kind, check)) = next() {
-                    let found = kind.failures_of(check);
-                    lock(&failures).extend(found);
-                }
-            });
-        }
+    let mut failures: Vec<String> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..processors).map(|_| scope.spawn(run)).collect();
+        let joined = threads.into_iter().map(ScopedJoinHandle::join);
+        joined.flat_map(|found| found.unwrap_or_else(|panic| resume_unwind(panic))).collect()
     });
-    let mut failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
     failures.sort();
     failures
-}
-
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A kind with its defaults, and with other parameters.
