@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Names the cells of tables of growth that cost more than three times a neighbour, or more than 1.5 times no weights.
 
-Reads the tables that `LABELMILL_GROWTH=1e6,1e7 cargo bench --bench kernels` prints, from the files that are named or from
-the standard input; cells may be empty, and other tables are left out. A neighbour has the next number of annotations,
-annotators or classes, or the next kind of weights; cells are compared by their nanoseconds an annotation and class.
+Reads the tables that `LABELMILL_GROWTH=1e6,1e7 cargo bench --features testing --bench kernels` prints, from the files
+that are named or from the standard input; cells may be empty, and other tables are left out. A neighbour has the next
+number of annotations, annotators or classes, or the next kind of weights; cells are compared by their nanoseconds an
+annotation and class.
 """
 
 from __future__ import annotations

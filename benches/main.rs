@@ -1,6 +1,6 @@
-//! `cargo bench` measures the throughput of the kernels in annotations per second;
-//! `LABELMILL_GROWTH=1e6,1e7 cargo bench` prints a table as those of `kernels.md`, and `LABELMILL_LAYERS=cpu cargo bench`
-//! (or `cuda:0`) that of single layers in `networks.md`.
+//! `cargo bench --features testing` measures the throughput of the kernels in annotations per second. With
+//! `LABELMILL_GROWTH=1e6,1e7` in its environment it prints a table as those of `kernels.md`, and with
+//! `LABELMILL_LAYERS=cpu` (or `cuda:0`) that of single layers in `networks.md`.
 
 // A benchmark has to print its results.
 #![allow(clippy::expect_used, clippy::print_stdout)]

@@ -29,7 +29,8 @@
 //! All stages build on these: [`engine`] builds the DataFusion session with its bounds of memory, [`sql`] checks the
 //! user's queries and holds labelmill's own, [`store`] opens object stores, [`panics`] describes a caught panic, and
 //! `prefetch` loads memory into the cache ahead of its use. [`cli`] is the command line and the only place that prints.
-//! `testing` has the synthetic crowds, the oracle and the conformance suite of the tests.
+//! `testing` has the synthetic crowds, the oracle and the conformance suite of the tests; a release build has it only
+//! with the feature `testing`.
 //!
 //! The same input gives the same bytes, whatever the order of its rows and files and the number of threads.
 
@@ -55,5 +56,5 @@ pub mod spec;
 pub mod sql;
 pub mod store;
 pub mod tables;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, debug_assertions, feature = "testing"))]
 pub mod testing;

@@ -4,7 +4,7 @@
 //! total number of inputs:
 //!
 //! ```text
-//! LABELMILL_FUZZ=1000000 cargo test --release --test integration fuzz:: -- --nocapture
+//! LABELMILL_FUZZ=1000000 cargo test --release --features testing --test integration fuzz:: -- --nocapture
 //! ```
 //!
 //! Each test prints its folder at the start; if the process aborts, the file `input` in that folder holds the input

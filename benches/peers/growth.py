@@ -32,8 +32,8 @@ class Growth:
 def measure_growth(what: str, scale: float) -> Growth:
     """Runs the benchmark of the kernels, which cargo builds if needed."""
     sizes = ",".join(f"{size * scale:g}".replace("e+0", "e") for size in SIZES)
-    bench = ("cargo", "bench", "--manifest-path", ROOT / "Cargo.toml", "--bench", "kernels", "--quiet")
-    child = run("env", f"LABELMILL_GROWTH={sizes}", *bench)
+    bench = ("cargo", "bench", "--manifest-path", ROOT / "Cargo.toml", "--features", "testing")
+    child = run("env", f"LABELMILL_GROWTH={sizes}", *bench, "--bench", "kernels", "--quiet")
     table = [line for line in child.output.splitlines() if line.startswith("|")]
     cells = cliffs.cells(table)
     largest = (

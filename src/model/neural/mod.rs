@@ -78,7 +78,7 @@ pub use net::heads::{Head, HeadInput, Heads, Outputs};
 pub use net::layers::Activation;
 pub use net::parameters::Initialisation;
 pub use net::precision::Precision;
-#[cfg(feature = "testing")]
+#[cfg(any(debug_assertions, feature = "testing"))]
 pub use net::single_layer::{SingleLayer, SingleLayerKind};
 pub use network_spec::NetworkSpec;
 pub use param_table::{Owner, ParamTable};

@@ -24,7 +24,7 @@ pub(crate) mod precision;
 pub(crate) mod pytorch;
 pub(crate) mod residual;
 pub(crate) mod rows;
-#[cfg(feature = "testing")]
+#[cfg(any(debug_assertions, feature = "testing"))]
 pub(crate) mod single_layer;
 #[cfg(test)]
 mod testing;
