@@ -42,12 +42,17 @@ fn short(place: &panic::Location<'_>) -> String {
     format!("{}:{}", &file[from..], place.line())
 }
 
+/// The first line of the message of a caught panic.
+pub(crate) fn message(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or_default();
+    text.lines().next().unwrap_or_default()
+}
+
 /// The message and the place of a caught panic.
 #[must_use]
 pub fn describe(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or_default();
-    let text = text.lines().next().unwrap_or_default();
+    let text = message(payload);
     match LAST.lock().unwrap_or_else(PoisonError::into_inner).take() {
         Some(place) => format!("a panic in {place}: {text}"),
         None => format!("a panic: {text}"),

@@ -1,10 +1,8 @@
 //! Input that would take too much memory is refused, and the error says how much it would take.
 
 use std::fmt::Write as _;
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, DictionaryArray, Int64Array, RecordBatch, StringArray, UInt32Array};
@@ -16,7 +14,7 @@ use parquet::arrow::arrow_writer::ArrowWriterOptions;
 
 use crate::job::{Job, assert_says, fit, rows_read, vote};
 use crate::network_job::{list, write_features};
-use crate::support::{forget_sizes, labelmill, stderr, write_numbers, write_parquet};
+use crate::support::{forget_sizes, write_numbers, write_parquet};
 
 #[test]
 fn a_bomb_behind_a_decompressor_is_an_error() {
@@ -301,67 +299,4 @@ fn expected_counts_that_do_not_fit_are_refused_before_the_fit() {
     let error = job.fails(&fit("dawid_skene", "in.parquet", limit), 2);
     let what = "posteriors of 20000 instances and 500 classes (77 MiB) and confusion matrices (155 MiB) take ";
     assert_says(&error, &["does not fit into the memory", what, "128 MiB may be taken"]);
-}
-
-/// Runs the job under growing limits of the address space, from one that just lets the process start.
-#[cfg(target_os = "linux")]
-#[test]
-fn what_the_system_refuses_is_neither_a_defect_nor_the_damage_of_a_file() {
-    let job = Job::new();
-    let rows: Vec<(u32, u32, u32)> = (0..200_000).map(|n| (n / 4, n % 97, n % 3)).collect();
-    write_numbers(&job.path("in.parquet"), &rows);
-    let program = env!("CARGO_BIN_EXE_labelmill");
-    let (input, output) = (job.path("in.parquet"), job.path("out"));
-    let (mut refused, mut enough) = (0, 0);
-    for megabytes in (300..2_000).step_by(100) {
-        // Where three limits in a row were enough, larger ones are too.
-        if enough == 3 {
-            break;
-        }
-        let aggregate = format!(
-            "ulimit -v {}; exec {program} aggregate -q --force --annotations {} --model dawid_skene --output {}",
-            megabytes * 1024,
-            input.display(),
-            output.display(),
-        );
-        let done = std::process::Command::new("sh").args(["-c", &aggregate]).output().unwrap();
-        let printed = String::from_utf8_lossy(&done.stderr);
-        match done.status.code() {
-            Some(0) => enough += 1,
-            Some(2) => {
-                (refused, enough) = (refused + 1, 0);
-                assert_says(&printed, &["error: ", "memory", "help: "]);
-            }
-            code => panic!("{code:?} with {megabytes} MB: {printed}"),
-        }
-    }
-    assert!(refused > 0, "no limit was too small");
-}
-
-/// The job runs as another user: a limit on processes does not bind the superuser, and it counts everything else that
-/// a user runs.
-#[test]
-#[cfg(target_os = "linux")]
-fn a_job_ends_where_the_system_gives_few_threads() {
-    let job = Job::new();
-    job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\n");
-    std::fs::set_permissions(job.path(""), Permissions::from_mode(0o777)).unwrap();
-    let code = |limit: &str, out: &str| {
-        let script = format!("{limit}; exec \"$@\"");
-        let mut command = Command::new("timeout");
-        command.args(["60", "bash", "-c", &script, "bash", "setpriv", "--reuid=65531"]);
-        command.args(["--regid=65531", "--clear-groups"]).arg(labelmill().get_program());
-        command.args(["aggregate", "--model", "dawid_skene", "--annotations", &job.url("in.csv")]);
-        let output = command.args(["--output", &job.url(out)]).output().ok()?;
-        Some((output.status.code(), stderr(&output)))
-    };
-    if code("true", "free").is_none_or(|(code, _)| code != Some(0)) {
-        let why = "skipped: nobody may run this program as another user here";
-        writeln!(std::io::stderr(), "{why}").unwrap();
-        return;
-    }
-    for threads in 2..8 {
-        let (code, printed) = code(&format!("ulimit -u {threads}"), "out").unwrap();
-        assert!([Some(0), Some(2)].contains(&code), "{threads}: {code:?} {printed}");
-    }
 }

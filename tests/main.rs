@@ -73,6 +73,7 @@ mod sql_limits;
 mod sql_rights;
 mod sql_stores;
 mod sqllogic;
+mod starved;
 mod suspended;
 mod table_parts;
 mod terminal;

@@ -10,7 +10,8 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::fmt;
 use std::io::Write;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crate::error::Stage;
 
@@ -161,10 +162,15 @@ pub(super) const MACHINE_HELP: &str = "make smaller values, give a container mor
      on a larger machine; a smaller engine.memory_limit refuses earlier, and says what does not \
      fit";
 
-/// Prints the error and ends the process, without allocating and without waiting for other threads.
+/// Prints the error and ends the process, without allocating and without waiting for a lock. Of several threads, the
+/// first does so.
 #[cold]
 #[allow(unsafe_code)]
 pub(super) fn refuse(found: fmt::Arguments<'_>, help: &str) -> ! {
+    static IS_REFUSED: AtomicBool = AtomicBool::new(false);
+    while IS_REFUSED.swap(true, Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let mut text = [0; 512];
     let mut rest = &mut text[..];
     // A message that does not fit is cut off.

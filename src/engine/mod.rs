@@ -133,10 +133,12 @@ impl EngineSpec {
         let folder = self.scratch.as_ref().map_or_else(std::env::temp_dir, PathBuf::from);
         if self.scratch.is_some() {
             spill::check(&folder).map_err(|e| {
-                Error::of_folder(format!("the scratch folder cannot be used: {e}"), &e)
-                    .at("engine.scratch")
-                    .found(folder.display().to_string())
-                    .help("name a folder that can be written to")
+                let unusable =
+                    Error::of_folder(format!("the scratch folder cannot be used: {e}"), &e)
+                        .at("engine.scratch")
+                        .found(folder.display().to_string())
+                        .help("name a folder that can be written to");
+                Error::of_io(&e, unusable)
             })?;
         }
         let spills =

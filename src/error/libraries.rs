@@ -5,7 +5,6 @@ use datafusion::error::DataFusionError;
 use datafusion::sql::sqlparser::parser::ParserError;
 use parquet::errors::ParquetError;
 
-use super::exhausted::is_exhausted;
 use super::{Error, Problem, Stage};
 
 impl From<DataFusionError> for Error {
@@ -19,14 +18,15 @@ impl From<DataFusionError> for Error {
                 .help(QUERY_MEMORY_HELP)
         } else {
             let text = error.find_root().strip_backtrace();
-            let of_system =
-                find_in_chain::<std::io::Error>(&error).and_then(std::io::Error::raw_os_error);
-            match find_in_chain::<object_store::Error>(&error) {
-                _ if is_exhausted(&text) => Self::exhausted(first_line(&text)),
-                Some(store) => store_error(store),
-                None if of_system.is_some() => Self::store(first_line(&text)).help(DISK_HELP),
-                None => query_error(error.find_root()),
-            }
+            Self::if_exhausted(&text).unwrap_or_else(|| {
+                let of_system =
+                    find_in_chain::<std::io::Error>(&error).and_then(std::io::Error::raw_os_error);
+                match find_in_chain::<object_store::Error>(&error) {
+                    Some(store) => store_error(store),
+                    None if of_system.is_some() => Self::store(first_line(&text)).help(DISK_HELP),
+                    None => query_error(error.find_root()),
+                }
+            })
         };
         Self { source: Some(Box::new(error)), ..made }
     }

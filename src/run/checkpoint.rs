@@ -126,9 +126,10 @@ fn failed(file: &Path, done: &str, e: &io::Error) -> Error {
     let is_occupied = fs::symlink_metadata(folder).is_ok() && !folder.is_dir();
     let (reason, place) =
         if is_occupied { ("not a folder".to_owned(), folder) } else { (e.to_string(), file) };
-    Error::of_folder(format!("the checkpoint cannot be {done}: {reason}"), e)
+    let failed = Error::of_folder(format!("the checkpoint cannot be {done}: {reason}"), e)
         .at(format!("engine.checkpoints: {}", place.display()))
-        .help("give it a folder that can be written to, or leave engine.checkpoints out")
+        .help("give it a folder that can be written to, or leave engine.checkpoints out");
+    Error::of_io(e, failed)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use datafusion::common::stats::Precision;
 use memmap2::{Advice, Mmap};
 
 use crate::engine::scratch_file;
-use crate::error::{Error, Result, Stage};
+use crate::error::{Error, Result};
 
 /// The type of one number as it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -242,10 +242,10 @@ impl MatrixWriter {
 
     fn failed(&self, e: &std::io::Error) -> Error {
         let folder = self.scratch.folder.as_deref().unwrap_or(Path::new("the temporary folder"));
-        let problem = crate::error::Problem::new(format!("the scratch file fails: {e}"))
+        let failed = Error::store(format!("the scratch file fails: {e}"))
             .at(format!("engine.scratch: {}", folder.display()))
             .help("features larger than half of the memory limit are kept there: give it room");
-        Error::new(Stage::Store, problem)
+        Error::of_io(e, failed)
     }
 }
 

@@ -174,9 +174,10 @@ pub(super) fn not_synced(place: &FilePath, e: &io::Error) -> Error {
     } else {
         (Error::store(message), "check the disk")
     };
-    error.at(place.display().to_string()).help(format!(
+    let failed = error.at(place.display().to_string()).help(format!(
         "{help}; or set sink.sync = false: then a power cut may damage what was published last"
-    ))
+    ));
+    Error::of_io(e, failed)
 }
 
 /// Makes a file's content, or the names in a folder, durable.

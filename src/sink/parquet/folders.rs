@@ -116,7 +116,8 @@ fn names_in(folder: &FilePath) -> Result<Vec<String>> {
         Err(e) => Err(e),
     };
     let entries = entries.map_err(|e| {
-        Error::store(format!("cannot list the folder: {e}")).at(folder.display().to_string())
+        let failed = Error::store(format!("cannot list the folder: {e}"));
+        Error::of_io(&e, failed.at(folder.display().to_string()))
     })?;
     // labelmill's own names are UTF-8.
     Ok(entries.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())

@@ -166,8 +166,8 @@ impl ParquetSink {
             Ok(MoveOutcome::Yes)
         };
         switch().map_err(|e| {
-            Error::store(format!("cannot switch the link `latest`: {e}"))
-                .at(root.display().to_string())
+            let failed = Error::store(format!("cannot switch the link `latest`: {e}"));
+            Error::of_io(&e, failed.at(root.display().to_string()))
         })
     }
 

@@ -167,8 +167,8 @@ fn leads_elsewhere(run: &FilePath, file: &str) -> bool {
 /// itself if it is empty.
 fn remove_on_disk(folder: &FilePath, should_remove: impl Fn(&[&str]) -> bool) -> Result<()> {
     let fails = |path: &FilePath, e: std::io::Error| {
-        Error::store(format!("cannot remove what a dead run left: {e}"))
-            .at(path.display().to_string())
+        let failed = Error::store(format!("cannot remove what a dead run left: {e}"));
+        Error::of_io(&e, failed.at(path.display().to_string()))
     };
     if folder.is_symlink() {
         return Ok(());

@@ -1,0 +1,95 @@
+//! A job to which the system gives too little memory, or too few threads or files, ends with an error that says so.
+
+use std::fs::Permissions;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use crate::job::{Job, assert_says};
+use crate::support::{labelmill, stderr, write_numbers};
+
+/// The exit code and the messages of Dawid-Skene on `input`, after a shell has set a limit.
+fn limited(job: &Job, limit: &str, input: &str) -> (Option<i32>, String) {
+    let mut command = Command::new("bash");
+    command.args(["-c", &format!("{limit}; exec \"$@\""), "bash"]).arg(labelmill().get_program());
+    command.args(["aggregate", "-q", "--force", "--model", "dawid_skene"]);
+    command.args(["--annotations", &job.url(input), "--output", &job.url("out")]);
+    let output = command.output().unwrap();
+    (output.status.code(), stderr(&output))
+}
+
+/// Runs the job under growing limits of the address space, from one that just lets the process start.
+#[cfg(target_os = "linux")]
+#[test]
+fn too_little_memory_is_neither_a_defect_nor_the_damage_of_a_file() {
+    let job = Job::new();
+    let rows: Vec<(u32, u32, u32)> = (0..200_000).map(|n| (n / 4, n % 97, n % 3)).collect();
+    write_numbers(&job.path("in.parquet"), &rows);
+    let (mut refused, mut enough) = (0, 0);
+    for megabytes in (300..2_000).step_by(20) {
+        // Where two limits in a row were enough, larger ones are too.
+        if enough == 2 {
+            break;
+        }
+        match limited(&job, &format!("ulimit -v {}", megabytes * 1024), "in.parquet") {
+            (Some(0), _) => enough += 1,
+            (Some(2), printed) => {
+                (refused, enough) = (refused + 1, 0);
+                assert_says(&printed, &["error: ", "memory", "help: "]);
+                assert_eq!(printed.matches("error: ").count(), 1, "{printed}");
+            }
+            (code, printed) => panic!("{code:?} with {megabytes} MB: {printed}"),
+        }
+    }
+    assert!(refused > 0, "no limit was too small");
+}
+
+/// From the fewest files with which the process starts.
+#[cfg(target_os = "linux")]
+#[test]
+fn too_few_files_are_told_from_a_disk_that_fails() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\n");
+    let mut refused = 0;
+    for files in 5..64 {
+        match limited(&job, &format!("ulimit -n {files}"), "in.csv") {
+            (Some(0), _) => break,
+            (Some(2), printed) => {
+                refused += 1;
+                let found =
+                    ["opens no more files", "Too many open files", "help: allow this process more"];
+                assert_says(&printed, &found);
+            }
+            (code, printed) => panic!("{code:?} with {files} files: {printed}"),
+        }
+    }
+    assert!(refused > 0, "no limit was too small");
+}
+
+/// The job runs as another user: a limit on processes does not bind the superuser, and it counts everything else that
+/// a user runs.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_job_ends_where_the_system_gives_few_threads() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\n");
+    std::fs::set_permissions(job.path(""), Permissions::from_mode(0o777)).unwrap();
+    let code = |limit: &str, out: &str| {
+        let script = format!("{limit}; exec \"$@\"");
+        let mut command = Command::new("timeout");
+        command.args(["60", "bash", "-c", &script, "bash", "setpriv", "--reuid=65531"]);
+        command.args(["--regid=65531", "--clear-groups"]).arg(labelmill().get_program());
+        command.args(["aggregate", "--model", "dawid_skene", "--annotations", &job.url("in.csv")]);
+        let output = command.args(["--output", &job.url(out)]).output().ok()?;
+        Some((output.status.code(), stderr(&output)))
+    };
+    if code("true", "free").is_none_or(|(code, _)| code != Some(0)) {
+        let why = "skipped: nobody may run this program as another user here";
+        writeln!(std::io::stderr(), "{why}").unwrap();
+        return;
+    }
+    for threads in 2..8 {
+        let (code, printed) = code(&format!("ulimit -u {threads}"), "out").unwrap();
+        assert!([Some(0), Some(2)].contains(&code), "{threads}: {code:?} {printed}");
+    }
+}
