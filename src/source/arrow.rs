@@ -15,7 +15,9 @@ use std::sync::Arc;
 
 use arrow::datatypes::Schema;
 use arrow::ipc::convert::fb_to_schema;
-use arrow::ipc::{Block, MessageHeader, Schema as IpcSchema, root_as_footer, root_as_message};
+use arrow::ipc::{
+    Block, MessageHeader, MetadataVersion, Schema as IpcSchema, root_as_footer, root_as_message,
+};
 use bytes::Bytes;
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
@@ -56,6 +58,8 @@ pub(super) async fn checked_schema(
     let head = messages.bytes(0..object.size.min(8)).await?;
     if head.starts_with(MAGIC) {
         Ok((messages.schema_of_file().await?, false))
+    } else if let Some(error) = of_another_format(&head) {
+        Err(error)
     } else {
         Ok((messages.schema_of_stream().await?, true))
     }
@@ -82,14 +86,14 @@ impl Messages<'_> {
         let start =
             start.filter(|_| trailer.ends_with(MAGIC)).ok_or_else(|| damaged("no footer"))?;
         let footer = self.bytes(start..begin).await?;
-        let (schema, blocks): (_, Vec<(Block, MessageHeader)>) = {
+        let (schema, version, blocks): (_, _, Vec<(Block, MessageHeader)>) = {
             let footer =
                 root_as_footer(&footer).map_err(|_| damaged("a footer that cannot be parsed"))?;
             let schema = footer.schema().ok_or_else(|| damaged("a footer without a schema"))?;
             let (one, other) = (footer.dictionaries(), footer.recordBatches());
             let one = one.into_iter().flatten().map(|b| (*b, MessageHeader::DictionaryBatch));
             let other = other.into_iter().flatten().map(|b| (*b, MessageHeader::RecordBatch));
-            (arrow_schema(schema)?, one.chain(other).collect())
+            (arrow_schema(schema)?, footer.version(), one.chain(other).collect())
         };
         for (block, kind) in blocks {
             let beyond = || damaged("a block that reaches beyond the file");
@@ -102,7 +106,9 @@ impl Messages<'_> {
             }
             let message = self.bytes(begin..body).await?;
             let prefix = if message.starts_with(&CONTINUATION) { 8 } else { 4 };
-            self.check_message(&message[prefix..], body..end, &[kind]).await?;
+            let message = &message[prefix..];
+            check_version(message, version)?;
+            self.check_message(message, body..end, &[kind]).await?;
         }
         Ok(schema)
     }
@@ -244,6 +250,28 @@ fn arrow_schema(schema: IpcSchema<'_>) -> Result<Schema> {
     })
 }
 
+/// Checks that a message is of the version in the file's footer, as Arrow's reader does.
+fn check_version(message: &[u8], of_footer: MetadataVersion) -> Result<()> {
+    let Ok(message) = root_as_message(message) else { return Ok(()) };
+    if [message.version(), MetadataVersion::V1].contains(&of_footer) {
+        return Ok(());
+    }
+    let found = format!("a batch of version {:?} and a footer of {of_footer:?}", message.version());
+    Err(Error::data("the Arrow file has two versions of the format").found(found).help(
+        "write it with one version, as pyarrow does without `metadata_version`, or as Parquet",
+    ))
+}
+
+/// The error of a file that begins as another format does.
+fn of_another_format(head: &[u8]) -> Option<Error> {
+    let formats: [(&[u8], _, _); 2] = [
+        (b"PAR1", "a Parquet file", "give it a name that ends in `.parquet`"),
+        (b"FEA1", "a Feather file of version 1", "write it as Feather of version 2, or as Parquet"),
+    ];
+    let (_, found, help) = formats.into_iter().find(|(magic, ..)| head.starts_with(magic))?;
+    Some(Error::data("not an Arrow IPC file").found(found).help(help))
+}
+
 fn two_streams() -> Error {
     Error::data("the Arrow file holds more than one stream, or other bytes after the first")
         .help("write its batches as one stream, or each stream to a file of its own")
@@ -313,6 +341,18 @@ mod tests {
         // The offset of the first buffer.
         let errors = found_with(&plain, 0, 1);
         assert!(errors.contains("begins at no multiple of 8 bytes"), "{errors}");
+    }
+
+    #[test]
+    fn what_a_file_is_instead_is_named() {
+        for (magic, name) in [("PAR1", "a Parquet file"), ("FEA1", "Feather file of version 1")] {
+            let error = found(format!("{magic} and more").as_bytes());
+            assert!(error.contains(name) && !error.contains("damaged"), "{error}");
+        }
+        // pyarrow writes V4 in the messages, where asked, and V5 in the footer. 4 stands for V5.
+        let errors = found_with(&file(None), 4, 3);
+        let versions = "a batch of version V4 and a footer of V5";
+        assert!(errors.contains(versions), "{errors}");
     }
 
     #[test]

@@ -257,8 +257,8 @@ fn set(table: &mut toml::Table, assignment: &str) -> Result<()> {
     if keys.len() > MAX_KEYS {
         return Err(usage("no key has so many parts"));
     }
-    let last =
-        keys.pop().filter(|k| !k.is_empty()).ok_or_else(|| usage("a setting needs a key"))?;
+    let has_gap = keys.iter().any(|key| key.is_empty());
+    let last = keys.pop().filter(|_| !has_gap).ok_or_else(|| usage("a setting needs a key"))?;
     let mut here = table;
     for key in keys {
         here = here
@@ -388,5 +388,8 @@ mod tests {
         set(&mut table, "sink.url=out dir").unwrap();
         assert_eq!(table["model"]["stop"]["max_iter"].as_integer(), Some(20));
         assert_eq!(table["sink"]["url"].as_str(), Some("out dir"));
+        for gap in ["=1", ".x=1", "x.=1", "model..x=1"] {
+            assert!(set(&mut table, gap).unwrap_err().to_string().contains("needs a key"));
+        }
     }
 }
