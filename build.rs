@@ -1,4 +1,4 @@
-//! Links the debug program at a fixed address, where the linker is known to do so.
+//! Links the program of a debug build at a fixed address on Linux with glibc.
 //!
 //! # Why
 //! The tests start it thousands of times. Unoptimised, it holds 700 000 addresses, and a program that the system may
@@ -7,6 +7,7 @@
 
 use std::env;
 
+// Cargo reads the instructions from stdout.
 #[allow(clippy::print_stdout)]
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

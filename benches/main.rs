@@ -5,6 +5,9 @@
 // A benchmark has to print its results.
 #![allow(clippy::expect_used, clippy::print_stdout)]
 
+#[cfg(not(any(debug_assertions, feature = "testing")))]
+compile_error!("without debug assertions, add `--features testing`");
+
 mod growth;
 #[cfg(feature = "neural")]
 mod layers;

@@ -9,6 +9,9 @@
     clippy::unwrap_used
 )]
 
+#[cfg(not(any(debug_assertions, feature = "testing")))]
+compile_error!("without debug assertions, add `--features testing`");
+
 mod job;
 mod network_job;
 mod repository;
@@ -73,6 +76,7 @@ mod sql_limits;
 mod sql_rights;
 mod sql_stores;
 mod sqllogic;
+#[cfg(target_os = "linux")]
 mod starved;
 mod suspended;
 mod table_parts;

@@ -8,12 +8,9 @@
 //! at any moment.
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::fmt;
-use std::io::Write;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::error::Stage;
+use super::refuse::{MACHINE_HELP, refuse};
 
 /// The smallest allocation that is counted. Smaller ones come by the million, and take a small part of a job's memory.
 const COUNTED: usize = 1 << 20;
@@ -151,39 +148,6 @@ fn wanted_of_job(bytes: usize, held: usize, limit: usize) -> ! {
     )
 }
 
-/// Ends the process because a new thread gets no memory.
-#[cold]
-pub(super) fn refuse_thread(found: &str) -> ! {
-    refuse(format_args!("{found}"), MACHINE_HELP)
-}
-
-/// The help where the machine or the container has no more memory.
-pub(super) const MACHINE_HELP: &str = "make smaller values, give a container more memory, or run \
-     on a larger machine; a smaller engine.memory_limit refuses earlier, and says what does not \
-     fit";
-
-/// Prints the error and ends the process, without allocating and without waiting for a lock. Of several threads, the
-/// first does so.
-#[cold]
-#[allow(unsafe_code)]
-pub(super) fn refuse(found: fmt::Arguments<'_>, help: &str) -> ! {
-    static IS_REFUSED: AtomicBool = AtomicBool::new(false);
-    while IS_REFUSED.swap(true, Ordering::Relaxed) {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let mut text = [0; 512];
-    let mut rest = &mut text[..];
-    // A message that does not fit is cut off.
-    let _ = writeln!(rest, "error: there is not enough memory\n  found: {found}\n  help: {help}");
-    let length = 512 - rest.len();
-    // SAFETY: writes bytes that are there, without the lock of the standard library's writer, and ends the process as it
-    // is; no destructor runs that could allocate or wait for a lock.
-    unsafe {
-        libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), length);
-        libc::_exit(i32::from(Stage::Spec.exit_code()))
-    }
-}
-
 // SAFETY: every call is forwarded to the inner allocator, and only memory that came from it is returned to it.
 #[allow(unsafe_code)]
 unsafe impl<A: GlobalAlloc> GlobalAlloc for BoundedAllocator<A> {
@@ -232,11 +196,10 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for BoundedAllocator<A> {
 #[cfg(test)]
 mod tests {
     use std::alloc::System;
-    use std::process::Command;
+    use std::io::Write;
 
+    use super::super::refuse::tests::{CHILD, child};
     use super::*;
-
-    const CHILD: &str = "LABELMILL_TEST_OF_THE_ALLOCATOR";
 
     /// Takes and gives back five megabytes at a time, then twelve at once where ten are allowed.
     #[allow(unsafe_code)]
@@ -331,34 +294,6 @@ mod tests {
         let kilobytes: usize = peak.trim().trim_end_matches("kB").trim().parse().unwrap();
         // The last value and the one that it grows into; all that were ever freed take seven times as much.
         assert!(kilobytes < 1_100 << 10, "{peak}");
-    }
-
-    /// Runs a test in a process of its own; returns its exit code and its stderr.
-    fn child(test: &str) -> (Option<i32>, String) {
-        let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args([test, "--nocapture", "--test-threads", "1"]);
-        let output = child.env(CHILD, "1").output().unwrap();
-        (output.status.code(), String::from_utf8(output.stderr).unwrap())
-    }
-
-    /// Other panics are caught. Where a job gets too little address space, a test of the program meets the panic itself.
-    #[test]
-    fn a_thread_without_memory_for_its_signal_stack_ends_the_process_by_an_exit_code() {
-        if std::env::var_os(CHILD).is_some() {
-            crate::panics::keep_places(refuse_thread);
-            for reason in
-                ["no alternative stack", "failed to allocate an alternative stack: ENOMEM"]
-            {
-                assert!(std::thread::spawn(move || panic!("{reason}")).join().is_err());
-                writeln!(std::io::stderr(), "caught: {reason}").unwrap();
-            }
-            return;
-        }
-        let (code, output) = child("a_thread_without_memory");
-        assert_eq!(code, Some(2), "{output}");
-        let refused = "caught: no alternative stack\nerror: there is not enough memory\n  found: failed to allocate an \
-                       alternative stack\n";
-        assert!(output.contains(refused), "{output}");
     }
 
     #[test]

@@ -285,7 +285,8 @@ pub(super) fn read_text(path: &Path) -> Result<String> {
             ErrorKind::InvalidData => "write the file in UTF-8",
             _ => "the path is taken from the working folder",
         };
-        Error::spec(format!("cannot read the file: {e}")).at(path.display().to_string()).help(help)
+        let failed = Error::spec(format!("cannot read the file: {e}"));
+        Error::of_io(&e, failed.at(path.display().to_string()).help(help))
     })
 }
 

@@ -6,6 +6,7 @@ mod dispatch;
 mod libc_heap;
 mod progress;
 mod publish;
+mod refuse;
 mod resident;
 mod signals;
 mod simulate;
@@ -43,7 +44,7 @@ use threads::STACK_BYTES;
 #[must_use]
 pub fn main() -> ExitCode {
     libc_heap::reserve();
-    panics::keep_places(allocator::refuse_thread);
+    panics::keep_places(refuse::refuse_thread);
     let done =
         thread::Builder::new().stack_size(STACK_BYTES).spawn(run).map(thread::JoinHandle::join);
     match done {
@@ -66,8 +67,6 @@ fn run() -> ExitCode {
     };
     start_logging(&args);
     resident::watch(available_memory);
-    // A panic while the runtime is built, for example on an invalid number of threads, is reported like any other
-    // defect.
     let done = std::panic::catch_unwind(AssertUnwindSafe(|| {
         check_clock()?;
         block_on(args)
@@ -83,6 +82,7 @@ fn run() -> ExitCode {
 
 /// Prints the error; returns its exit code.
 fn failed(error: &Error) -> ExitCode {
+    refuse::print_alone();
     print_message(&error.to_string());
     ExitCode::from(error.exit_code())
 }

@@ -8,7 +8,8 @@
 #[cfg(target_os = "linux")]
 use std::{fs::File, os::unix::fs::FileExt, thread, time::Duration};
 
-use super::allocator::{MACHINE_HELP, bound_machine, refuse};
+use super::allocator::bound_machine;
+use super::refuse::{MACHINE_HELP, refuse};
 
 /// The pause between two checks.
 #[cfg(target_os = "linux")]

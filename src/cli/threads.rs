@@ -1,6 +1,5 @@
 //! Starts the threads of the process, or finds out soon that the system refuses them.
 
-use std::any::Any;
 use std::io;
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
@@ -9,7 +8,6 @@ use std::{panic, thread};
 use tokio::runtime::Runtime;
 
 use crate::error::{Error, Result};
-use crate::panics;
 
 /// The least number of blocking threads for file operations.
 const FILE_THREADS: usize = 4;
@@ -27,7 +25,7 @@ const MAX_THREAD_RETRIES: usize = 9;
 pub(super) fn start_workers() -> Result<Runtime> {
     let refused = |e: io::Error| Error::exhausted(e.to_string());
     try_threads().map_err(refused)?;
-    let workers = workers().map_err(refused)?;
+    let workers = workers().map_err(refused)??;
     match hold_threads(&workers) {
         Ok(()) => Ok(workers),
         Err(error) => {
@@ -42,8 +40,9 @@ pub(super) fn start_workers() -> Result<Runtime> {
 /// # Why
 /// Where the system grants a thread to one worker and refuses it to the next, tokio's builder panics, and waits for the
 /// first worker forever while it unwinds. So it has a thread of its own, for which nobody waits longer than
-/// [`wait_for_thread`]. It also panics where the system opens no file for its signals.
-fn workers() -> io::Result<Runtime> {
+/// [`wait_for_thread`]. It also panics where the system opens no file for its signals, and for an invalid
+/// `TOKIO_WORKER_THREADS`.
+fn workers() -> io::Result<Result<Runtime>> {
     let (sender, runtime) = mpsc::channel();
     let build = || {
         tokio::runtime::Builder::new_multi_thread()
@@ -53,11 +52,16 @@ fn workers() -> io::Result<Runtime> {
             .build()
     };
     let send = move || {
-        let failed = |panic: Box<dyn Any + Send>| Err(io::Error::other(panics::message(&*panic)));
-        drop(sender.send(panic::catch_unwind(build).unwrap_or_else(failed)));
+        let invalid = Error::spec("the threads of the workers cannot be set up")
+            .help("leave TOKIO_WORKER_THREADS unset, or set it to a whole number above 0");
+        let workers = match panic::catch_unwind(build) {
+            Ok(workers) => workers.map_err(|e| Error::exhausted(e.to_string())),
+            Err(panic) => Err(Error::of_panic(&*panic, invalid)),
+        };
+        drop(sender.send(workers));
     };
     thread::Builder::new().spawn(send)?;
-    wait_for_thread(|| runtime.recv_timeout(THREAD_RETRY_INTERVAL).ok(), || (), try_thread)?
+    wait_for_thread(|| runtime.recv_timeout(THREAD_RETRY_INTERVAL).ok(), || (), try_thread)
 }
 
 /// Starts as many threads as the runtime will at first, and lets them end.

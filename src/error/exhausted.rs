@@ -24,16 +24,22 @@ const MEMORY: Resource = Resource {
         "returned null pointer when creating",
         "Allocation error",
         "llocation failed",
-        "Cannot allocate memory",
-        "Resource temporarily unavailable",
+        "Cannot allocate memory (os error",
+        "message: \"Cannot allocate memory",
+        "Resource temporarily unavailable (os error",
+        "message: \"Resource temporarily unavailable",
     ],
     help: "allow this process more of both (ulimit, the limits of its container); in a pipeline, set a smaller engine.threads",
 };
 
 const FILES: Resource = Resource {
-    what: "the system opens no more files for this process",
-    signs: &["Too many open files"],
-    help: "allow this process more open files (ulimit -n, the limits of its container)",
+    what: "the system opens no more files",
+    signs: &[
+        "Too many open files (os error",
+        "Too many open files in system (os error",
+        "message: \"Too many open files",
+    ],
+    help: "allow this process (ulimit -n, the limits of its container), or the whole machine, more open files",
 };
 
 /// The resource that a text says is exhausted.
@@ -55,8 +61,9 @@ impl Error {
         exhausted_in(&found).unwrap_or(&MEMORY).error(found)
     }
 
-    /// The error with this original message, where it says that the system gives no more memory, threads or files.
-    pub(super) fn if_exhausted(text: &str) -> Option<Self> {
+    /// The error with this original message, where it says that the system gives no more memory, threads or files. The
+    /// message must not quote the user's data, which may say anything.
+    pub(crate) fn if_exhausted(text: &str) -> Option<Self> {
         Some(exhausted_in(text)?.error(text.lines().next()?))
     }
 
@@ -88,8 +95,8 @@ mod tests {
         for (cause, what, help) in [
             (libc::ENOMEM, "no more memory", "allow this process more of both"),
             (libc::EAGAIN, "no more memory or threads", "allow this process more of both"),
-            (libc::EMFILE, "no more files", "more open files"),
-            (libc::ENFILE, "no more files", "more open files"),
+            (libc::EMFILE, "no more files", "ulimit -n"),
+            (libc::ENFILE, "no more files", "the whole machine"),
         ] {
             let cause = io::Error::from_raw_os_error(cause);
             let text = Error::of_io(&cause, folder()).to_string();

@@ -17,16 +17,23 @@ impl From<DataFusionError> for Error {
                 .found(first_line(text))
                 .help(QUERY_MEMORY_HELP)
         } else {
-            let text = error.find_root().strip_backtrace();
-            Self::if_exhausted(&text).unwrap_or_else(|| {
-                let of_system =
-                    find_in_chain::<std::io::Error>(&error).and_then(std::io::Error::raw_os_error);
-                match find_in_chain::<object_store::Error>(&error) {
-                    Some(store) => store_error(store),
-                    None if of_system.is_some() => Self::store(first_line(&text)).help(DISK_HELP),
-                    None => query_error(error.find_root()),
+            let text = first_line(&error.find_root().strip_backtrace());
+            let of_system = find_in_chain::<std::io::Error>(&error);
+            let store = find_in_chain::<object_store::Error>(&error);
+            let of_this_process = match store {
+                // A server's answer may be about the server.
+                Some(store) if !is_local(store) => of_system.map(ToString::to_string),
+                _ => (!quotes_input(error.find_root())).then(|| text.clone()),
+            };
+            let exhausted = of_this_process.and_then(|text| Self::if_exhausted(&text));
+            match (exhausted, store) {
+                (Some(exhausted), _) => exhausted.found(text),
+                (None, Some(store)) => store_error(store),
+                (None, None) if of_system.is_some_and(|e| e.raw_os_error().is_some()) => {
+                    Self::store(text).help(DISK_HELP)
                 }
-            })
+                (None, None) => query_error(error.find_root()),
+            }
         };
         Self { source: Some(Box::new(error)), ..made }
     }
@@ -105,10 +112,33 @@ fn store_error(error: &object_store::Error) -> Error {
     match error {
         StoreError::InvalidPath { .. } => Error::data(text.replace('\n', "\\n")).help(NAME_HELP),
         StoreError::NotFound { .. } => Error::data(first_line(&text)),
-        StoreError::Generic { store: "LocalFileSystem" | "local disk", .. } => {
-            Error::store(first_line(&text)).help(DISK_HELP)
-        }
+        _ if is_local(error) => Error::store(first_line(&text)).help(DISK_HELP),
         _ => Error::store(first_line(&text)).help(STORE_HELP),
+    }
+}
+
+fn is_local(error: &object_store::Error) -> bool {
+    matches!(error, object_store::Error::Generic { store: "LocalFileSystem" | "local disk", .. })
+}
+
+/// Whether an error quotes a query or a value.
+fn quotes_input(root: &DataFusionError) -> bool {
+    match root {
+        DataFusionError::SQL(..)
+        | DataFusionError::Plan(_)
+        | DataFusionError::SchemaError(..)
+        | DataFusionError::Configuration(_)
+        | DataFusionError::NotImplemented(_) => true,
+        DataFusionError::Execution(text) => text.starts_with("Cannot cast "),
+        DataFusionError::ArrowError(error, _) => !matches!(
+            error.as_ref(),
+            ArrowError::ExternalError(_)
+                | ArrowError::IoError(..)
+                | ArrowError::IpcError(_)
+                | ArrowError::MemoryError(_)
+                | ArrowError::ParquetError(_)
+        ),
+        _ => false,
     }
 }
 
@@ -222,6 +252,23 @@ mod tests {
         assert!(damaged.0 == 3 && damaged.1.contains(DAMAGED_HELP), "{damaged:?}");
         let unwritten = code_and_text(ParquetError::NYI("an interval".to_owned()));
         assert_eq!(unwritten, (3, format!("error: an interval\n  help: {NO_PARQUET_HELP}")));
+    }
+
+    #[test]
+    fn what_this_process_lacks_is_told_from_data_and_servers_that_say_so() {
+        let lack = "Too many open files (os error 24)";
+        let store = |store, source: Box<dyn std::error::Error + Send + Sync>| {
+            code_and_text(object_store::Error::Generic { store, source }).0
+        };
+        let own = || Box::new(std::io::Error::from_raw_os_error(libc::EMFILE));
+        assert_eq!(store("local disk", lack.into()), 2);
+        assert_eq!(store("S3", own()), 2);
+        assert_eq!(store("S3", lack.into()), 5);
+        let zstd = std::io::Error::other("Allocation error : not enough memory");
+        assert_eq!(code_and_text(ParquetError::External(Box::new(zstd))).0, 2);
+        let cast = format!("Cannot cast string '{lack}' to value of Int64 type");
+        assert_eq!(code_and_text(ArrowError::CastError(cast.clone())).0, 3);
+        assert_eq!(code_and_text(DataFusionError::Execution(cast)).0, 3);
     }
 
     #[test]

@@ -52,10 +52,11 @@ impl Query {
             return Ok(Self { relation, file: None, text: sql.to_owned() });
         }
         let text = std::fs::read_to_string(sql).map_err(|e| {
-            Error::spec(format!("cannot read the query: {e}"))
+            let unread = Error::spec(format!("cannot read the query: {e}"))
                 .at(format!("source.sql.{relation}"))
                 .found(format!("`{sql}`"))
-                .help("the path is taken from the working folder")
+                .help("the path is taken from the working folder");
+            Error::of_io(&e, unread)
         })?;
         Ok(Self { relation, file: Some(sql.to_owned()), text })
     }

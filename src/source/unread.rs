@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::fs::DirEntry;
 use std::path::{Path as FilePath, PathBuf};
 
 use futures::TryStreamExt;
@@ -140,7 +141,7 @@ pub(super) fn refuse_unlisted(
 ) -> Result<()> {
     let mut folders = vec![(folder.to_path_buf(), String::new())];
     while let Some((next, below)) = folders.pop() {
-        for entry in std::fs::read_dir(&next).into_iter().flatten().flatten() {
+        for entry in entries_of(&next)? {
             let name = entry.file_name().to_string_lossy().into_owned();
             let is_number = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
             let Ok(kind) = entry.file_type() else { continue };
@@ -207,7 +208,7 @@ impl Walk<'_> {
                 .help("remove it, or name the files by a pattern of another folder"));
         }
         self.above.push(known.0.clone());
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        for entry in entries_of(folder)? {
             let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
             if kind.is_dir() || kind.is_symlink() && path.is_dir() {
                 self.enter(&path)?;
@@ -216,6 +217,18 @@ impl Walk<'_> {
         self.above.pop();
         self.ended.insert(known);
         Ok(())
+    }
+}
+
+/// What is in a folder; nothing if it cannot be listed for another reason than a lack of memory or files: the store,
+/// which lists it too, reports that.
+fn entries_of(folder: &FilePath) -> Result<Vec<DirEntry>> {
+    match std::fs::read_dir(folder).and_then(Iterator::collect) {
+        Ok(entries) => Ok(entries),
+        Err(e) => match Error::if_exhausted(&e.to_string()) {
+            Some(exhausted) => Err(exhausted.at(folder.display().to_string())),
+            None => Ok(Vec::new()),
+        },
     }
 }
 

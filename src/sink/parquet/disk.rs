@@ -161,9 +161,12 @@ pub(super) fn sync_folder_of(file: &FilePath) -> io::Result<()> {
     file.parent().map_or(Ok(()), sync)
 }
 
-/// As [`sync`], for a folder above the sink's root: one that cannot be opened is not new.
+/// As [`sync`], for a folder above the sink's root: one that may not be opened is not new.
 pub(super) fn sync_if_readable(folder: &FilePath) -> io::Result<()> {
-    if fs::File::open(folder).is_err() { Ok(()) } else { sync(folder) }
+    match sync(folder) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        synced => synced,
+    }
 }
 
 /// The error for a file or folder that cannot be synced.
@@ -190,6 +193,15 @@ pub(super) fn sync(file: &FilePath) -> io::Result<()> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+
+    #[test]
+    fn a_lack_of_files_is_no_reason_to_sync_nothing() {
+        let error = |number| not_synced(FilePath::new("/x"), &io::Error::from_raw_os_error(number));
+        let (lack, broken) = (error(libc::EMFILE), error(libc::EIO));
+        assert_eq!((lack.exit_code(), broken.exit_code()), (2, 5));
+        assert!(!lack.to_string().contains("sink.sync"), "{lack}");
+        assert!(broken.to_string().contains("sink.sync = false"), "{broken}");
+    }
 
     /// The paths that tests of this process synced.
     pub(in crate::sink::parquet) static SYNCED: std::sync::Mutex<Vec<std::path::PathBuf>> =

@@ -151,7 +151,7 @@ impl ParquetSink {
                 Err(fs::TryLockError::Error(e)) => return Err(e),
             }
             // Another writer may have moved the pointer since it was read.
-            if named(root).is_some_and(|named| stays(&named)) {
+            if named(root)?.is_some_and(|named| stays(&named)) {
                 return Ok(MoveOutcome::Changed);
             }
             relink(root, &target, "latest")?;
@@ -250,12 +250,20 @@ fn lock_file(path: &FilePath) -> io::Result<File> {
     }
 }
 
-/// The content of `latest.json` on local disk.
-fn named(root: &FilePath) -> Option<Latest> {
+/// The content of `latest.json` on local disk; `None` if there is none, or what is there names no run.
+///
+/// # Errors
+/// When it cannot be read: without it, `latest` might be moved back from a newer run.
+fn named(root: &FilePath) -> io::Result<Option<Latest>> {
     let path = root.join("latest.json");
-    let is_file = fs::metadata(&path).is_ok_and(|found| found.is_file());
-    let bytes = is_file.then(|| fs::read(path).ok()).flatten()?;
-    serde_json::from_slice(&bytes).ok()
+    if !fs::metadata(&path).is_ok_and(|found| found.is_file()) {
+        return Ok(None);
+    }
+    match fs::read(path) {
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e),
+    }
 }
 
 /// Atomically replaces the link `name` by a link to `target`. The caller holds the lock.

@@ -339,14 +339,24 @@ fn unreadable(error: std::io::Error) -> Error {
     let text = error.to_string();
     match error.into_inner().and_then(|inner| inner.downcast::<Error>().ok()) {
         Some(own) => *own,
-        None => Error::data(format!("the file cannot be read: {text}"))
-            .help("it is damaged, cut short, or not compressed as its name says: write it again"),
+        None => Error::if_exhausted(&text).unwrap_or_else(|| {
+            Error::data(format!("the file cannot be read: {text}")).help(
+                "it is damaged, cut short, or not compressed as its name says: write it again",
+            )
+        }),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_decompressor_without_memory_is_no_damage() {
+        let code = |text: &str| unreadable(std::io::Error::other(text)).exit_code();
+        assert_eq!(code("Allocation error : not enough memory"), 2);
+        assert_eq!(code("Unknown frame descriptor"), 3);
+    }
 
     #[test]
     fn a_local_file_that_changes_while_it_is_read_is_an_error_worth_another_try() {

@@ -1,0 +1,103 @@
+//! Ends the process where the system gives no more memory, and lets one thread print why the process ends.
+
+use std::fmt;
+use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::error::Stage;
+
+/// The help where the machine or the container has no more memory.
+pub(super) const MACHINE_HELP: &str = "make smaller values, give a container more memory, or run \
+     on a larger machine; a smaller engine.memory_limit refuses earlier, and says what does not \
+     fit";
+
+/// Ends the process because a new thread gets no memory.
+#[cold]
+pub(super) fn refuse_thread(found: &str) -> ! {
+    refuse(format_args!("{found}"), MACHINE_HELP)
+}
+
+/// Returns at once in the first thread that calls it. Others wait for that one to end the process, so that one thread
+/// prints why it ends; not for long, as it may need a lock that a waiting thread holds.
+#[allow(unsafe_code)]
+pub(super) fn print_alone() {
+    static PRINTING: AtomicUsize = AtomicUsize::new(0);
+    // SAFETY: asks for the thread's own handle, which is never 0.
+    let this = unsafe { libc::pthread_self() } as usize;
+    for _ in 0..100 {
+        match PRINTING.compare_exchange(0, this, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(printing) if printing == this => return,
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+/// Prints the error and ends the process, without allocating and without a lock.
+#[cold]
+#[allow(unsafe_code)]
+pub(super) fn refuse(found: fmt::Arguments<'_>, help: &str) -> ! {
+    print_alone();
+    let mut text = [0; 512];
+    let mut rest = &mut text[..];
+    // A message that does not fit is cut off.
+    let _ = writeln!(rest, "error: there is not enough memory\n  found: {found}\n  help: {help}");
+    let length = 512 - rest.len();
+    // SAFETY: writes bytes that are there, without the lock of the standard library's writer, and ends the process as it
+    // is; no destructor runs that could allocate or wait for a lock.
+    unsafe {
+        libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), length);
+        libc::_exit(i32::from(Stage::Spec.exit_code()))
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    pub(in crate::cli) const CHILD: &str = "LABELMILL_TEST_OF_THE_ALLOCATOR";
+
+    /// Runs a test in a process of its own; returns its exit code and its stderr.
+    pub(in crate::cli) fn child(test: &str) -> (Option<i32>, String) {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args([test, "--nocapture", "--test-threads", "1"]);
+        let output = child.env(CHILD, "1").output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    }
+
+    /// Other panics are caught. Where a job gets too little address space, a test of the program meets the panic itself.
+    #[test]
+    fn a_thread_without_memory_for_its_signal_stack_ends_the_process_by_an_exit_code() {
+        if std::env::var_os(CHILD).is_some() {
+            crate::panics::keep_places(refuse_thread);
+            for reason in
+                ["no alternative stack", "failed to allocate an alternative stack: ENOMEM"]
+            {
+                assert!(std::thread::spawn(move || panic!("{reason}")).join().is_err());
+                writeln!(std::io::stderr(), "caught: {reason}").unwrap();
+            }
+            return;
+        }
+        let (code, output) = child("a_thread_without_memory");
+        assert_eq!(code, Some(2), "{output}");
+        let refused = "caught: no alternative stack\nerror: there is not enough memory\n  found: failed to allocate an \
+                       alternative stack\n";
+        assert!(output.contains(refused), "{output}");
+    }
+
+    #[test]
+    fn of_many_threads_that_get_no_memory_one_prints_and_prints_once() {
+        if std::env::var_os(CHILD).is_some() {
+            print_alone();
+            std::thread::spawn(|| refuse_thread("of another thread"));
+            std::thread::sleep(Duration::from_millis(200));
+            refuse_thread("of this thread");
+        }
+        let (code, output) = child("of_many_threads_that_get_no_memory");
+        assert_eq!(code, Some(2), "{output}");
+        assert!(output.contains("of this thread") && !output.contains("of another"), "{output}");
+    }
+}
