@@ -1,9 +1,12 @@
 //! Converts the errors of libraries into labelmill's own.
 
+use std::sync::Arc;
+
 use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
 use datafusion::sql::sqlparser::parser::ParserError;
 use parquet::errors::ParquetError;
+use tokio::task::JoinError;
 
 use super::{Error, Problem, Stage};
 
@@ -17,7 +20,9 @@ impl From<DataFusionError> for Error {
                 .found(first_line(text))
                 .help(QUERY_MEMORY_HELP)
         } else {
-            let text = first_line(&error.find_root().strip_backtrace());
+            let panic = panic_of_task(&error);
+            let is_panic = panic.is_some();
+            let text = panic.unwrap_or_else(|| first_line(&error.find_root().strip_backtrace()));
             let of_system = find_in_chain::<std::io::Error>(&error);
             let store = find_in_chain::<object_store::Error>(&error);
             let of_this_process = match store {
@@ -31,6 +36,9 @@ impl From<DataFusionError> for Error {
                 (None, Some(store)) => store_error(store),
                 (None, None) if of_system.is_some_and(|e| e.raw_os_error().is_some()) => {
                     Self::store(text).help(DISK_HELP)
+                }
+                (None, None) if is_panic => {
+                    Self::query_broke_off().found(format!("a panic: {text}"))
                 }
                 (None, None) => query_error(error.find_root()),
             }
@@ -56,7 +64,24 @@ fn find_in_chain<'a, E: std::error::Error + 'static>(
     None
 }
 
+/// The message of the panic that ended a task of a query.
+fn panic_of_task(error: &DataFusionError) -> Option<String> {
+    // DataFusion shares the error of a task that several others read from.
+    let shared = || find_in_chain::<Arc<JoinError>>(error).map(Arc::as_ref);
+    let ended = find_in_chain::<JoinError>(error).or_else(shared)?;
+    let text = ended.to_string();
+    let message = text.split_once("panicked with message ").map_or("", |(_, message)| message);
+    ended.is_panic().then(|| first_line(message.trim_matches('"')))
+}
+
 impl Error {
+    /// The error of a query in which a kernel or a decoder panicked.
+    pub(crate) fn query_broke_off() -> Self {
+        Self::data("the query broke off").help(
+            "a value became too large (2 GB is the most that one column of a batch may hold), or a file is damaged",
+        )
+    }
+
     /// The error of a store that this error was made from, where there is one.
     pub(crate) fn cause_in_store(&self) -> Option<&object_store::Error> {
         find_in_chain(self)
@@ -204,6 +229,8 @@ fn value_error(error: &ArrowError) -> Option<Error> {
             )
         }
         ArrowError::CastError(text) => not_cast(text).help(TRY_CAST),
+        ArrowError::InvalidArgumentError(text) => Error::data(first_line(text))
+            .help("a file is damaged: write it again; or a query has a value that is not allowed there"),
         _ => return None,
     })
 }
@@ -269,6 +296,23 @@ mod tests {
         let cast = format!("Cannot cast string '{lack}' to value of Int64 type");
         assert_eq!(code_and_text(ArrowError::CastError(cast.clone())).0, 3);
         assert_eq!(code_and_text(DataFusionError::Execution(cast)).0, 3);
+    }
+
+    #[tokio::test]
+    async fn a_task_of_a_query_that_panics_is_described_as_any_panic() {
+        for (message, code, found) in [
+            ("zstd returned null pointer when creating new context", 2, "found: zstd returned"),
+            (
+                "buffer not large enough",
+                3,
+                "found: a panic: buffer not large enough\n  help: a value",
+            ),
+        ] {
+            let ended = tokio::spawn(async move { panic!("{message}") }).await.unwrap_err();
+            let ended = Arc::new(ended);
+            let (got, text) = code_and_text(DataFusionError::External(Box::new(ended)));
+            assert!(got == code && text.contains(found), "{got}: {text}");
+        }
     }
 
     #[test]

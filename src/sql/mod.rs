@@ -59,12 +59,10 @@ pub fn parse(ctx: &SessionContext, text: &str) -> Result<VecDeque<Statement>> {
 /// # Errors
 /// When the work fails or panics.
 pub async fn catch_panics<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|panic| {
-        let error = Error::data("the query broke off").help(
-            "a value became too large (2 GB is the most that one column of a batch may hold), or a file is damaged",
-        );
-        Err(Error::of_panic(&*panic, error))
-    })
+    AssertUnwindSafe(work)
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|panic| Err(Error::of_panic(&*panic, Error::query_broke_off())))
 }
 
 /// The options that allow statements to do anything if `writes`, and otherwise only to read.
