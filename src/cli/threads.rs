@@ -23,9 +23,8 @@ const MAX_THREAD_RETRIES: usize = 9;
 /// # Errors
 /// When the system refuses the threads.
 pub(super) fn start_workers() -> Result<Runtime> {
-    let refused = |e: io::Error| Error::exhausted(e.to_string());
-    try_threads().map_err(refused)?;
-    let workers = workers().map_err(refused)??;
+    try_threads().map_err(|e| refused(&e))?;
+    let workers = workers()?;
     match hold_threads(&workers) {
         Ok(()) => Ok(workers),
         Err(error) => {
@@ -42,7 +41,7 @@ pub(super) fn start_workers() -> Result<Runtime> {
 /// first worker forever while it unwinds. So it has a thread of its own, for which nobody waits longer than
 /// [`wait_for_thread`]. It also panics where the system opens no file for its signals, and for an invalid
 /// `TOKIO_WORKER_THREADS`.
-fn workers() -> io::Result<Result<Runtime>> {
+fn workers() -> Result<Runtime> {
     let (sender, runtime) = mpsc::channel();
     let build = || {
         tokio::runtime::Builder::new_multi_thread()
@@ -55,13 +54,18 @@ fn workers() -> io::Result<Result<Runtime>> {
         let invalid = Error::spec("the threads of the workers cannot be set up")
             .help("leave TOKIO_WORKER_THREADS unset, or set it to a whole number above 0");
         let workers = match panic::catch_unwind(build) {
-            Ok(workers) => workers.map_err(|e| Error::exhausted(e.to_string())),
+            Ok(workers) => workers.map_err(|e| refused(&e)),
             Err(panic) => Err(Error::of_panic(&*panic, invalid)),
         };
         drop(sender.send(workers));
     };
-    thread::Builder::new().spawn(send)?;
-    wait_for_thread(|| runtime.recv_timeout(THREAD_RETRY_INTERVAL).ok(), || (), try_thread)
+    thread::Builder::new().spawn(send).map_err(|e| refused(&e))?;
+    let look = || runtime.recv_timeout(THREAD_RETRY_INTERVAL).ok();
+    wait_for_thread(look, || (), try_thread).map_err(|e| refused(&e))?
+}
+
+fn refused(e: &io::Error) -> Error {
+    Error::exhausted(e.to_string())
 }
 
 /// Starts as many threads as the runtime will at first, and lets them end.
