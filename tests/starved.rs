@@ -46,33 +46,24 @@ fn too_little_memory_is_neither_a_defect_nor_the_damage_of_a_file() {
 
 /// From the fewest files with which the process starts.
 #[test]
-fn too_few_files_are_told_from_a_disk_that_fails() {
+fn too_few_open_files_are_distinguished_from_a_failing_disk() {
     let job = Job::new();
     job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\n");
-    let (mut refused, mut enough) = (0, 0);
-    for files in 4..64 {
-        match limited(&job, &format!("ulimit -n {files}"), "in.csv") {
-            (Some(0), _) => {
-                enough += 1;
-                break;
-            }
-            (Some(2), printed) => {
-                refused += 1;
-                let found = [
-                    "opens no more files",
-                    "Too many open files",
-                    "help: allow this process (ulimit -n",
-                ];
-                assert_says(&printed, &found);
-            }
-            (code, printed) => panic!("{code:?} with {files} files: {printed}"),
+    let is_enough = |files: &u32| match limited(&job, &format!("ulimit -n {files}"), "in.csv") {
+        (Some(0), _) => true,
+        (Some(2), printed) => {
+            let help = "help: allow this process (ulimit -n";
+            assert_says(&printed, &["opens no more files", "Too many open files", help]);
+            false
         }
-    }
-    assert!(refused > 0 && enough == 1, "{refused} limits were too small, {enough} enough");
+        (code, printed) => panic!("{code:?} with {files} files: {printed}"),
+    };
+    let enough = (4..64).find(is_enough);
+    assert!(enough.is_some_and(|files| files > 4), "{enough:?}");
 }
 
 #[test]
-fn a_number_of_workers_that_is_none_names_its_variable() {
+fn an_invalid_number_of_workers_is_an_error_that_names_the_variable() {
     let mut command = labelmill();
     let output = command.args(["models"]).env("TOKIO_WORKER_THREADS", "0").output().unwrap();
     assert_eq!(output.status.code(), Some(2));

@@ -58,7 +58,8 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(in crate::cli) const CHILD: &str = "LABELMILL_TEST_OF_THE_ALLOCATOR";
+    /// Set in the environment of a test that runs as a process of its own.
+    pub(in crate::cli) const CHILD: &str = "LABELMILL_TEST_CHILD";
 
     /// Runs a test in a process of its own; returns its exit code and its stderr.
     pub(in crate::cli) fn child(test: &str) -> (Option<i32>, String) {

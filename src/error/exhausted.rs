@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_system_gives_no_more_of_is_named_whoever_met_it() {
+    fn an_exhausted_resource_is_named_instead_of_the_operation_that_failed() {
         let folder = || Error::store("cannot list the folder").at("/x").help("check the disk");
         for (cause, what, help) in [
             (libc::ENOMEM, "no more memory", "allow this process more of both"),

@@ -20,30 +20,36 @@ impl From<DataFusionError> for Error {
                 .found(first_line(text))
                 .help(QUERY_MEMORY_HELP)
         } else {
-            let panic = panic_of_task(&error);
-            let is_panic = panic.is_some();
-            let text = panic.unwrap_or_else(|| first_line(&error.find_root().strip_backtrace()));
-            let of_system = find_in_chain::<std::io::Error>(&error);
-            let store = find_in_chain::<object_store::Error>(&error);
-            let of_this_process = match store {
-                // A server's answer may be about the server.
-                Some(store) if !is_local(store) => of_system.map(ToString::to_string),
-                _ => (!quotes_input(error.find_root())).then(|| text.clone()),
-            };
-            let exhausted = of_this_process.and_then(|text| Self::if_exhausted(&text));
-            match (exhausted, store) {
-                (Some(exhausted), _) => exhausted.found(text),
-                (None, Some(store)) => store_error(store),
-                (None, None) if of_system.is_some_and(|e| e.raw_os_error().is_some()) => {
-                    Self::store(text).help(DISK_HELP)
-                }
-                (None, None) if is_panic => {
-                    Self::query_broke_off().found(format!("a panic: {text}"))
-                }
-                (None, None) => query_error(error.find_root()),
-            }
+            converted(&error)
         };
         Self { source: Some(Box::new(error)), ..made }
+    }
+}
+
+/// The error for one of a library.
+fn converted(error: &DataFusionError) -> Error {
+    if let Some(message) = panic_of_task(error) {
+        let broke_off = || Error::query_broke_off().found(format!("a panic: {message}"));
+        return Error::if_exhausted(&message).unwrap_or_else(broke_off);
+    }
+    let root = error.find_root();
+    let text = root.strip_backtrace();
+    let of_system = find_in_chain::<std::io::Error>(error);
+    let store = find_in_chain::<object_store::Error>(error);
+    let of_this_process = match store {
+        // A server's answer may be about the server.
+        Some(store) if !is_local(store) => of_system.map(ToString::to_string),
+        _ => (!quotes_input(root)).then(|| text.clone()),
+    };
+    if let Some(exhausted) = of_this_process.and_then(|text| Error::if_exhausted(&text)) {
+        return exhausted.found(first_line(&text));
+    }
+    match store {
+        Some(store) => store_error(store),
+        None if of_system.is_some_and(|e| e.raw_os_error().is_some()) => {
+            Error::store(first_line(&text)).help(DISK_HELP)
+        }
+        None => query_error(root),
     }
 }
 

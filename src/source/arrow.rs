@@ -106,9 +106,7 @@ impl Messages<'_> {
             }
             let message = self.bytes(begin..body).await?;
             let prefix = if message.starts_with(&CONTINUATION) { 8 } else { 4 };
-            let message = &message[prefix..];
-            check_version(message, version)?;
-            self.check_message(message, body..end, &[kind]).await?;
+            self.check_message(&message[prefix..], body..end, &[kind], Some(version)).await?;
         }
         Ok(schema)
     }
@@ -146,7 +144,7 @@ impl Messages<'_> {
             };
             let body = u64::try_from(body).ok().and_then(|body| end.checked_add(body));
             at = body.filter(|at| *at <= size).ok_or_else(beyond)?;
-            self.check_message(&message, end..at, &IN_STREAM).await?;
+            self.check_message(&message, end..at, &IN_STREAM, None).await?;
         }
         if at < size && at + 4 > size {
             return Err(beyond());
@@ -176,13 +174,14 @@ impl Messages<'_> {
         }
     }
 
-    /// Checks that a message is of one of these kinds, and the buffers of a batch; a compressed buffer begins with its
-    /// uncompressed length.
+    /// Checks that a message is of one of these kinds, and of the version of the file's footer; and the buffers of a batch,
+    /// where a compressed one begins with its uncompressed length.
     async fn check_message(
         &self,
         message: &[u8],
         body: Range<u64>,
         kinds: &[MessageHeader],
+        of_footer: Option<MetadataVersion>,
     ) -> Result<()> {
         let mut bytes = body.end - body.start;
         self.check_size(bytes)?;
@@ -191,6 +190,9 @@ impl Messages<'_> {
                 root_as_message(message).map_err(|_| damaged("a message that cannot be parsed"))?;
             if !kinds.contains(&message.header_type()) {
                 return Err(damaged("a message of another kind than its place is for"));
+            }
+            if let Some(of_footer) = of_footer {
+                check_version(message.version(), of_footer)?;
             }
             let dictionary = message.header_as_dictionary_batch().and_then(|d| d.data());
             let Some(batch) = message.header_as_record_batch().or(dictionary) else {
@@ -251,12 +253,11 @@ fn arrow_schema(schema: IpcSchema<'_>) -> Result<Schema> {
 }
 
 /// Checks that a message is of the version in the file's footer, as Arrow's reader does.
-fn check_version(message: &[u8], of_footer: MetadataVersion) -> Result<()> {
-    let Ok(message) = root_as_message(message) else { return Ok(()) };
-    if [message.version(), MetadataVersion::V1].contains(&of_footer) {
+fn check_version(of_message: MetadataVersion, of_footer: MetadataVersion) -> Result<()> {
+    if [of_message, MetadataVersion::V1].contains(&of_footer) {
         return Ok(());
     }
-    let found = format!("a batch of version {:?} and a footer of {of_footer:?}", message.version());
+    let found = format!("a batch of version {of_message:?} and a footer of {of_footer:?}");
     Err(Error::data("the Arrow file has two versions of the format").found(found).help(
         "write it with one version, as pyarrow does without `metadata_version`, or as Parquet",
     ))
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_is_instead_is_named() {
+    fn another_format_or_version_is_named() {
         for (magic, name) in [("PAR1", "a Parquet file"), ("FEA1", "Feather file of version 1")] {
             let error = found(format!("{magic} and more").as_bytes());
             assert!(error.contains(name) && !error.contains("damaged"), "{error}");

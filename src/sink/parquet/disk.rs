@@ -195,7 +195,7 @@ pub(super) mod tests {
     use super::*;
 
     #[test]
-    fn a_lack_of_files_is_no_reason_to_sync_nothing() {
+    fn the_error_of_a_sync_without_open_files_does_not_advise_against_syncing() {
         let error = |number| not_synced(FilePath::new("/x"), &io::Error::from_raw_os_error(number));
         let (lack, broken) = (error(libc::EMFILE), error(libc::EIO));
         assert_eq!((lack.exit_code(), broken.exit_code()), (2, 5));
