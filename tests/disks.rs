@@ -13,9 +13,7 @@ const CROWD: &str = "source.annotations = [['i', 'a', 'x'], ['j', 'a', 'x'], ['j
 #[test]
 fn runs_may_lie_on_another_disk_than_the_link_to_the_newest() {
     let job = Job::new();
-    let Ok(other) = tempfile::tempdir_in("/dev/shm") else {
-        return eprintln!("SKIPPED: there is no other disk");
-    };
+    let other = tempfile::tempdir().unwrap();
     let disk = |path: &Path| std::fs::metadata(path).unwrap().dev();
     if disk(other.path()) == disk(&job.path("")) {
         return eprintln!("SKIPPED: there is no other disk");

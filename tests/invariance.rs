@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 
-use crate::support::{label_only, table_files, write_parquet};
+use crate::support::{label_only, table_files, temporary_folder, write_parquet};
 
 /// How the same rows are stored and read.
 #[derive(Debug, Clone)]
@@ -83,7 +83,7 @@ fn crowds() -> impl Iterator<Item = (&'static str, bool)> {
 
 /// Publishes the crowd in this layout and returns every file but those of the table `run`.
 fn publish(layout: &Layout, model: &str, is_weighted: bool) -> PublishedFiles {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = temporary_folder();
     let mut rows = crowd();
     rows.shuffle(&mut rand::rngs::StdRng::seed_from_u64(layout.order));
     for (n, part) in rows.chunks(rows.len().div_ceil(layout.files)).enumerate() {

@@ -9,7 +9,7 @@ use arrow::array::RecordBatch;
 use datafusion::prelude::SessionContext;
 use tokio::runtime::Runtime;
 
-use crate::support::{Row, labelmill, read_table, stderr, text};
+use crate::support::{Row, labelmill, read_table, stderr, temporary_folder, text};
 
 /// No test cuts the power, so nothing has to be on the disk before a commit: syncing takes longer than a small job.
 const UNSYNCED: [&str; 2] = ["--set", "sink.sync=false"];
@@ -21,7 +21,7 @@ pub struct Job {
 
 impl Job {
     pub fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap() }
+        Self { folder: temporary_folder() }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

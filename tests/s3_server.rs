@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Runtime;
 
 use crate::s3_connection::Breakable;
-use crate::support::{labelmill, send_signal, stderr};
+use crate::support::{labelmill, send_signal, stderr, temporary_folder};
 
 /// The only access key that the server accepts.
 pub const KEY_ID: &str = "AKIAMILLTESTKEY00001";
@@ -95,7 +95,7 @@ impl Server {
     }
 
     fn start_with(receive_buffer: Option<u32>) -> Self {
-        let root = tempfile::tempdir().unwrap();
+        let root = temporary_folder();
         std::fs::create_dir(root.path().join(BUCKET)).unwrap();
         let state =
             Arc::new(ServerState { root: root.path().to_path_buf(), ..ServerState::default() });

@@ -10,7 +10,7 @@ use crate::s3_job::{
 };
 use crate::s3_server::Fault;
 use crate::support::{committed, manifest, send_signal, stderr, table_files};
-use crate::writers_place::{age_leases, move_to_another_machine};
+use crate::writers_place::{age_leases, age_runs, move_to_another_machine};
 
 #[test]
 fn the_next_run_sweeps_what_a_dead_one_left_and_spares_a_living_one() {
@@ -242,8 +242,7 @@ fn a_writer_that_was_suspended_after_its_commit_does_not_take_latest_back() {
     server.fault(Fault::Hold, "PutObject latest.json", 0, 1);
     let mut old = spawn(&server, "sink.run_id=old");
     server.wait_for("PutObject latest.json", 1);
-    // The times of the store have a resolution of a second.
-    std::thread::sleep(Duration::from_millis(1_100));
+    age_runs(&server.bucket().join("out"));
     summary(&server, &["--set", "sink.run_id=new"]);
     server.release();
     assert!(old.wait().unwrap().success());
@@ -269,9 +268,7 @@ fn older_runs_of_the_same_pipeline_are_collected_and_nothing_else_is() {
             strange = run_folder(&server, &day).join("labels/notes.txt");
             std::fs::write(&strange, "mine").unwrap();
         }
-        if n < 4 {
-            std::thread::sleep(Duration::from_millis(1_100));
-        }
+        age_runs(&server.bucket().join("out"));
     }
     let is_kept = |id: &str| committed(&server.bucket().join("out/runs").join(id)).is_some();
     assert_eq!(

@@ -15,6 +15,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::file::metadata::{
     ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader, ParquetMetaDataWriter,
 };
+use tempfile::TempDir;
 
 /// A row as text by column; null is `None`.
 pub type Row = BTreeMap<String, Option<String>>;
@@ -30,6 +31,15 @@ pub fn labelmill() -> Command {
         command.env_remove(name);
     }
     command
+}
+
+/// A temporary folder, in memory where there is room: a disk takes far longer to create and remove thousands of small
+/// files.
+pub fn temporary_folder() -> TempDir {
+    let memory = "/dev/shm";
+    let has_room = rustix::fs::statvfs(memory).is_ok_and(|s| s.f_bavail * s.f_frsize > 2 << 30);
+    let in_memory = if has_room { tempfile::tempdir_in(memory).ok() } else { None };
+    in_memory.unwrap_or_else(|| tempfile::tempdir().unwrap())
 }
 
 /// Runs the binary and returns its output.

@@ -249,6 +249,19 @@ pub fn age_leases(out: &Path, silent: Duration) {
     }
 }
 
+/// Makes all committed runs in a sink's folder look older, because the times of a store have a resolution of a second.
+pub fn age_runs(out: &Path) {
+    for run in std::fs::read_dir(out.join("runs")).unwrap() {
+        for file in std::fs::read_dir(run.unwrap().path()).unwrap().map(|e| e.unwrap().path()) {
+            if file.extension().is_some_and(|extension| extension == "json") {
+                let manifest = File::options().write(true).open(file).unwrap();
+                let modified = manifest.metadata().unwrap().modified().unwrap();
+                manifest.set_modified(modified - Duration::from_secs(2)).unwrap();
+            }
+        }
+    }
+}
+
 /// The leases in a sink's folder and their times, without those that vanish meanwhile: a server still carries out what
 /// a writer asked for before it was suspended.
 fn leases(out: &Path) -> Vec<(File, SystemTime)> {
