@@ -141,6 +141,49 @@ fn errors_and_logs_that_repeat_data_are_harmless() {
     }
 }
 
+/// The lines of stderr of a command with `--log-format json`, each of which must be an object of the log.
+fn log_lines(args: &[&str], code: i32) -> Vec<serde_json::Value> {
+    let args = [args, &["--log-format", "json"]].concat();
+    let output = labelmill().args(&args).output().unwrap();
+    assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+    let object = |line: &str| -> serde_json::Value {
+        let object: serde_json::Value =
+            serde_json::from_str(line).unwrap_or_else(|e| panic!("{args:?}: {e}: {line}"));
+        assert!(object["level"].is_string() && object["fields"]["message"].is_string(), "{line}");
+        object
+    };
+    stderr(&output).lines().map(object).collect()
+}
+
+#[test]
+fn with_json_logs_every_line_is_an_object() {
+    let job = Job::new();
+    let rows = "source.annotations = [['i', 'a', 'x'], ['j', 'a', 'x'], ['j', 'b', 'y']]\n";
+    let kind = "model.kind = 'dawid_skene'\nmodel.stop.max_iter = 1\nmodel.stop.tol = 0\n";
+    let pipeline = job.write("pipeline.toml", &format!("{rows}{kind}sink.url = '{{dir}}out'"));
+    let of_level = |lines: &[serde_json::Value], level: &str| {
+        let of_level = |line: &&serde_json::Value| line["level"] == level;
+        lines.iter().filter(of_level).map(|line| line["fields"].clone()).collect::<Vec<_>>()
+    };
+    let lines = log_lines(&["run", &pipeline], 0);
+    assert!(!of_level(&lines, "WARN").is_empty(), "{lines:?}");
+    let told = of_level(&lines, "INFO");
+    assert!(told.len() == 1 && told[0]["message"].as_str().unwrap().contains("3 read"), "{told:?}");
+    let lines = log_lines(&["run", &pipeline, "-v", "--force"], 0);
+    assert!(of_level(&lines, "INFO").len() > 1, "{lines:?}");
+    assert_eq!(log_lines(&["run", &pipeline, "-q"], 0).len(), 0);
+    assert_eq!(log_lines(&["check", &pipeline], 0).len(), 1);
+    assert_eq!(log_lines(&["test", &pipeline], 0).len(), 1);
+    // Each problem of an error has a line of its own, with the parts of the text.
+    let wrong = ["run", &pipeline, "-q", "--set", "model.stop.max_itr=1", "--set", "sed=1"];
+    let lines = log_lines(&wrong, 2);
+    assert_eq!(of_level(&lines, "ERROR").len(), 2, "{lines:?}");
+    let first = &lines[0]["fields"];
+    let place = format!("{pipeline}: model.stop.max_itr");
+    assert_eq!((&first["exit_code"], &first["where"]), (&2.into(), &place.into()));
+    assert!(first["help"].as_str().unwrap().contains("max_iter"), "{first}");
+}
+
 #[test]
 fn the_verdicts_and_scores_of_hostile_names_are_harmless() {
     let job = Job::new();

@@ -16,7 +16,7 @@ pub struct Args {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
-    /// The format of log lines.
+    /// The format of messages, errors and log lines.
     #[arg(long, global = true, value_enum, default_value = "text")]
     pub log_format: LogFormat,
     /// Log more lines; -vv logs every iteration.

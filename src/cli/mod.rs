@@ -23,17 +23,18 @@ use std::time::{Duration, SystemTime};
 
 use clap::Parser;
 use futures::FutureExt;
-use tracing_subscriber::EnvFilter;
 
 pub use allocator::BoundedAllocator;
 pub use args::Args;
-use args::LogFormat;
 
 use crate::engine::available_memory;
 use crate::error::{Error, Result};
 use crate::panics;
 use signals::Signals;
-use terminal::{Log, print_help, print_json, print_message, print_result};
+use terminal::{
+    print_error, print_help, print_json, print_message, print_result, print_text, print_warning,
+    start_logging,
+};
 use threads::STACK_BYTES;
 
 /// Runs the command that the process was called with.
@@ -58,7 +59,7 @@ fn run() -> ExitCode {
         Ok(args) => args,
         Err(e) => {
             if e.use_stderr() {
-                print_message(e.render().to_string().trim_end());
+                print_text(e.render().to_string().trim_end());
             } else if let Err(error) = print_help(&e) {
                 return failed(&error);
             }
@@ -83,7 +84,7 @@ fn run() -> ExitCode {
 /// Prints the error; returns its exit code.
 fn failed(error: &Error) -> ExitCode {
     refuse::print_alone();
-    print_message(&error.to_string());
+    print_error(error);
     ExitCode::from(error.exit_code())
 }
 
@@ -120,24 +121,6 @@ fn block_on(args: Args) -> Result<ExitCode> {
 
 fn broken_off(panic: &(dyn std::any::Any + Send)) -> Error {
     Error::of_panic(panic, Error::bug("a command broke off"))
-}
-
-fn start_logging(args: &Args) {
-    let level = match (args.quiet, args.verbose) {
-        (true, _) => "error",
-        (false, 0) => "warn",
-        (false, 1) => "labelmill=info,warn",
-        (false, 2) => "labelmill=debug,info",
-        (false, _) => "trace",
-    };
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(level))
-        .with_writer(Log { is_json: args.log_format == LogFormat::Json })
-        .with_ansi(Log::has_colour());
-    match args.log_format {
-        LogFormat::Text => builder.init(),
-        LogFormat::Json => builder.json().init(),
-    }
 }
 
 #[cfg(test)]

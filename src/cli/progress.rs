@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::print_warning;
+use super::terminal::logs_are_json;
 use crate::run::Progress;
 
 /// Draws one bar at a time on stderr.
@@ -17,7 +19,7 @@ pub(super) struct Bars {
 
 impl Bars {
     pub(super) fn new(quiet: bool) -> Self {
-        let draws = !quiet && std::io::stderr().is_terminal();
+        let draws = !quiet && !logs_are_json() && std::io::stderr().is_terminal();
         Self { bar: Mutex::new(None), draws, quiet }
     }
 
@@ -66,8 +68,8 @@ impl Progress for Bars {
     fn warn(&self, message: &str) {
         if !self.quiet {
             self.with_bar(|bar| match bar {
-                Some(bar) => bar.suspend(|| super::print_message(&format!("warning: {message}"))),
-                None => super::print_message(&format!("warning: {message}")),
+                Some(bar) => bar.suspend(|| print_warning(message)),
+                None => print_warning(message),
             });
         }
     }

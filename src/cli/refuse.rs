@@ -5,7 +5,10 @@ use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use super::terminal::logs_are_json;
 use crate::error::Stage;
+
+const WHAT: &str = "there is not enough memory";
 
 /// The help where the machine or the container has no more memory.
 pub(super) const MACHINE_HELP: &str = "make smaller values, give a container more memory, or run \
@@ -41,8 +44,15 @@ pub(super) fn refuse(found: fmt::Arguments<'_>, help: &str) -> ! {
     print_alone();
     let mut text = [0; 512];
     let mut rest = &mut text[..];
-    // A message that does not fit is cut off.
-    let _ = writeln!(rest, "error: there is not enough memory\n  found: {found}\n  help: {help}");
+    // A message that does not fit is cut off. Neither text has a character that JSON escapes.
+    let _ = if logs_are_json() {
+        writeln!(
+            rest,
+            "{{\"level\":\"ERROR\",\"fields\":{{\"message\":\"{WHAT}\",\"found\":\"{found}\",\"help\":\"{help}\"}}}}"
+        )
+    } else {
+        writeln!(rest, "error: {WHAT}\n  found: {found}\n  help: {help}")
+    };
     let length = 512 - rest.len();
     // SAFETY: writes bytes that are there, without the lock of the standard library's writer, and ends the process as it
     // is; no destructor runs that could allocate or wait for a lock.

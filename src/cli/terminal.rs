@@ -2,18 +2,88 @@
 //!
 //! Text for people is escaped, so that data cannot send control sequences to a terminal, and the user part and the
 //! query of a URL never reach stderr, whatever the message. Output for programs keeps every value.
+//!
+//! With `--log-format json`, messages, warnings and errors are lines of the log, so that a program that collects stderr
+//! reads one format.
 
 use std::io::{ErrorKind, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
+use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::error::{Error, Result};
+use super::args::{Args, LogFormat};
+use crate::error::{Error, Result, clipped};
 use crate::escape;
 use crate::redact::{redacted, redacted_json};
 
+/// The target of the log lines that are messages. They are shown at every level.
+const MESSAGES: &str = "message";
+
+static LOGS_ARE_JSON: AtomicBool = AtomicBool::new(false);
+
+/// Whether stderr holds one JSON object a line.
+pub(super) fn logs_are_json() -> bool {
+    LOGS_ARE_JSON.load(Ordering::Relaxed)
+}
+
+/// Starts the log with the level and the format that the arguments ask for.
+pub(super) fn start_logging(args: &Args) {
+    let level = match (args.quiet, args.verbose) {
+        (true, _) => "error",
+        (false, 0) => "warn",
+        (false, 1) => "labelmill=info,warn",
+        (false, 2) => "labelmill=debug,info",
+        (false, _) => "trace",
+    };
+    let is_json = args.log_format == LogFormat::Json;
+    LOGS_ARE_JSON.store(is_json, Ordering::Relaxed);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new(format!("{level},{MESSAGES}=info")))
+        .with_writer(Log { is_json })
+        .with_ansi(Log::has_colour());
+    if is_json { builder.json().init() } else { builder.init() }
+}
+
 /// Prints a message for people to stderr.
 pub(super) fn print_message(text: &str) {
+    if logs_are_json() {
+        tracing::info!(target: MESSAGES, "{text}");
+    } else {
+        print_text(text);
+    }
+}
+
+/// Prints a warning to stderr.
+pub(super) fn print_warning(text: &str) {
+    if logs_are_json() {
+        tracing::warn!(target: MESSAGES, "{text}");
+    } else {
+        print_text(&format!("warning: {text}"));
+    }
+}
+
+/// Prints an error to stderr.
+pub(super) fn print_error(error: &Error) {
+    if !logs_are_json() {
+        return print_text(&error.to_string());
+    }
+    for problem in &error.problems {
+        let shown = |text: &String| clipped(&redacted(text)).into_owned();
+        let [place, found, help] =
+            [&problem.place, &problem.found, &problem.help].map(|text| text.as_ref().map(shown));
+        tracing::error!(
+            target: MESSAGES,
+            { "where" = place, found, help, exit_code = error.exit_code() },
+            "{}",
+            shown(&problem.what)
+        );
+    }
+}
+
+/// Prints text to stderr, before the arguments say which format it should have.
+pub(super) fn print_text(text: &str) {
     let _ = writeln!(std::io::stderr(), "{}", escape::lines(&redacted(text)));
 }
 
