@@ -46,10 +46,10 @@ fn a_folder_may_hold_files_and_streams() {
     for parts in [[&file, &stream], [&stream, &file]] {
         let job = Job::new();
         std::fs::create_dir(job.path("in")).unwrap();
-        for (n, bytes) in parts.iter().enumerate() {
-            std::fs::write(job.path(&format!("in/{n}.arrow")), bytes).unwrap();
+        for (name, bytes) in ["in/0.arrow", "in/1.arrows"].iter().zip(parts) {
+            std::fs::write(job.path(name), bytes).unwrap();
         }
-        assert_eq!(rows_read(&job.run(&vote("in/*.arrow", ""))), "2 2");
+        assert_eq!(rows_read(&job.run(&vote("in/", ""))), "2 2");
     }
 }
 

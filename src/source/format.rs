@@ -54,6 +54,7 @@ const EXTENSIONS: &[(&str, Format)] = &[
     ("jsonl", Format::Ndjson),
     ("json", Format::Ndjson),
     ("arrow", Format::Arrow),
+    ("arrows", Format::Arrow),
     ("feather", Format::Arrow),
     ("ipc", Format::Arrow),
 ];

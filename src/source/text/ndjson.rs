@@ -25,7 +25,7 @@ pub(super) fn infer_columns(file: Blocks, scope: InferenceScope) -> Result<Optio
         let object: Record = match serde_json::from_slice(line) {
             Ok(object) => object,
             Err(e) if e.to_string().starts_with(TWICE) => return Err(twice(&e, number)),
-            Err(_) => return Err(no_object(number)),
+            Err(e) => return Err(no_object(number).found(unparsed(&e, number))),
         };
         for (name, kind) in object.0 {
             let Some(known) = columns.get_mut(&name) else {
@@ -145,12 +145,21 @@ impl<'de> Deserialize<'de> for Record {
 }
 
 fn twice(error: &serde_json::Error, number: usize) -> Error {
-    let text = error.to_string();
+    let text = message(error);
     let field = text.trim_start_matches(TWICE);
-    let field = field.rsplit_once(" at line ").map_or(field, |(field, _)| field);
     Error::data("a line gives a field twice")
         .found(format!("{field} in line {number}"))
         .help("of two values of one name nobody knows which is meant: keep one")
+}
+
+/// The parser's message, without the place: its lines are those of one line of the file.
+fn message(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message).to_owned()
+}
+
+fn unparsed(error: &serde_json::Error, number: usize) -> String {
+    format!("{} in line {number}, at byte {}", message(error), error.column())
 }
 
 fn no_object(number: usize) -> Error {
