@@ -206,6 +206,28 @@ fn held_out_annotations_calibrate_where_there_is_no_gold() {
     assert_eq!(valid["calibration_instances"], 150.0);
 }
 
+/// Where all gold that calibrates is wrong, the map takes from the model what it knows.
+#[test]
+fn a_calibration_that_makes_probabilities_worse_is_a_warning() {
+    let (job, crowd) = job_of_crowd(10, 2, (0.85, 0.95));
+    for is_wrong in [true, false] {
+        let mut gold = "instance_id,class,role\n".to_owned();
+        for (i, class) in crowd.truth.iter().enumerate() {
+            let calibrates = i < 100;
+            let class = if calibrates && is_wrong { 1 - class } else { *class };
+            let _ =
+                writeln!(gold, "{i},{class},{}", if calibrates { "calibrate" } else { "holdout" });
+        }
+        job.write("gold.csv", &gold);
+        let run = job.run(&format!("{CORRELATED}calibration.method = 'temperature'"));
+        let holdout = metrics(&run, "holdout");
+        assert_eq!(holdout["log_loss"] > 2.0 * holdout["uncalibrated_log_loss"], is_wrong);
+        let warnings = text(&read_table(&run, "run")[0], "warnings");
+        let told = "made the posteriors worse: by 800 instances of gold of the role `holdout`";
+        assert_eq!(warnings.contains(told), is_wrong, "{warnings}");
+    }
+}
+
 // keys: calibration.smoothing
 #[test]
 fn smoothing_keeps_few_points_from_certainty() {

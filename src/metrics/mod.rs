@@ -49,6 +49,12 @@ impl LabelsWithTruth {
         self.push(winner(probabilities), probabilities, truth);
     }
 
+    /// How many instances were added.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.truth.len()
+    }
+
     /// Whether no instance was added.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -6,11 +6,20 @@ impl LabelsWithTruth {
     /// Minus the mean log-posterior of the true class, clipped at 1e-15.
     #[must_use]
     pub fn log_loss(&self) -> Option<f64> {
-        self.mean(|row, truth, _| {
-            let sum: f64 = row.iter().sum();
-            let of_truth = row.get(truth).copied().unwrap_or(0.0);
-            (if sum > 0.0 { of_truth / sum } else { 0.0 }).clamp(1e-15, 1.0).ln().abs()
-        })
+        self.mean(|row, truth, _| log_loss(row, truth))
+    }
+
+    /// By how much the log-loss of the same instances, in the same order, is higher in `other`, and the standard error of
+    /// this mean difference; `None` with fewer than two instances.
+    #[must_use]
+    pub fn rise_of_log_loss(&self, other: &Self) -> Option<(f64, f64)> {
+        let rises: Vec<f64> = (self.rows()?.zip(other.rows()?))
+            .map(|(before, after)| log_loss(after.0, after.1) - log_loss(before.0, before.1))
+            .collect();
+        let n = rises.len() as f64;
+        let mean = rises.iter().sum::<f64>() / n;
+        let squares: f64 = rises.iter().map(|rise| (rise - mean).powi(2)).sum();
+        (rises.len() > 1).then(|| (mean, (squares / (n - 1.0) / n).sqrt()))
     }
 
     /// The area under the ROC curve, with ties counted half: of the second class where the run knows two classes, else the
@@ -41,10 +50,32 @@ impl LabelsWithTruth {
     }
 }
 
+/// Minus the log-posterior of the true class, clipped at 1e-15.
+fn log_loss(row: &[f64], truth: usize) -> f64 {
+    let sum: f64 = row.iter().sum();
+    let of_truth = row.get(truth).copied().unwrap_or(0.0);
+    (if sum > 0.0 { of_truth / sum } else { 0.0 }).clamp(1e-15, 1.0).ln().abs()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::metrics::tests::close;
+
+    /// The losses rise by ln 2, ln 4 and 0, whose mean is ln 2 and whose standard deviation is ln 2.
+    #[test]
+    fn the_rise_of_the_log_loss_has_the_error_of_a_mean_difference() {
+        let scored = |of_truth: [f64; 3]| {
+            let mut s = LabelsWithTruth::new(2);
+            of_truth.iter().for_each(|p| s.push(Some(0), &[*p, 1.0 - p], 0));
+            s
+        };
+        let (before, after) = (scored([0.8, 0.8, 0.5]), scored([0.4, 0.2, 0.5]));
+        let (rise, error) = before.rise_of_log_loss(&after).unwrap();
+        close(Some(rise), 2_f64.ln());
+        close(Some(error), 2_f64.ln() / 3_f64.sqrt());
+        assert_eq!(LabelsWithTruth::new(2).rise_of_log_loss(&LabelsWithTruth::new(2)), None);
+    }
 
     /// The unknown instance has the highest P(class 1): one of the two pairs of class 1 is in order.
     #[test]

@@ -233,7 +233,7 @@ fn fit_question(
             pool.install(|| calibrate(&spec.calibration, model, &frame, &mut fitted, run))?;
         pool.install(|| refuse_not_finite(&fitted, "the calibration", "calibration"))?;
         match calibrated.lack.take() {
-            None => (scorer.of_calibrated(before, &fitted, calibrated), None),
+            None => (scorer.of_calibrated(before, &fitted, calibrated, run), None),
             lack => (scorer.of(&fitted), lack),
         }
     } else {

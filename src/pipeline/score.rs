@@ -5,6 +5,7 @@ use crate::decide::{DecideSpec, TieSeed};
 use crate::frame::{Frame, Role};
 use crate::metrics::LabelsWithTruth;
 use crate::model::fitted::Fitted;
+use crate::run::Run;
 use crate::tables::metrics::Metric;
 
 /// Scores fits of one question.
@@ -30,16 +31,20 @@ impl Scorer<'_> {
     }
 
     /// The metrics of calibrated posteriors and predictions, with reliability tables, and the same metrics before
-    /// calibration. Gold that the calibrator was fitted on is not scored.
+    /// calibration. Gold that the calibrator was fitted on is not scored. Warns of probabilities that became worse.
     pub(super) fn of_calibrated(
         &self,
         before: Vec<ScoredRole>,
         after: &Fitted,
         calibrated: Calibrated,
+        run: &mut Run,
     ) -> Vec<Metric> {
         let scores = |s: &ScoredRole| !calibrated.gold_roles.contains(&s.role);
         let mut metrics = Vec::new();
-        for s in self.scored(after).into_iter().filter(scores) {
+        let after = self.scored(after);
+        let pairs = before.iter().zip(&after).filter(|(before, _)| scores(before));
+        pairs.filter_map(|(before, after)| worse(before, after)).for_each(|w| run.warn(w));
+        for s in after.into_iter().filter(scores) {
             metrics.extend(s.scored.all(s.prefix, s.role.word()));
             metrics.extend(s.scored.reliability(s.prefix, s.role.word()));
         }
@@ -88,4 +93,23 @@ impl Scorer<'_> {
         all.retain(|s| !s.scored.is_empty());
         all
     }
+}
+
+/// With fewer instances the standard error of a mean is not reliable.
+const MIN_COMPARED: usize = 30;
+
+/// The warning that a calibration raised the log-loss by more than two standard errors.
+fn worse(before: &ScoredRole, after: &ScoredRole) -> Option<String> {
+    let (rise, error) = before.scored.rise_of_log_loss(&after.scored)?;
+    let is_worse = before.scored.len() >= MIN_COMPARED && rise > 2.0 * error;
+    let (was, is) = (before.scored.log_loss()?, after.scored.log_loss()?);
+    is_worse.then(|| {
+        format!(
+            "the calibration made the {} worse: by {} instances of gold of the role `{}` it raised their log-loss from \
+             {was:.3} to {is:.3}; calibrate by other data (calibration.fit_on), or leave the calibration out",
+            if before.prefix.is_empty() { "posteriors" } else { "predictions" },
+            before.scored.len(),
+            before.role.word()
+        )
+    })
 }
