@@ -117,9 +117,9 @@ pub(super) fn add_logs<const K: usize>(
     }
     row.copy_from_slice(prior);
     let (n, stride) = (row.len(), stride(row.len()));
-    for (column, weight) in columns.iter().zip(weights) {
+    for (column, weight) in columns.iter().zip(weights.iter().copied()) {
         let start = *column as usize * stride;
-        zip_rows(row, &cells[start..start + n], |sum, log| *sum += weight * log);
+        zip_rows(row, &cells[start..start + n], move |sum, log| *sum += weight * log);
     }
 }
 
@@ -170,7 +170,7 @@ impl<'a> Singletons<'a> {
         starts.clear();
         let mut begin = range.offsets[first] - range.offsets[0];
         for (i, row) in (first..).zip(rows.chunks_exact(n)) {
-            starts.push(labels.len());
+            starts.push(repeats.len());
             let positions = begin..range.offsets[i + 1] - range.offsets[0];
             begin = positions.end;
             let (stored, singletons) =
@@ -185,27 +185,36 @@ impl<'a> Singletons<'a> {
                 _ => &[],
             };
             // If only the posterior matters, the instance's columns are equal: one is computed.
-            let (n_rows, sharers) = if *input > SingletonInput::Posterior || !weights.is_empty() {
-                (singletons.len(), 1)
+            let (prepared, sharers) = if *input > SingletonInput::Posterior || !weights.is_empty() {
+                (singletons, 1)
             } else {
-                (1, singletons.len() as u32)
+                (&singletons[..1], singletons.len() as u32)
             };
-            let own = labels.len() * n..(labels.len() + n_rows) * n;
+            let read = |of_columns: &[u32], to: &mut Vec<u32>| {
+                to.extend(prepared.iter().map(|column| of_columns[*column as usize]));
+            };
+            if *input >= SingletonInput::Annotator {
+                read(range.annotators, annotators);
+            }
+            if *input >= SingletonInput::Label {
+                read(range.labels, labels);
+            }
+            let own = repeats.len() * n..(repeats.len() + prepared.len()) * n;
+            repeats.resize(repeats.len() + prepared.len(), sharers);
             if factors.len() < own.end {
                 factors.resize(own.end, 0.0);
             }
             let counts = factors[own].chunks_exact_mut(n);
-            for (at, (column, counts)) in singletons[..n_rows].iter().zip(counts).enumerate() {
-                let weight = weights.get(at).copied().unwrap_or(1.0);
-                counts.iter_mut().zip(row).for_each(|(count, p)| *count = weight * p);
-                let read_if = |least: SingletonInput, of_columns: &[u32]| {
-                    if *input >= least { of_columns[*column as usize] } else { 0 }
-                };
-                annotators.push(read_if(SingletonInput::Annotator, range.annotators));
-                labels.push(read_if(SingletonInput::Label, range.labels));
-                repeats.push(sharers);
+            if weights.is_empty() {
+                counts.for_each(|counts| counts.copy_from_slice(row));
+            } else {
+                for (counts, weight) in counts.zip(weights.iter().copied()) {
+                    zip_rows(counts, row, move |count, p| *count = weight * p);
+                }
             }
         }
+        annotators.resize(repeats.len(), 0);
+        labels.resize(repeats.len(), 0);
         let rows = SingletonRows { annotators, labels, repeats };
         if matches!(range.weights, WeightSlice::All(_)) {
             return self.estimator.estimate_logs(rows, n, factors);
@@ -232,8 +241,7 @@ impl<'a> Singletons<'a> {
         for nth in 0..singletons.len() {
             let nth = if self.input > SingletonInput::Posterior { nth } else { 0 };
             let start = (self.starts[at] + nth) * n;
-            let factors = &self.factors[start..start + n];
-            row.iter_mut().zip(factors).for_each(|(p, f)| *p *= f);
+            zip_rows(row, &self.factors[start..start + n], |p, f| *p *= f);
         }
     }
 
@@ -252,9 +260,21 @@ impl<'a> Singletons<'a> {
         let (stored, singletons) = split_stored::<K>(n, cells, columns);
         add_logs::<K>(row, prior, cells, stored, weights);
         let start = self.starts[at] * n;
-        let logs = self.factors[start..start + singletons.len() * n].chunks_exact(n);
-        for (logs, weight) in logs.zip(&weights[stored.len()..]) {
-            row.iter_mut().zip(logs).for_each(|(sum, log)| *sum += weight * log);
+        let logs = &self.factors[start..start + singletons.len() * n];
+        let weights = &weights[stored.len()..];
+        if K > 0
+            && let Ok(row) = <&mut [f64; K]>::try_from(&mut *row)
+        {
+            // Stays in registers until the last annotation.
+            let mut sums = *row;
+            for (logs, weight) in logs.as_chunks::<K>().0.iter().zip(weights) {
+                (0..K).for_each(|k| sums[k] += weight * logs[k]);
+            }
+            *row = sums;
+            return;
+        }
+        for (logs, weight) in logs.chunks_exact(n).zip(weights.iter().copied()) {
+            zip_rows(row, logs, move |sum, log| *sum += weight * log);
         }
     }
 }

@@ -10,10 +10,22 @@ use crate::model::numerics::MIN_LIKELIHOOD;
 pub(super) fn shift<const K: usize>(row: &mut [f64]) -> f64 {
     let n = width::<K>(row.len());
     let row = &mut row[..n];
-    let max =
-        row.iter().copied().fold(f64::NEG_INFINITY, |max, log| if log > max { log } else { max });
+    // In eight lanes, which do not wait for each other.
+    let (eights, rest) = row.as_chunks::<8>();
+    let mut lanes = [f64::NEG_INFINITY; 8];
+    for eight in eights {
+        (0..8).for_each(|lane| lanes[lane] = larger(lanes[lane], eight[lane]));
+    }
+    let max = lanes.iter().chain(rest).copied().fold(f64::NEG_INFINITY, larger);
     row.iter_mut().for_each(|log| *log -= max);
     max
+}
+
+/// The larger of two numbers, neither of which is NaN.
+#[inline(always)]
+pub(super) fn larger(a: f64, b: f64) -> f64 {
+    // `f64::max` takes two more operations, for NaN.
+    if b > a { b } else { a }
 }
 
 /// Replaces numbers of at most 0 by their exponentials.
@@ -80,27 +92,29 @@ pub(super) fn ln_ratio(x: f64, y: f64) -> f64 {
     /// rounds it to an integer exponent; the rest keeps exponents from being negative.
     const ROUND: u64 = (1100 << 52) + (1 << 51);
     /// The minimax polynomial of degree 6 in z^2 of (atanh(z) / z - 1) / z^2 for |z| <= 0.2005 (relative error of the
-    /// logarithm 1.8e-17), from the highest power down.
+    /// logarithm 1.8e-17), from the lowest power up.
     const COEFFICIENTS: [f64; 7] = [
-        7.672_914_425_349_286e-2,
-        7.626_812_643_217_934e-2,
-        9.093_074_000_988_288e-2,
-        0.111_110_723_870_416_82,
-        0.142_857_146_488_915_54,
-        0.199_999_999_984_410_9,
         0.333_333_333_333_354_13,
+        0.199_999_999_984_410_9,
+        0.142_857_146_488_915_54,
+        0.111_110_723_870_416_82,
+        9.093_074_000_988_288e-2,
+        7.626_812_643_217_934e-2,
+        7.672_914_425_349_286e-2,
     ];
     let exponent = x.to_bits().wrapping_sub(y.to_bits()).wrapping_add(ROUND) >> 52;
-    let power = f64::from_bits(exponent | ROUND_TO_INTEGER.to_bits()) - ROUND_TO_INTEGER - 1100.0;
-    let mantissa = f64::from_bits(x.to_bits().wrapping_sub(exponent.wrapping_sub(1100) << 52));
+    let power = f64::from_bits(exponent | ROUND_TO_INTEGER.to_bits()) - (ROUND_TO_INTEGER + 1100.0);
+    let mantissa =
+        f64::from_bits(x.to_bits().wrapping_add(1100 << 52).wrapping_sub(exponent << 52));
     let z = (mantissa - y) / (mantissa + y);
     let square = z * z;
-    let mut series = COEFFICIENTS[0];
-    for coefficient in &COEFFICIENTS[1..] {
-        series = series.mul_add(square, *coefficient);
-    }
-    let small = (2.0 * z * square).mul_add(series, 2.0 * z);
-    power.mul_add(LN_2_HIGH, power.mul_add(LN_2_LOW, small))
+    // In pairs, so that fewer operations wait for each other than in Horner's scheme.
+    let [c0, c1, c2, c3, c4, c5, c6] = COEFFICIENTS;
+    let fourth = square * square;
+    let low = c3.mul_add(square, c2).mul_add(fourth, c1.mul_add(square, c0));
+    let high = c6.mul_add(fourth, c5.mul_add(square, c4));
+    let series = high.mul_add(fourth * fourth, low);
+    (2.0 * z * square).mul_add(series, power.mul_add(LN_2, 2.0 * z))
 }
 
 /// Raises likelihoods to [`MIN_LIKELIHOOD`], and replaces them by their logarithms if `to_logs`.

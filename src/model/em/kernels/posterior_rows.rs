@@ -32,11 +32,11 @@ impl<'a> PosteriorRows<'a> {
 /// The most instances that are processed together.
 pub(super) const MAX_CHUNK: usize = 64;
 
-/// How many instances of `n` classes are processed together: so many that their rows take at most 8 KB, and the
-/// recomputed columns of five annotators each at most 40 KB, but at least 8, which share the fixed work of a chunk.
+/// How many instances of `n` classes are processed together: so many that their rows take at most 4 KB, and the
+/// recomputed columns of five annotators each at most 20 KB, but at least 8, which share the fixed work of a chunk.
 #[inline(always)]
 pub(super) const fn chunk_len(n: usize) -> usize {
-    let fitting = 1024 / n;
+    let fitting = 512 / n;
     if fitting > MAX_CHUNK {
         MAX_CHUNK
     } else if fitting < 8 {

@@ -6,7 +6,7 @@ use super::estimate::{
     Annotator, Estimator, SingletonInput, SingletonRows, SparseCell, estimate_each,
     logs_of_estimates,
 };
-use super::logarithms::{ln, ln_1p, ln_ratio};
+use super::logarithms::{larger, ln, ln_1p, ln_ratio};
 use super::padded_matrix::stride;
 use super::width::width;
 use crate::model::confusion::Smoothing;
@@ -101,7 +101,7 @@ impl Estimator for Smoothing {
             n_classes,
             cells,
             #[inline(always)]
-            move |count, sum| ln_ratio(count, sum).max(least),
+            move |count, sum| larger(least, ln_ratio(count, sum)),
         )
     }
 

@@ -83,7 +83,8 @@ pub(super) fn add_row<const K: usize>(sums: &mut [f64], row: &[f64]) {
 /// Calls `change` with each pair of numbers of two rows, in groups of eight and four.
 ///
 /// # Why
-/// The compiler would handle eight numbers at once and the rest one by one: of 20 numbers the last four.
+/// The compiler would handle eight numbers at once and the rest one by one: of 20 numbers the last four. A factor that
+/// `change` captures must be a copy: behind a reference it is read again for each group, as a row might hold it.
 #[inline(always)]
 pub(super) fn zip_rows(row: &mut [f64], other: &[f64], change: impl Fn(&mut f64, f64)) {
     let (rest, other_rest) = zip_groups::<8>(row, other, &change);
