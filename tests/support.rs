@@ -33,13 +33,19 @@ pub fn labelmill() -> Command {
     command
 }
 
-/// A temporary folder, in memory where there is room: a disk takes far longer to create and remove thousands of small
-/// files.
+/// A temporary folder: in `TMPDIR` if that is set, else in memory where there is room, because a disk takes far longer to
+/// create and remove thousands of small files.
 pub fn temporary_folder() -> TempDir {
     let memory = "/dev/shm";
-    let has_room = rustix::fs::statvfs(memory).is_ok_and(|s| s.f_bavail * s.f_frsize > 2 << 30);
-    let in_memory = if has_room { tempfile::tempdir_in(memory).ok() } else { None };
-    in_memory.unwrap_or_else(|| tempfile::tempdir().unwrap())
+    let has_room = std::env::var_os("TMPDIR").is_none()
+        && rustix::fs::statvfs(memory).is_ok_and(|s| s.f_bavail * s.f_frsize > 2 << 30);
+    let named = || {
+        let mut folder = tempfile::Builder::new();
+        folder.prefix("labelmill-test-");
+        folder
+    };
+    let in_memory = if has_room { named().tempdir_in(memory).ok() } else { None };
+    in_memory.unwrap_or_else(|| named().tempdir().unwrap())
 }
 
 /// Runs the binary and returns its output.

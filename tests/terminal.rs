@@ -84,6 +84,27 @@ fn output_that_cannot_be_written_is_an_error_of_the_store() {
     }
 }
 
+/// What cannot be told changes nothing about the job and its exit code.
+#[test]
+fn a_log_that_cannot_be_written_changes_no_exit_code() {
+    if !std::path::Path::new("/dev/full").exists() {
+        return eprintln!("SKIPPED: there is no /dev/full");
+    }
+    let job = Job::new();
+    let rows = "source.annotations = [['i', 'a', 'x']]\nmodel.kind = 'majority_vote'\n";
+    let pipeline = job.write("pipeline.toml", &format!("{rows}sink.url = '{{dir}}out'"));
+    for format in ["text", "json"] {
+        for (args, code) in
+            [(vec!["run", &pipeline, "-vv"], 0), (vec!["run", "nofile"], 2), (vec!["nothing"], 2)]
+        {
+            let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+            let mut command = labelmill();
+            command.args(&args).args(["--log-format", format]).stderr(full);
+            assert_eq!(command.status().unwrap().code(), Some(code), "{args:?}, {format}");
+        }
+    }
+}
+
 #[test]
 fn a_reader_that_leaves_is_no_error() {
     for args in [["schema", "-q"], ["models", "--json"], ["simulate", "--list"], ["run", "--help"]]
@@ -173,7 +194,18 @@ fn with_json_logs_every_line_is_an_object() {
     assert!(of_level(&lines, "INFO").len() > 1, "{lines:?}");
     assert_eq!(log_lines(&["run", &pipeline, "-q"], 0).len(), 0);
     assert_eq!(log_lines(&["check", &pipeline], 0).len(), 1);
-    assert_eq!(log_lines(&["test", &pipeline], 0).len(), 1);
+    assert_eq!(log_lines(&["predict", "x"], 2).len(), 1);
+    let given = "given.annotations = [['i', 'a', 'x'";
+    let tests = format!(
+        "[[test]]\nname = 'good'\n{given}]]\nexpect.labels = [{{ label = 'x' }}]\n[[test]]\nname = 'wrong'\n{given}]]\nexpect.labels = [{{ label = 'y' }}]\n\
+         [[test]]\nname = 'broken'\n{given}], ['j']]\nexpect.labels = [{{ label = 'x' }}]\n"
+    );
+    let tested = job.write("tested.toml", &format!("{rows}{kind}{tests}"));
+    let lines = log_lines(&["test", &tested], 6);
+    let [wrong, broken] = &of_level(&lines, "ERROR")[..] else { panic!("{lines:?}") };
+    assert_eq!(wrong["message"], "the test `wrong` failed");
+    assert!(wrong["found"].as_str().unwrap().contains("no row has label = y"), "{wrong}");
+    assert!(broken["where"].as_str().unwrap().starts_with("test[2]"), "{broken}");
     // Each problem of an error has a line of its own, with the parts of the text.
     let wrong = ["run", &pipeline, "-q", "--set", "model.stop.max_itr=1", "--set", "sed=1"];
     let lines = log_lines(&wrong, 2);

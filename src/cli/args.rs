@@ -1,5 +1,6 @@
 //! The command-line arguments.
 
+use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -34,6 +35,14 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
+}
+
+/// The format that arguments ask for which cannot be parsed.
+pub(super) fn log_format_of(args: impl IntoIterator<Item = OsString>) -> LogFormat {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let is_json = args.iter().any(|arg| arg == "--log-format=json")
+        || args.array_windows().any(|[flag, value]| flag == "--log-format" && value == "json");
+    if is_json { LogFormat::Json } else { LogFormat::Text }
 }
 
 /// The commands.

@@ -14,16 +14,19 @@ use super::args::{
 use super::progress::Bars;
 use super::publish::PublishingJob;
 use super::signals::{Signals, or_signalled};
-use super::{print_json, print_message, print_result, simulate, sql};
+use super::{
+    logs_are_json, print_error, print_json, print_message, print_result, print_warning, simulate,
+    sql,
+};
 use crate::commands::aggregate::Aggregation;
 use crate::commands::check::check;
 use crate::commands::evaluate::{Evaluation, evaluate};
 use crate::commands::explain::explain;
 use crate::commands::models::{ModelParameter, as_json, models, parameters};
 use crate::commands::predict::{Prediction, predict};
-use crate::commands::test::{exit_code, run_tests};
+use crate::commands::test::{Verdict, exit_code, run_tests};
 use crate::engine::EngineSpec;
-use crate::error::{Error, Result};
+use crate::error::{Error, Problem, Result, Stage};
 use crate::model::ModelKind;
 use crate::pipeline::{self, PipelineSpec, load};
 use crate::redact::redacted;
@@ -173,22 +176,34 @@ async fn run_prediction(args: PredictArgs, quiet: bool, signals: &Signals) -> Re
 async fn run_test_blocks(args: &FileArgs) -> Result<ExitCode> {
     let spec = load_pipeline(args)?;
     let verdicts = run_tests(&spec).await;
-    let mut failed = 0;
-    for verdict in &verdicts {
-        let passed = verdict.passed();
-        print_message(&format!("{:<7} {}", if passed { "ok" } else { "FAILED" }, verdict.name));
-        if !passed {
-            let print_line = |line: &str| print_message(&format!("        {line}"));
-            match &verdict.result {
-                Ok(rows) => rows.iter().for_each(|row| print_line(row)),
-                Err(e) => e.to_string().lines().for_each(print_line),
-            }
-            verdict.warnings.iter().for_each(|w| print_line(&format!("warning: {w}")));
-            failed += 1;
-        }
-    }
-    print_message(&format!("{} passed, {failed} failed", verdicts.len() - failed));
+    verdicts.iter().for_each(print_verdict);
+    let passed = verdicts.iter().filter(|verdict| verdict.passed()).count();
+    print_message(&format!("{passed} passed, {} failed", verdicts.len() - passed));
     Ok(ExitCode::from(exit_code(&verdicts)))
+}
+
+fn print_verdict(verdict: &Verdict) {
+    let Verdict { name, result, warnings } = verdict;
+    if verdict.passed() {
+        return print_message(&format!("ok      {name}"));
+    }
+    if logs_are_json() {
+        match result {
+            Ok(rows) => {
+                let failed = Problem::new(format!("the test `{name}` failed"));
+                print_error(&Error::new(Stage::Gate, failed.found(rows.join("; "))));
+            }
+            Err(e) => print_error(e),
+        }
+        return warnings.iter().for_each(|warning| print_warning(warning));
+    }
+    print_message(&format!("FAILED  {name}"));
+    let print_line = |line: &str| print_message(&format!("        {line}"));
+    match result {
+        Ok(rows) => rows.iter().for_each(|row| print_line(row)),
+        Err(e) => e.to_string().lines().for_each(print_line),
+    }
+    warnings.iter().for_each(|warning| print_line(&format!("warning: {warning}")));
 }
 
 fn plain_table() -> TextTable {

@@ -32,8 +32,8 @@ use crate::error::{Error, Result};
 use crate::panics;
 use signals::Signals;
 use terminal::{
-    print_error, print_help, print_json, print_message, print_result, print_text, print_warning,
-    start_logging,
+    logs_are_json, print_error, print_help, print_json, print_message, print_result,
+    print_usage_error, print_warning, start_logging,
 };
 use threads::STACK_BYTES;
 
@@ -59,14 +59,15 @@ fn run() -> ExitCode {
         Ok(args) => args,
         Err(e) => {
             if e.use_stderr() {
-                print_text(e.render().to_string().trim_end());
+                start_logging(args::log_format_of(std::env::args_os()), false, 0);
+                print_usage_error(e.render().to_string().trim_end());
             } else if let Err(error) = print_help(&e) {
                 return failed(&error);
             }
             return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
         }
     };
-    start_logging(&args);
+    start_logging(args.log_format, args.quiet, args.verbose);
     resident::watch(available_memory);
     let done = std::panic::catch_unwind(AssertUnwindSafe(|| {
         check_clock()?;

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::print_warning;
-use super::terminal::logs_are_json;
+use super::{logs_are_json, print_warning};
 use crate::run::Progress;
 
 /// Draws one bar at a time on stderr.

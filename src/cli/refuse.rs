@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::terminal::logs_are_json;
+use super::terminal::{MESSAGES, logs_are_json};
 use crate::error::Stage;
 
 const WHAT: &str = "there is not enough memory";
@@ -42,18 +42,21 @@ pub(super) fn print_alone() {
 #[allow(unsafe_code)]
 pub(super) fn refuse(found: fmt::Arguments<'_>, help: &str) -> ! {
     print_alone();
-    let mut text = [0; 512];
+    let mut text = [0; 1024];
     let mut rest = &mut text[..];
-    // A message that does not fit is cut off. Neither text has a character that JSON escapes.
+    // A message that does not fit is cut off.
     let _ = if logs_are_json() {
+        let code = Stage::Spec.exit_code();
+        // No part has a character that JSON would escape.
         writeln!(
             rest,
-            "{{\"level\":\"ERROR\",\"fields\":{{\"message\":\"{WHAT}\",\"found\":\"{found}\",\"help\":\"{help}\"}}}}"
+            "{{\"level\":\"ERROR\",\"fields\":{{\"message\":\"{WHAT}\",\"found\":\"{found}\",\"help\":\"{help}\",\
+             \"exit_code\":{code}}},\"target\":\"{MESSAGES}\"}}"
         )
     } else {
         writeln!(rest, "error: {WHAT}\n  found: {found}\n  help: {help}")
     };
-    let length = 512 - rest.len();
+    let length = 1024 - rest.len();
     // SAFETY: writes bytes that are there, without the lock of the standard library's writer, and ends the process as it
     // is; no destructor runs that could allocate or wait for a lock.
     unsafe {
@@ -67,6 +70,8 @@ pub(super) mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::cli::args::LogFormat;
+    use crate::cli::terminal::start_logging;
 
     /// Set in the environment of a test that runs as a process of its own.
     pub(in crate::cli) const CHILD: &str = "LABELMILL_TEST_CHILD";
@@ -97,6 +102,26 @@ pub(super) mod tests {
         let refused = "caught: no alternative stack\nerror: there is not enough memory\n  found: failed to allocate an \
                        alternative stack\n";
         assert!(output.contains(refused), "{output}");
+    }
+
+    #[test]
+    fn the_longest_refusal_is_an_object_where_logs_are_json() {
+        let most = usize::MAX;
+        if std::env::var_os(CHILD).is_some() {
+            start_logging(LogFormat::Json, false, 0);
+            let held = "while large values and tables hold";
+            let limit = "the memory limit allows";
+            refuse(
+                format_args!("{most} bytes wanted at once, {held} {most}; {limit} {most}"),
+                MACHINE_HELP,
+            );
+        }
+        let (code, output) = child("the_longest_refusal_is_an_object");
+        assert_eq!(code, Some(2), "{output}");
+        let line: serde_json::Value = serde_json::from_str(output.lines().last().unwrap()).unwrap();
+        let fields = &line["fields"];
+        assert_eq!((&fields["exit_code"], &fields["help"]), (&2.into(), &MACHINE_HELP.into()));
+        assert!(fields["found"].as_str().unwrap().ends_with(&most.to_string()), "{line}");
     }
 
     #[test]

@@ -13,13 +13,13 @@ use serde_json::Value;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::args::{Args, LogFormat};
+use super::args::LogFormat;
 use crate::error::{Error, Result, clipped};
 use crate::escape;
 use crate::redact::{redacted, redacted_json};
 
 /// The target of the log lines that are messages. They are shown at every level.
-const MESSAGES: &str = "message";
+pub(super) const MESSAGES: &str = "message";
 
 static LOGS_ARE_JSON: AtomicBool = AtomicBool::new(false);
 
@@ -28,16 +28,16 @@ pub(super) fn logs_are_json() -> bool {
     LOGS_ARE_JSON.load(Ordering::Relaxed)
 }
 
-/// Starts the log with the level and the format that the arguments ask for.
-pub(super) fn start_logging(args: &Args) {
-    let level = match (args.quiet, args.verbose) {
+/// Starts the log: with `quiet` it shows errors alone, otherwise the more lines the higher `verbose` is.
+pub(super) fn start_logging(format: LogFormat, quiet: bool, verbose: u8) {
+    let level = match (quiet, verbose) {
         (true, _) => "error",
         (false, 0) => "warn",
         (false, 1) => "labelmill=info,warn",
         (false, 2) => "labelmill=debug,info",
         (false, _) => "trace",
     };
-    let is_json = args.log_format == LogFormat::Json;
+    let is_json = format == LogFormat::Json;
     LOGS_ARE_JSON.store(is_json, Ordering::Relaxed);
     let builder = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(format!("{level},{MESSAGES}=info")))
@@ -46,7 +46,7 @@ pub(super) fn start_logging(args: &Args) {
     if is_json { builder.json().init() } else { builder.init() }
 }
 
-/// Prints a message for people to stderr.
+/// Prints a message to stderr.
 pub(super) fn print_message(text: &str) {
     if logs_are_json() {
         tracing::info!(target: MESSAGES, "{text}");
@@ -61,6 +61,15 @@ pub(super) fn print_warning(text: &str) {
         tracing::warn!(target: MESSAGES, "{text}");
     } else {
         print_text(&format!("warning: {text}"));
+    }
+}
+
+/// Prints an error of the arguments to stderr: the text that `clap` made of it.
+pub(super) fn print_usage_error(text: &str) {
+    if logs_are_json() {
+        print_error(&Error::spec(text.trim_start_matches("error: ")));
+    } else {
+        print_text(text);
     }
 }
 
@@ -82,8 +91,8 @@ pub(super) fn print_error(error: &Error) {
     }
 }
 
-/// Prints text to stderr, before the arguments say which format it should have.
-pub(super) fn print_text(text: &str) {
+/// Prints text for people to stderr.
+fn print_text(text: &str) {
     let _ = writeln!(std::io::stderr(), "{}", escape::lines(&redacted(text)));
 }
 
@@ -154,7 +163,10 @@ impl Write for Log {
             }
             _ => coloured(&redacted(&text)),
         };
-        std::io::stderr().write_all(text.as_bytes()).map(|()| line.len())
+        // A log that cannot be written changes nothing about the job. On an error, the subscriber would print it to the
+        // same stderr, and panic.
+        let _ = std::io::stderr().write_all(text.as_bytes());
+        Ok(line.len())
     }
 
     fn flush(&mut self) -> std::io::Result<()> {

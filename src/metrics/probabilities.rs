@@ -2,6 +2,21 @@
 
 use super::LabelsWithTruth;
 
+/// The increase of the log-loss when instances get other probabilities.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LogLossIncrease {
+    /// The mean over the instances.
+    pub mean: f64,
+    /// By how many standard deviations the increase is more than it would be if the true classes were drawn from the new
+    /// probabilities. The expected increase is then minus their Kullback-Leibler divergence from the old ones: true
+    /// probabilities have the least log-loss. NaN where no class has a probability between 0 and 1.
+    ///
+    /// # Why
+    /// The spread of the observed increases says little: where a model is right about all of a few instances, a map that
+    /// rightly makes it less certain adds the same small loss to each.
+    pub z_score: f64,
+}
+
 impl LabelsWithTruth {
     /// Minus the mean log-posterior of the true class, clipped at 1e-15.
     #[must_use]
@@ -9,17 +24,23 @@ impl LabelsWithTruth {
         self.mean(|row, truth, _| log_loss(row, truth))
     }
 
-    /// By how much the log-loss of the same instances, in the same order, is higher in `other`, and the standard error of
-    /// this mean difference; `None` with fewer than two instances.
+    /// How the log-loss of the same instances, in the same order, increases with other probabilities; `None` where
+    /// probabilities are unknown.
     #[must_use]
-    pub fn rise_of_log_loss(&self, other: &Self) -> Option<(f64, f64)> {
-        let rises: Vec<f64> = (self.rows()?.zip(other.rows()?))
-            .map(|(before, after)| log_loss(after.0, after.1) - log_loss(before.0, before.1))
-            .collect();
-        let n = rises.len() as f64;
-        let mean = rises.iter().sum::<f64>() / n;
-        let squares: f64 = rises.iter().map(|rise| (rise - mean).powi(2)).sum();
-        (rises.len() > 1).then(|| (mean, (squares / (n - 1.0) / n).sqrt()))
+    pub fn log_loss_increase(&self, with: &Self) -> Option<LogLossIncrease> {
+        let (mut sum, mut expected, mut variance) = (0.0, 0.0, 0.0);
+        for ((before, truth), (after, _)) in self.rows()?.zip(with.rows()?) {
+            sum += log_loss(after, truth) - log_loss(before, truth);
+            let total: f64 = after.iter().sum();
+            let share = |k: usize| if total > 0.0 { after[k] / total } else { 0.0 };
+            let increase = |k: usize| log_loss(after, k) - log_loss(before, k);
+            let mean: f64 = (0..after.len()).map(|k| share(k) * increase(k)).sum();
+            expected += mean;
+            variance +=
+                (0..after.len()).map(|k| share(k) * (increase(k) - mean).powi(2)).sum::<f64>();
+        }
+        let z_score = (sum - expected) / variance.sqrt();
+        Some(LogLossIncrease { mean: sum / self.len().max(1) as f64, z_score })
     }
 
     /// The area under the ROC curve, with ties counted half: of the second class where the run knows two classes, else the
@@ -62,19 +83,25 @@ mod tests {
     use super::*;
     use crate::metrics::tests::close;
 
-    /// The losses rise by ln 2, ln 4 and 0, whose mean is ln 2 and whose standard deviation is ln 2.
+    fn scored(n: u32, of_truth: f64) -> LabelsWithTruth {
+        let mut s = LabelsWithTruth::new(2);
+        (0..n).for_each(|_| s.push(Some(0), &[of_truth, 1.0 - of_truth], 0));
+        s
+    }
+
+    /// With probabilities of 0.5, each loss increases by ln 1.9 or by ln 0.1, with equal probabilities: the standard
+    /// deviation, half of their difference, is as far from their mean as ln 1.9.
     #[test]
-    fn the_rise_of_the_log_loss_has_the_error_of_a_mean_difference() {
-        let scored = |of_truth: [f64; 3]| {
-            let mut s = LabelsWithTruth::new(2);
-            of_truth.iter().for_each(|p| s.push(Some(0), &[*p, 1.0 - p], 0));
-            s
-        };
-        let (before, after) = (scored([0.8, 0.8, 0.5]), scored([0.4, 0.2, 0.5]));
-        let (rise, error) = before.rise_of_log_loss(&after).unwrap();
-        close(Some(rise), 2_f64.ln());
-        close(Some(error), 2_f64.ln() / 3_f64.sqrt());
-        assert_eq!(LabelsWithTruth::new(2).rise_of_log_loss(&LabelsWithTruth::new(2)), None);
+    fn the_z_score_of_an_increase_is_that_of_classes_drawn_from_the_new_probabilities() {
+        let increase = scored(9, 0.95).log_loss_increase(&scored(9, 0.5)).unwrap();
+        close(Some(increase.mean), 1.9_f64.ln());
+        close(Some(increase.z_score), 3.0);
+        // Thirty instances that a model is rightly certain about are no evidence against a little less certainty.
+        let increase = scored(30, 0.99999).log_loss_increase(&scored(30, 0.996)).unwrap();
+        assert!(increase.mean > 0.0 && increase.z_score < 1.0, "{increase:?}");
+        let none = LabelsWithTruth::new(2);
+        let increase = none.log_loss_increase(&none).unwrap();
+        assert!(increase.mean == 0.0 && increase.z_score.is_nan(), "{increase:?}");
     }
 
     /// The unknown instance has the highest P(class 1): one of the two pairs of class 1 is in order.

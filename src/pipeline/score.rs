@@ -43,7 +43,8 @@ impl Scorer<'_> {
         let mut metrics = Vec::new();
         let after = self.scored(after);
         let pairs = before.iter().zip(&after).filter(|(before, _)| scores(before));
-        pairs.filter_map(|(before, after)| worse(before, after)).for_each(|w| run.warn(w));
+        let warnings = pairs.filter_map(|(before, after)| warning_of_higher_loss(before, after));
+        warnings.for_each(|warning| run.warn(warning));
         for s in after.into_iter().filter(scores) {
             metrics.extend(s.scored.all(s.prefix, s.role.word()));
             metrics.extend(s.scored.reliability(s.prefix, s.role.word()));
@@ -95,21 +96,55 @@ impl Scorer<'_> {
     }
 }
 
-/// With fewer instances the standard error of a mean is not reliable.
-const MIN_COMPARED: usize = 30;
+/// An increase of the log-loss by less than this is no reason to act.
+const MIN_INCREASE: f64 = 0.01;
 
-/// The warning that a calibration raised the log-loss by more than two standard errors.
-fn worse(before: &ScoredRole, after: &ScoredRole) -> Option<String> {
-    let (rise, error) = before.scored.rise_of_log_loss(&after.scored)?;
-    let is_worse = before.scored.len() >= MIN_COMPARED && rise > 2.0 * error;
+/// If the calibrated probabilities are right, one of a thousand sets of gold has a higher z-score.
+const MAX_Z_SCORE: f64 = 3.0;
+
+/// The warning that a calibration made probabilities worse, if gold says so.
+fn warning_of_higher_loss(before: &ScoredRole, after: &ScoredRole) -> Option<String> {
+    let increase = before.scored.log_loss_increase(&after.scored)?;
+    let is_worse = increase.mean > MIN_INCREASE && increase.z_score > MAX_Z_SCORE;
     let (was, is) = (before.scored.log_loss()?, after.scored.log_loss()?);
     is_worse.then(|| {
         format!(
-            "the calibration made the {} worse: by {} instances of gold of the role `{}` it raised their log-loss from \
-             {was:.3} to {is:.3}; calibrate by other data (calibration.fit_on), or leave the calibration out",
+            "the calibration made the {} worse: it raised their log-loss from {was:.3} to {is:.3} on {} instances of gold \
+             of the role `{}`; calibrate by other data (calibration.fit_on), or set calibration.method to \"none\"",
             if before.prefix.is_empty() { "posteriors" } else { "predictions" },
             before.scored.len(),
             before.role.word()
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn role(prefix: &'static str, n: u32, of_truth: f64) -> ScoredRole {
+        let mut scored = LabelsWithTruth::new(2);
+        (0..n).for_each(|_| scored.push(Some(0), &[of_truth, 1.0 - of_truth], 0));
+        ScoredRole { role: Role::Holdout, prefix, scored }
+    }
+
+    #[test]
+    fn a_calibration_is_worse_where_its_loss_is_higher_and_improbable() {
+        let warning = |prefix, n, was, is| {
+            warning_of_higher_loss(&role(prefix, n, was), &role(prefix, n, is)).unwrap_or_default()
+        };
+        // With probabilities of 0.5 the z-score is the square root of the number of instances.
+        assert_eq!(warning("", 8, 0.95, 0.5), "");
+        let told = warning("", 10, 0.95, 0.5);
+        assert!(
+            told.contains("posteriors worse") && told.contains("0.051 to 0.693 on 10"),
+            "{told}"
+        );
+        assert!(warning("prediction_", 10, 0.95, 0.5).contains("predictions worse"));
+        // A hundredth is the least increase of a mean that counts.
+        assert_eq!(warning("", 1_000, 0.504, 0.5), "");
+        assert!(!warning("", 1_000, 0.506, 0.5).is_empty());
+        assert_eq!(warning("", 1_000, 0.5, 0.95), "");
+        assert_eq!(warning("", 30, 0.99999, 0.996), "");
+    }
 }

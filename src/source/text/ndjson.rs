@@ -22,7 +22,7 @@ pub(super) fn infer_columns(file: Blocks, scope: InferenceScope) -> Result<Optio
     let mut columns: BTreeMap<String, ColumnContent> = BTreeMap::new();
     let mut rows = 0;
     lines(file, |line, number| {
-        let object: Record = match serde_json::from_slice(line) {
+        let object: Record = match serde_json::from_slice(line.trim_ascii_end()) {
             Ok(object) => object,
             Err(e) if e.to_string().starts_with(TWICE) => return Err(twice(&e, number)),
             Err(e) => return Err(no_object(number).found(unparsed(&e, number))),
@@ -152,14 +152,18 @@ fn twice(error: &serde_json::Error, number: usize) -> Error {
         .help("of two values of one name nobody knows which is meant: keep one")
 }
 
-/// The parser's message, without the place: its lines are those of one line of the file.
+/// The parser's message without its place: it has seen one line only.
 fn message(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message).to_owned()
 }
 
 fn unparsed(error: &serde_json::Error, number: usize) -> String {
-    format!("{} in line {number}, at byte {}", message(error), error.column())
+    let message = message(error);
+    match error.column() {
+        0 => format!("{message} in line {number}"),
+        byte => format!("{message} in line {number}, at byte {byte}"),
+    }
 }
 
 fn no_object(number: usize) -> Error {

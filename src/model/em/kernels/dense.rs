@@ -265,7 +265,7 @@ impl<'a> Singletons<'a> {
         if K > 0
             && let Ok(row) = <&mut [f64; K]>::try_from(&mut *row)
         {
-            // Stays in registers until the last annotation.
+            // The sums stay in registers until the last annotation.
             let mut sums = *row;
             for (logs, weight) in logs.as_chunks::<K>().0.iter().zip(weights) {
                 (0..K).for_each(|k| sums[k] += weight * logs[k]);

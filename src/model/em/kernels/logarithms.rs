@@ -10,7 +10,7 @@ use crate::model::numerics::MIN_LIKELIHOOD;
 pub(super) fn shift<const K: usize>(row: &mut [f64]) -> f64 {
     let n = width::<K>(row.len());
     let row = &mut row[..n];
-    // In eight lanes, which do not wait for each other.
+    // The maxima of eight lanes do not wait for each other.
     let (eights, rest) = row.as_chunks::<8>();
     let mut lanes = [f64::NEG_INFINITY; 8];
     for eight in eights {
@@ -21,10 +21,10 @@ pub(super) fn shift<const K: usize>(row: &mut [f64]) -> f64 {
     max
 }
 
-/// The larger of two numbers, neither of which is NaN.
+/// The larger of two numbers; `a` if one is NaN.
 #[inline(always)]
 pub(super) fn larger(a: f64, b: f64) -> f64 {
-    // `f64::max` takes two more operations, for NaN.
+    // One operation. `f64::max` takes two more, which look for NaN.
     if b > a { b } else { a }
 }
 
@@ -77,13 +77,13 @@ fn exp(x: f64) -> f64 {
     if x > -708.0 { value * scale } else { 0.0 }
 }
 
-/// The natural logarithm of a positive normal number, to two units in the last place.
+/// The natural logarithm of a positive normal number, to a relative error of 4.5e-16.
 #[inline(always)]
 pub(super) fn ln(x: f64) -> f64 {
     ln_ratio(x, 1.0)
 }
 
-/// ln(x / y) of positive normal numbers whose ratio is normal too, to two units in the last place: a polynomial, as in
+/// ln(x / y) of positive normal numbers whose ratio is normal too, to a relative error of 4.5e-16: a polynomial, as in
 /// [`exp`]. With x = 2^e m, where m / y is in \[2/3, 3/2\], and z = (m - y) / (m + y), ln(m / y) = 2 (z + z^3 / 3 +
 /// z^5 / 5 + ...). The ratio itself needs no division.
 #[inline(always)]
@@ -108,7 +108,7 @@ pub(super) fn ln_ratio(x: f64, y: f64) -> f64 {
         f64::from_bits(x.to_bits().wrapping_add(1100 << 52).wrapping_sub(exponent << 52));
     let z = (mantissa - y) / (mantissa + y);
     let square = z * z;
-    // In pairs, so that fewer operations wait for each other than in Horner's scheme.
+    // Estrin's scheme: fewer operations wait for each other than in Horner's.
     let [c0, c1, c2, c3, c4, c5, c6] = COEFFICIENTS;
     let fourth = square * square;
     let low = c3.mul_add(square, c2).mul_add(fourth, c1.mul_add(square, c0));
@@ -201,6 +201,20 @@ mod tests {
                     // The quotient is rounded, which changes its logarithm.
                     let rounded = 4.5e-16 * want.abs() + 1.2e-16;
                     assert!((got - want).abs() <= rounded, "{x} / {y}: {got} is not {want}");
+                }
+            }
+        }
+        for n in -3_000..=3_000 {
+            let ratio = 10_f64.powf(f64::from(n) / 10.0) * 1.3;
+            for y in [1.0, 1e-7, 1e7] {
+                let x = ratio * y;
+                if x.is_normal() {
+                    let (got, want) = (ln_ratio(x, y), x.ln() - y.ln());
+                    let scale = x.ln().abs() + y.ln().abs();
+                    assert!(
+                        (got - want).abs() <= 4.5e-16 * scale,
+                        "{x} / {y}: {got} is not {want}"
+                    );
                 }
             }
         }

@@ -112,8 +112,9 @@ fn crowd_of_chunks(n_classes: u32, interval: usize) -> Annotations {
         let (i, r) = (n / 3, (n + n / 3) % 4);
         (i, r, if (n * n + r) % 3 == 0 { n * 5 + r } else { i * 7 % n_classes })
     });
-    let regular = regular.filter(|(i, ..)| *i != 2 * chunk + 30);
-    let first = (0..26).map(|n| (2 * n, 5 + n, 15 * n)).chain((0..9).map(|n| (6 * n, 31 + n, n)));
+    let regular = regular.filter(|(i, ..)| *i != 3 * chunk - 5);
+    let first = (0..26).map(|n| (2 * n % chunk, 5 + n, 15 * n));
+    let first = first.chain((0..9).map(|n| (6 * n % chunk, 31 + n, n)));
     let third = std::iter::once((2 * chunk + 18, 4, 3));
     let fourth = (0..7).map(|n| (3 * chunk + n, 40 + n, 3 * n));
     let label = |(i, r, l)| (i, r, l % (n_classes + 1));
