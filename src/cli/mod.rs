@@ -30,7 +30,7 @@ pub use args::Args;
 use crate::engine::available_memory;
 use crate::error::{Error, Result};
 use crate::panics;
-use signals::Signals;
+use signals::{SignalStream, Signals};
 use terminal::{
     logs_are_json, print_error, print_help, print_json, print_message, print_result,
     print_usage_error, print_warning, start_logging,
@@ -106,17 +106,19 @@ fn check_time(now: SystemTime) -> Result<()> {
 }
 
 fn block_on(args: Args) -> Result<ExitCode> {
-    let workers = threads::start_workers()?;
     let watch = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let code = watch.map_err(|e| Error::exhausted(e.to_string())).and_then(|watch| {
-        watch.block_on(async {
-            let signals = Signals::listen(workers.handle().clone());
-            let done = AssertUnwindSafe(dispatch::dispatch(args, signals)).catch_unwind().await;
-            done.unwrap_or_else(|panic| Err(broken_off(&*panic)))
-        })
+    let watch = watch.map_err(|e| Error::exhausted(e.to_string()))?;
+    // Before the workers start, which takes longer than everything before.
+    let stream = watch.block_on(async { SignalStream::new() });
+    let workers = threads::start_workers()?;
+    let code = watch.block_on(async {
+        let signals = Signals::listen(stream, workers.handle().clone());
+        let done = AssertUnwindSafe(dispatch::dispatch(args, signals)).catch_unwind().await;
+        done.unwrap_or_else(|panic| Err(broken_off(&*panic)))
     });
-    // Dropping the runtime would wait for workers that may never have got a thread.
-    workers.shutdown_background();
+    // The workers end with the process. Dropping the runtime would wait for workers that may never have got a thread, and
+    // a shutdown would cancel tasks of an interrupted command, which could still print that as an error.
+    std::mem::forget(workers);
     code
 }
 

@@ -1,9 +1,8 @@
 //! SIGINT and SIGTERM: the first signal requests a clean stop, a second one stops at once.
 //!
 //! # Why
-//! The handlers are installed before anything else happens. A signal that arrives while a command still reads its
-//! arguments would otherwise end the process by the system's default, or be lost to a job that starts to listen a
-//! moment later.
+//! The handlers are installed before the workers start and a command reads its files. A signal that arrives meanwhile
+//! would otherwise end the process by the system's default, or be lost to a job that starts to listen a moment later.
 //!
 //! The thread that waits for signals and timeouts never runs the job: every worker may be inside one kernel call for
 //! minutes, and would not react.
@@ -35,10 +34,9 @@ struct Received {
 }
 
 impl Signals {
-    /// Listens for signals from now on, in the caller's runtime.
-    pub(super) fn listen(workers: Handle) -> Self {
+    /// Listens for the signals of the stream, in the caller's runtime.
+    pub(super) fn listen(mut next: SignalStream, workers: Handle) -> Self {
         let (sender, receiver) = watch::channel(Received::default());
-        let mut next = next_signal();
         outlive_file_limits();
         tokio::spawn(async move {
             while let Some(last) = next.recv().await {
@@ -135,21 +133,20 @@ fn outlive_file_limits() {
     drop(tokio::signal::unix::signal(tokio::signal::unix::SignalKind::from_raw(libc::SIGXFSZ)));
 }
 
-/// A stream of SIGINT and SIGTERM, whose default handlers are replaced when it is created.
+/// A stream of SIGINT and SIGTERM, whose default handlers are replaced when it is created, in a runtime.
 #[cfg(unix)]
-struct SignalStream(Option<[tokio::signal::unix::Signal; 2]>);
-
-#[cfg(unix)]
-fn next_signal() -> SignalStream {
-    use tokio::signal::unix::{SignalKind, signal};
-    match (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) {
-        (Ok(interrupt), Ok(terminate)) => SignalStream(Some([interrupt, terminate])),
-        _ => SignalStream(None),
-    }
-}
+pub(super) struct SignalStream(Option<[tokio::signal::unix::Signal; 2]>);
 
 #[cfg(unix)]
 impl SignalStream {
+    pub(super) fn new() -> Self {
+        use tokio::signal::unix::{SignalKind, signal};
+        match (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) {
+            (Ok(interrupt), Ok(terminate)) => Self(Some([interrupt, terminate])),
+            _ => Self(None),
+        }
+    }
+
     async fn recv(&mut self) -> Option<i32> {
         let [interrupt, terminate] = self.0.as_mut()?;
         tokio::select! {
@@ -160,15 +157,14 @@ impl SignalStream {
 }
 
 #[cfg(not(unix))]
-struct SignalStream;
-
-#[cfg(not(unix))]
-fn next_signal() -> SignalStream {
-    SignalStream
-}
+pub(super) struct SignalStream;
 
 #[cfg(not(unix))]
 impl SignalStream {
+    pub(super) fn new() -> Self {
+        Self
+    }
+
     async fn recv(&mut self) -> Option<i32> {
         tokio::signal::ctrl_c().await.ok().map(|()| 2)
     }
