@@ -37,7 +37,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// The format that arguments ask for which cannot be parsed.
+/// The log format that the arguments ask for, for those that cannot be parsed as a whole.
 pub(super) fn log_format_of(args: impl IntoIterator<Item = OsString>) -> LogFormat {
     let args: Vec<OsString> = args.into_iter().collect();
     let is_json = args.iter().any(|arg| arg == "--log-format=json")

@@ -8,7 +8,10 @@ use std::time::Duration;
 use super::terminal::{MESSAGES, logs_are_json};
 use crate::error::Stage;
 
-const WHAT: &str = "there is not enough memory";
+const NO_MEMORY: &str = "there is not enough memory";
+
+/// The most bytes of a message.
+const MESSAGE_BYTES: usize = 1024;
 
 /// The help where the machine or the container has no more memory.
 pub(super) const MACHINE_HELP: &str = "make smaller values, give a container more memory, or run \
@@ -42,7 +45,7 @@ pub(super) fn print_alone() {
 #[allow(unsafe_code)]
 pub(super) fn refuse(found: fmt::Arguments<'_>, help: &str) -> ! {
     print_alone();
-    let mut text = [0; 1024];
+    let mut text = [0; MESSAGE_BYTES];
     let mut rest = &mut text[..];
     // A message that does not fit is cut off.
     let _ = if logs_are_json() {
@@ -50,13 +53,13 @@ pub(super) fn refuse(found: fmt::Arguments<'_>, help: &str) -> ! {
         // No part has a character that JSON would escape.
         writeln!(
             rest,
-            "{{\"level\":\"ERROR\",\"fields\":{{\"message\":\"{WHAT}\",\"found\":\"{found}\",\"help\":\"{help}\",\
+            "{{\"level\":\"ERROR\",\"fields\":{{\"message\":\"{NO_MEMORY}\",\"found\":\"{found}\",\"help\":\"{help}\",\
              \"exit_code\":{code}}},\"target\":\"{MESSAGES}\"}}"
         )
     } else {
-        writeln!(rest, "error: {WHAT}\n  found: {found}\n  help: {help}")
+        writeln!(rest, "error: {NO_MEMORY}\n  found: {found}\n  help: {help}")
     };
-    let length = 1024 - rest.len();
+    let length = MESSAGE_BYTES - rest.len();
     // SAFETY: writes bytes that are there, without the lock of the standard library's writer, and ends the process as it
     // is; no destructor runs that could allocate or wait for a lock.
     unsafe {

@@ -41,7 +41,7 @@ pub(super) fn start_logging(format: LogFormat, quiet: bool, verbose: u8) {
     LOGS_ARE_JSON.store(is_json, Ordering::Relaxed);
     let builder = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(format!("{level},{MESSAGES}=info")))
-        .with_writer(Log { is_json })
+        .with_writer(Log)
         .with_ansi(Log::has_colour());
     if is_json { builder.json().init() } else { builder.init() }
 }
@@ -134,13 +134,10 @@ fn written(result: std::io::Result<()>) -> Result<bool> {
 
 /// The writer of log lines.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Log {
-    /// Whether lines are JSON, which has escapes of its own.
-    pub(super) is_json: bool,
-}
+struct Log;
 
 impl Log {
-    pub(super) fn has_colour() -> bool {
+    fn has_colour() -> bool {
         std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
     }
 }
@@ -158,7 +155,8 @@ impl Write for Log {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
         let text = String::from_utf8_lossy(line);
         let text = match serde_json::from_str(&text) {
-            Ok(fields) if self.is_json => {
+            // JSON has escapes of its own.
+            Ok(fields) if logs_are_json() => {
                 format!("{}\n", escape::json(&redacted_json(fields).to_string()))
             }
             _ => coloured(&redacted(&text)),

@@ -21,7 +21,7 @@ impl LabelsWithTruth {
     /// Minus the mean log-posterior of the true class, clipped at 1e-15.
     #[must_use]
     pub fn log_loss(&self) -> Option<f64> {
-        self.mean(|row, truth, _| log_loss(row, truth))
+        self.mean(|row, truth, _| loss_of(shares(row).nth(truth).unwrap_or(0.0)))
     }
 
     /// How the log-loss of the same instances, in the same order, increases with other probabilities; `None` where
@@ -30,14 +30,17 @@ impl LabelsWithTruth {
     pub fn log_loss_increase(&self, with: &Self) -> Option<LogLossIncrease> {
         let (mut sum, mut expected, mut variance) = (0.0, 0.0, 0.0);
         for ((before, truth), (after, _)) in self.rows()?.zip(with.rows()?) {
-            sum += log_loss(after, truth) - log_loss(before, truth);
-            let total: f64 = after.iter().sum();
-            let share = |k: usize| if total > 0.0 { after[k] / total } else { 0.0 };
-            let increase = |k: usize| log_loss(after, k) - log_loss(before, k);
-            let mean: f64 = (0..after.len()).map(|k| share(k) * increase(k)).sum();
+            let increases: Vec<f64> = log_losses(after)
+                .zip(log_losses(before))
+                .map(|(after, before)| after - before)
+                .collect();
+            // A class that the run does not know has the same loss with all probabilities.
+            sum += increases.get(truth).copied().unwrap_or(0.0);
+            let shares: Vec<f64> = shares(after).collect();
+            let mean: f64 = shares.iter().zip(&increases).map(|(p, increase)| p * increase).sum();
             expected += mean;
-            variance +=
-                (0..after.len()).map(|k| share(k) * (increase(k) - mean).powi(2)).sum::<f64>();
+            let squares = increases.iter().map(|increase| (increase - mean).powi(2));
+            variance += shares.iter().zip(squares).map(|(p, square)| p * square).sum::<f64>();
         }
         let z_score = (sum - expected) / variance.sqrt();
         Some(LogLossIncrease { mean: sum / self.len().max(1) as f64, z_score })
@@ -71,11 +74,19 @@ impl LabelsWithTruth {
     }
 }
 
-/// Minus the log-posterior of the true class, clipped at 1e-15.
-fn log_loss(row: &[f64], truth: usize) -> f64 {
+/// Minus the log-posterior of each class, clipped at 1e-15.
+fn log_losses(row: &[f64]) -> impl Iterator<Item = f64> {
+    shares(row).map(loss_of)
+}
+
+/// The probabilities of a row divided by their sum; zeros stay.
+fn shares(row: &[f64]) -> impl Iterator<Item = f64> {
     let sum: f64 = row.iter().sum();
-    let of_truth = row.get(truth).copied().unwrap_or(0.0);
-    (if sum > 0.0 { of_truth / sum } else { 0.0 }).clamp(1e-15, 1.0).ln().abs()
+    row.iter().map(move |p| if sum > 0.0 { p / sum } else { 0.0 })
+}
+
+fn loss_of(probability: f64) -> f64 {
+    probability.clamp(1e-15, 1.0).ln().abs()
 }
 
 #[cfg(test)]
