@@ -83,45 +83,82 @@ pub(super) fn ln(x: f64) -> f64 {
     ln_ratio(x, 1.0)
 }
 
-/// ln(x / y) of positive normal numbers whose ratio is normal too, to a relative error of 4.5e-16: a polynomial, as in
-/// [`exp`]. With x = 2^e m, where m / y is in \[2/3, 3/2\], and z = (m - y) / (m + y), ln(m / y) = 2 (z + z^3 / 3 +
-/// z^5 / 5 + ...). The ratio itself needs no division.
+/// ln(x / y) of positive normal numbers whose ratio is between 2^-1022 and 2^1023, to a relative error of 4.5e-16.
 #[inline(always)]
 pub(super) fn ln_ratio(x: f64, y: f64) -> f64 {
+    ln_of_reduced(reduce_ratio(x, y))
+}
+
+/// Replaces each cell by ln(x / y), or by `least` if that is larger, where `ratio` gives x and y from the cell.
+///
+/// # Why
+/// A logarithm is a chain of thirty dependent operations. If they follow each other, the processor's window holds too few
+/// cells to keep its units busy. In two passes over a block, whose intermediate numbers stay in registers, the
+/// same operation of several cells follows: 9.5 instead of 11.3 cycles for eight cells on an AMD EPYC.
+#[inline(always)]
+pub(super) fn ln_ratios(cells: &mut [f64], least: f64, ratio: impl Fn(f64) -> (f64, f64)) {
+    const BLOCK: usize = 64;
+    let (blocks, rest) = cells.as_chunks_mut::<BLOCK>();
+    for block in blocks {
+        let mut reduced = ([0.0; BLOCK], [0.0; BLOCK]);
+        for at in 0..BLOCK {
+            let (x, y) = ratio(block[at]);
+            (reduced.0[at], reduced.1[at]) = reduce_ratio(x, y);
+        }
+        for at in 0..BLOCK {
+            block[at] = larger(least, ln_of_reduced((reduced.0[at], reduced.1[at])));
+        }
+    }
+    for cell in rest {
+        let (x, y) = ratio(*cell);
+        *cell = larger(least, ln_ratio(x, y));
+    }
+}
+
+/// 2^52 + 2^51 + 1023: the sum of [`ROUND_TO_INTEGER`] and the bias of binary exponents.
+const BIASED: f64 = ROUND_TO_INTEGER + 1023.0;
+
+/// z and n + [`BIASED`] for a ratio x / y = 2^n (1 + z) / (1 - z) with z in \[-1/5, 1/5\]. The ratio itself needs no
+/// division.
+#[inline(always)]
+fn reduce_ratio(x: f64, y: f64) -> (f64, f64) {
     /// The difference of the bits of two numbers is about 2^52 times the binary logarithm of their ratio. Half of 2^52
-    /// rounds it to an integer exponent; the rest keeps exponents from being negative.
-    const ROUND: u64 = (1100 << 52) + (1 << 51);
+    /// rounds it to an integer; the rest is the bias of exponents.
+    const ROUND: u64 = (1023 << 52) + (1 << 51);
+    let bits = x.to_bits().wrapping_sub(y.to_bits()).wrapping_add(ROUND);
+    let power = f64::from_bits(bits & (0x7ff << 52));
+    let exponent = f64::from_bits((bits >> 52) | ROUND_TO_INTEGER.to_bits());
+    // The products are exact.
+    (y.mul_add(-power, x) / y.mul_add(power, x), exponent)
+}
+
+/// The logarithm of a ratio from what [`reduce_ratio`] returns: n ln(2) + 2 (z + z^3 / 3 + z^5 / 5 + ...).
+#[inline(always)]
+fn ln_of_reduced((z, exponent): (f64, f64)) -> f64 {
     /// The minimax polynomial of degree 6 in z^2 of (atanh(z) / z - 1) / z^2 for |z| <= 0.2005 (relative error of the
-    /// logarithm 1.8e-17), from the lowest power up.
+    /// logarithm 1.8e-17), from the highest power down.
     const COEFFICIENTS: [f64; 7] = [
-        0.333_333_333_333_354_13,
-        0.199_999_999_984_410_9,
-        0.142_857_146_488_915_54,
-        0.111_110_723_870_416_82,
-        9.093_074_000_988_288e-2,
-        7.626_812_643_217_934e-2,
         7.672_914_425_349_286e-2,
+        7.626_812_643_217_934e-2,
+        9.093_074_000_988_288e-2,
+        0.111_110_723_870_416_82,
+        0.142_857_146_488_915_54,
+        0.199_999_999_984_410_9,
+        0.333_333_333_333_354_13,
     ];
-    let exponent = x.to_bits().wrapping_sub(y.to_bits()).wrapping_add(ROUND) >> 52;
-    let power = f64::from_bits(exponent | ROUND_TO_INTEGER.to_bits()) - (ROUND_TO_INTEGER + 1100.0);
-    let mantissa =
-        f64::from_bits(x.to_bits().wrapping_add(1100 << 52).wrapping_sub(exponent << 52));
-    let z = (mantissa - y) / (mantissa + y);
     let square = z * z;
-    // Estrin's scheme: fewer operations wait for each other than in Horner's.
-    let [c0, c1, c2, c3, c4, c5, c6] = COEFFICIENTS;
-    let fourth = square * square;
-    let low = c3.mul_add(square, c2).mul_add(fourth, c1.mul_add(square, c0));
-    let high = c6.mul_add(fourth, c5.mul_add(square, c4));
-    let series = high.mul_add(fourth * fourth, low);
-    (2.0 * z * square).mul_add(series, power.mul_add(LN_2, 2.0 * z))
+    let mut series = COEFFICIENTS[0];
+    for coefficient in &COEFFICIENTS[1..] {
+        series = series.mul_add(square, *coefficient);
+    }
+    (2.0 * z * square).mul_add(series, (exponent - BIASED).mul_add(LN_2, 2.0 * z))
 }
 
 /// Raises likelihoods to [`MIN_LIKELIHOOD`], and replaces them by their logarithms if `to_logs`.
 #[inline(always)]
 pub(super) fn floor_or_ln(likelihoods: &mut [f64], to_logs: bool) {
     if to_logs {
-        likelihoods.iter_mut().for_each(|cell| *cell = ln(cell.max(MIN_LIKELIHOOD)));
+        ln_ratios(likelihoods, f64::NEG_INFINITY, |cell| (cell.max(MIN_LIKELIHOOD), 1.0));
     } else {
         likelihoods.iter_mut().for_each(|cell| *cell = cell.max(MIN_LIKELIHOOD));
     }

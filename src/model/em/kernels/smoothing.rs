@@ -6,7 +6,7 @@ use super::estimate::{
     Annotator, Estimator, SingletonInput, SingletonRows, SparseCell, estimate_each,
     logs_of_estimates,
 };
-use super::logarithms::{larger, ln, ln_1p, ln_ratio};
+use super::logarithms::{ln, ln_1p, ln_ratios};
 use super::padded_matrix::stride;
 use super::width::width;
 use crate::model::confusion::Smoothing;
@@ -73,12 +73,17 @@ impl Estimator for Smoothing {
         if self.singleton_input() == SingletonInput::Label {
             return estimate_each(self, rows, n_classes, cells);
         }
-        self.map_singletons(
+        self.change_singletons(
             rows,
             n_classes,
             cells,
             #[inline(always)]
-            |count, sum| count * (1.0 / sum),
+            |cells, smoothed| {
+                for cell in cells {
+                    let (count, sum) = smoothed.count_and_sum(*cell);
+                    *cell = count * (1.0 / sum);
+                }
+            },
         )
     }
 
@@ -96,12 +101,14 @@ impl Estimator for Smoothing {
             return logs_of_estimates(self, rows, n_classes, cells);
         }
         let least = ln(MIN_LIKELIHOOD);
-        self.map_singletons(
+        self.change_singletons(
             rows,
             n_classes,
             cells,
             #[inline(always)]
-            move |count, sum| larger(least, ln_ratio(count, sum)),
+            move |cells, smoothed| {
+                ln_ratios(cells, least, move |cell| smoothed.count_and_sum(cell))
+            },
         )
     }
 
@@ -122,31 +129,29 @@ impl Smoothing {
         self.everywhere >= MIN_PROBABILITY || self.diagonal >= MIN_PROBABILITY
     }
 
-    /// Replaces the counts of singleton annotators by `f(smoothed count, sum of the smoothed counts of its row)`; returns
-    /// their log-prior. The diagonal has no smoothing of its own.
+    /// Replaces the counts of singleton annotators by `change`; returns their log-prior. The diagonal has no smoothing of
+    /// its own.
     ///
     /// # Why
-    /// Both closures own what they capture. The compiler does not vectorise the loop if a captured number is behind a
+    /// The closures own what they capture. The compiler does not vectorise a loop if a captured number is behind a
     /// reference, because writing a cell might change it: with weights and 20 classes, an iteration then took 62 ns
     /// per annotation, and takes 24.
     #[inline(always)]
-    fn map_singletons(
+    fn change_singletons(
         self,
         SingletonRows { labels, repeats, .. }: SingletonRows<'_>,
         n_classes: usize,
         cells: &mut [f64],
-        f: impl Fn(f64, f64) -> f64 + Copy,
+        change: impl FnOnce(&mut [f64], SingletonSmoothing),
     ) -> f64 {
         let cells = &mut cells[..labels.len() * n_classes];
-        let others = self.counts_of_other_labels();
+        let smoothed =
+            SingletonSmoothing { smoothing: self, others: self.counts_of_other_labels() };
         Arch::new().dispatch(
             #[inline(always)]
             move || {
                 let log_prior = self.log_prior_of_singletons(repeats, n_classes, cells);
-                for cell in cells {
-                    let count = self.smoothed(*cell);
-                    *cell = f(count, others + count);
-                }
+                change(cells, smoothed);
                 log_prior
             },
         )
@@ -184,6 +189,23 @@ impl Smoothing {
     #[inline(always)]
     fn added_to_row(self) -> f64 {
         self.n_labels as f64 * self.everywhere + self.diagonal
+    }
+}
+
+/// The smoothing of the only count of a singleton annotator.
+#[derive(Clone, Copy)]
+struct SingletonSmoothing {
+    smoothing: Smoothing,
+    /// The sum of the smoothed counts of the other labels, for each class.
+    others: f64,
+}
+
+impl SingletonSmoothing {
+    /// The smoothed count of a cell, and the sum of the smoothed counts of its row.
+    #[inline(always)]
+    fn count_and_sum(self, cell: f64) -> (f64, f64) {
+        let count = self.smoothing.smoothed(cell);
+        (count, self.others + count)
     }
 }
 
