@@ -13,7 +13,7 @@ use std::ops::Range;
 use super::estimate::{SingletonEstimator, SingletonInput, SingletonRows};
 use super::logarithms::floor_or_ln;
 use super::padded_matrix::{self, PaddedMatrix, stride};
-use super::sums::zip_rows;
+use super::sums::{fold_rows, zip_rows};
 use super::width::width;
 use crate::frame::{InstanceRange, WeightSlice};
 
@@ -87,11 +87,7 @@ pub(super) fn multiply<const K: usize>(
         return;
     }
     row.copy_from_slice(prior);
-    let (n, stride) = (row.len(), stride(row.len()));
-    for column in columns {
-        let start = *column as usize * stride;
-        zip_rows(row, &cells[start..start + n], |p, factor| *p *= factor);
-    }
+    multiply_rows(row, stored_rows(cells, columns, prior.len()));
 }
 
 /// `row` = `prior`, in the log domain, plus the weighted log-factors of every column; all columns are stored.
@@ -116,11 +112,45 @@ pub(super) fn add_logs<const K: usize>(
         return;
     }
     row.copy_from_slice(prior);
-    let (n, stride) = (row.len(), stride(row.len()));
-    for (column, weight) in columns.iter().zip(weights.iter().copied()) {
-        let start = *column as usize * stride;
-        zip_rows(row, &cells[start..start + n], move |sum, log| *sum += weight * log);
-    }
+    add_weighted(row, stored_rows(cells, columns, prior.len()), weights);
+}
+
+/// The rows, `n` numbers long, that hold these columns.
+#[inline(always)]
+fn stored_rows<'a>(
+    cells: &'a [f64],
+    columns: &'a [u32],
+    n: usize,
+) -> impl Iterator<Item = &'a [f64]> + Clone {
+    let starts = columns.iter().map(move |column| *column as usize * stride(n));
+    starts.map(move |start| &cells[start..start + n])
+}
+
+/// `row` *= `factors`, for each row of them.
+#[inline(always)]
+fn multiply_rows<'a>(row: &mut [f64], factors: impl Iterator<Item = &'a [f64]> + Clone) {
+    fold_rows(
+        row,
+        factors.map(|factors| (factors, ())),
+        // Else compiled for itself, without vectors.
+        #[inline(always)]
+        |p, factor, ()| *p *= factor,
+    );
+}
+
+/// `row` += weight * `logs`, for each row of them.
+#[inline(always)]
+fn add_weighted<'a>(
+    row: &mut [f64],
+    logs: impl Iterator<Item = &'a [f64]> + Clone,
+    weights: &[f64],
+) {
+    fold_rows(
+        row,
+        logs.zip(weights),
+        #[inline(always)]
+        |sum, log, weight| *sum += *weight * log,
+    );
 }
 
 /// The columns of singleton annotators for some adjacent instances, computed together.
@@ -238,11 +268,10 @@ impl<'a> Singletons<'a> {
         let n = width::<K>(row.len());
         let (stored, singletons) = split_stored::<K>(n, cells, columns);
         multiply::<K>(row, prior, cells, stored);
-        for nth in 0..singletons.len() {
-            let nth = if self.input > SingletonInput::Posterior { nth } else { 0 };
-            let start = (self.starts[at] + nth) * n;
-            zip_rows(row, &self.factors[start..start + n], |p, f| *p *= f);
-        }
+        let is_shared = self.input == SingletonInput::Posterior;
+        let prepared =
+            (0..singletons.len()).map(|nth| self.starts[at] + if is_shared { 0 } else { nth });
+        multiply_rows(row, prepared.map(|nth| &self.factors[nth * n..(nth + 1) * n]));
     }
 
     /// Like [`add_logs`], with the prepared logarithms of the columns that are not stored; `at` is the index of the
@@ -273,9 +302,7 @@ impl<'a> Singletons<'a> {
             *row = sums;
             return;
         }
-        for (logs, weight) in logs.chunks_exact(n).zip(weights.iter().copied()) {
-            zip_rows(row, logs, move |sum, log| *sum += weight * log);
-        }
+        add_weighted(row, logs.chunks_exact(n), weights);
     }
 }
 
