@@ -87,7 +87,12 @@ pub(super) fn multiply<const K: usize>(
         return;
     }
     row.copy_from_slice(prior);
-    multiply_rows(row, stored_rows(cells, columns, prior.len()));
+    fold_rows(
+        row,
+        stored_rows(cells, columns, prior.len()).map(|factors| (factors, 1.0)),
+        #[inline(always)]
+        |p, factor, _| *p *= factor,
+    );
 }
 
 /// `row` = `prior`, in the log domain, plus the weighted log-factors of every column; all columns are stored.
@@ -126,18 +131,6 @@ fn stored_rows<'a>(
     starts.map(move |start| &cells[start..start + n])
 }
 
-/// `row` *= `factors`, for each row of them.
-#[inline(always)]
-fn multiply_rows<'a>(row: &mut [f64], factors: impl Iterator<Item = &'a [f64]> + Clone) {
-    fold_rows(
-        row,
-        factors.map(|factors| (factors, ())),
-        // Else compiled for itself, without vectors.
-        #[inline(always)]
-        |p, factor, ()| *p *= factor,
-    );
-}
-
 /// `row` += weight * `logs`, for each row of them.
 #[inline(always)]
 fn add_weighted<'a>(
@@ -147,9 +140,9 @@ fn add_weighted<'a>(
 ) {
     fold_rows(
         row,
-        logs.zip(weights),
+        logs.zip(weights.iter().copied()),
         #[inline(always)]
-        |sum, log, weight| *sum += *weight * log,
+        |sum, log, weight| *sum += weight * log,
     );
 }
 
@@ -268,10 +261,11 @@ impl<'a> Singletons<'a> {
         let n = width::<K>(row.len());
         let (stored, singletons) = split_stored::<K>(n, cells, columns);
         multiply::<K>(row, prior, cells, stored);
-        let is_shared = self.input == SingletonInput::Posterior;
-        let prepared =
-            (0..singletons.len()).map(|nth| self.starts[at] + if is_shared { 0 } else { nth });
-        multiply_rows(row, prepared.map(|nth| &self.factors[nth * n..(nth + 1) * n]));
+        for nth in 0..singletons.len() {
+            let nth = if self.input > SingletonInput::Posterior { nth } else { 0 };
+            let start = (self.starts[at] + nth) * n;
+            zip_rows(row, &self.factors[start..start + n], |p, f| *p *= f);
+        }
     }
 
     /// Like [`add_logs`], with the prepared logarithms of the columns that are not stored; `at` is the index of the
