@@ -51,7 +51,7 @@ pub struct SparseCell {
 
 /// Turns the expected counts of one annotator at a time into the likelihood, whose columns the E-step multiplies.
 ///
-/// A likelihood may be below [`MIN_LIKELIHOOD`](crate::model::numerics::MIN_LIKELIHOOD): the kernels raise it. Rows of a
+/// A likelihood is finite, and may be below [`MIN_LIKELIHOOD`](crate::model::numerics::MIN_LIKELIHOOD): the kernels raise it. Rows of a
 /// confusion matrix need not sum to 1.
 pub trait Estimator: Sync + Sized {
     /// Replaces the expected counts in `cells`, [`stride`](super::stride) numbers for each column, by the

@@ -136,7 +136,7 @@ fn crowd_of_chunks(n_classes: u32, interval: usize) -> Annotations {
 
 /// Crowds of few and of many classes, with no weight, one, a few, and a weight for each annotation.
 fn crowds() -> impl Iterator<Item = (Annotations, String)> {
-    let of_one_chunk = [4, 12].into_iter().flat_map(|n_classes| {
+    let of_one_chunk = [4, 13].into_iter().flat_map(|n_classes| {
         [0, 1000, 40, 1].map(|interval| {
             (crowd(n_classes, interval), format!("{n_classes} classes, interval {interval}"))
         })
