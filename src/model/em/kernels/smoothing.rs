@@ -107,7 +107,7 @@ impl Estimator for Smoothing {
             cells,
             #[inline(always)]
             move |cells, smoothed| {
-                ln_ratios(cells, least, move |cell| smoothed.count_and_sum(cell))
+                ln_ratios(cells, least, move |cell| smoothed.count_and_sum(cell));
             },
         )
     }

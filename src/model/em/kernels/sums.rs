@@ -124,10 +124,10 @@ pub(super) fn fold_rows<'a>(
     others: impl Iterator<Item = (&'a [f64], f64)> + Clone,
     change: impl Fn(&mut f64, f64, f64),
 ) {
-    let end = fold_groups::<16>(row, 0, others.clone(), &change);
-    let end = fold_groups::<8>(row, end, others.clone(), &change);
-    let end = fold_groups::<4>(row, end, others.clone(), &change);
-    fold_groups::<1>(row, end, others, &change);
+    let end = fold_groups::<16>(row, 0, &others, &change);
+    let end = fold_groups::<8>(row, end, &others, &change);
+    let end = fold_groups::<4>(row, end, &others, &change);
+    fold_groups::<1>(row, end, &others, &change);
 }
 
 /// [`fold_rows`] of the whole groups from `begin` on; returns where the last group ends.
@@ -135,7 +135,7 @@ pub(super) fn fold_rows<'a>(
 fn fold_groups<'a, const GROUP: usize>(
     row: &mut [f64],
     begin: usize,
-    others: impl Iterator<Item = (&'a [f64], f64)> + Clone,
+    others: &(impl Iterator<Item = (&'a [f64], f64)> + Clone),
     change: &impl Fn(&mut f64, f64, f64),
 ) -> usize {
     let mut at = begin;
