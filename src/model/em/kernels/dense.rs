@@ -89,7 +89,7 @@ pub(super) fn multiply<const K: usize>(
     row.copy_from_slice(prior);
     fold_rows(
         row,
-        stored_rows(cells, columns, prior.len()).map(|factors| (factors, 1.0)),
+        &stored_rows(cells, columns, prior.len()).map(|factors| (factors, 1.0)),
         #[inline(always)]
         |p, factor, _| *p *= factor,
     );
@@ -140,7 +140,7 @@ fn add_weighted<'a>(
 ) {
     fold_rows(
         row,
-        logs.zip(weights.iter().copied()),
+        &logs.zip(weights.iter().copied()),
         #[inline(always)]
         |sum, log, weight| *sum += weight * log,
     );

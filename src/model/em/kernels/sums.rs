@@ -121,13 +121,13 @@ fn zip_groups<'a, const GROUP: usize>(
 #[inline(always)]
 pub(super) fn fold_rows<'a>(
     row: &mut [f64],
-    others: impl Iterator<Item = (&'a [f64], f64)> + Clone,
+    others: &(impl Iterator<Item = (&'a [f64], f64)> + Clone),
     change: impl Fn(&mut f64, f64, f64),
 ) {
-    let end = fold_groups::<16>(row, 0, &others, &change);
-    let end = fold_groups::<8>(row, end, &others, &change);
-    let end = fold_groups::<4>(row, end, &others, &change);
-    fold_groups::<1>(row, end, &others, &change);
+    let end = fold_groups::<16>(row, 0, others, &change);
+    let end = fold_groups::<8>(row, end, others, &change);
+    let end = fold_groups::<4>(row, end, others, &change);
+    fold_groups::<1>(row, end, others, &change);
 }
 
 /// [`fold_rows`] of the whole groups from `begin` on; returns where the last group ends.
@@ -214,7 +214,7 @@ mod tests {
                     (0..n).for_each(|at| want[at] = weight * want[at] + other[at]);
                 }
                 let weighted = weighted.map(|(other, weight)| (other.as_slice(), weight));
-                fold_rows(&mut row, weighted, |sum, number, weight| *sum = weight * *sum + number);
+                fold_rows(&mut row, &weighted, |sum, number, weight| *sum = weight * *sum + number);
                 assert_eq!(row, want, "{n} numbers, {others} other rows");
             }
         }
