@@ -197,7 +197,7 @@ mod tests {
     use super::*;
     use crate::model::Model as _;
     use crate::model::em::Em;
-    use crate::testing::{fit, iterations, tiny};
+    use crate::testing::{fit, iterations, tiny, weighted};
 
     /// The second fit has fewer annotations than the first.
     #[test]
@@ -245,6 +245,24 @@ mod tests {
             for (annotator, label, column) in expected {
                 for (got, want) in confusion.column(&a, annotator, label).iter().zip(column) {
                     assert!((got - want).abs() < 1e-12, "{annotator} {label}: {got} is not {want}");
+                }
+            }
+        }
+    }
+
+    /// One annotator for class 0 and two for class 1. All likelihoods of both classes are 1 to the last bit, and a weight
+    /// would multiply that bit.
+    #[test]
+    fn a_large_weight_does_not_multiply_the_rounding_of_a_share() {
+        let rows = [(0, 0, 0), (0, 1, 1), (0, 2, 1), (1, 0, 0), (1, 1, 1), (1, 2, 1)];
+        for (diagonal, n) in [(0.0, 6), (1e-12, 3), (0.0, 3)] {
+            for weight in [1e8, 7.2e30, 3e99] {
+                let a = weighted(tiny(3, &rows[..n]).dims(), &rows[..n], vec![weight; n]);
+                let stop = iterations(1);
+                let fitted = fit(DawidSkene { diagonal, stop, ..DawidSkene::default() }, &a);
+                for (got, want) in fitted.posterior.row(0).iter().zip([1.0 / 3.0, 2.0 / 3.0, 0.0]) {
+                    let what = format!("{n} annotations, diagonal {diagonal}, weight {weight:e}");
+                    assert!((got - want).abs() < 1e-8, "{what}: {got} is not {want}");
                 }
             }
         }

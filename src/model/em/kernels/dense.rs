@@ -8,12 +8,13 @@
 //! If every annotation has a weight, cells hold logarithms: a weighted factor is a power, and a weighted sum of
 //! logarithms costs one multiplication per cell.
 
+use std::iter::empty;
 use std::ops::Range;
 
 use super::estimate::{SingletonEstimator, SingletonInput, SingletonRows};
-use super::logarithms::floor_or_ln;
-use super::padded_matrix::{self, PaddedMatrix, stride};
-use super::sums::{fold_rows, zip_rows};
+use super::logarithms::raise;
+use super::padded_matrix::{self, PaddedMatrix, prefetch_span, stride};
+use super::sums::{fold_rows, write_scaled};
 use super::width::width;
 use crate::frame::{InstanceRange, WeightSlice};
 
@@ -60,8 +61,11 @@ impl DenseColumns {
         factors.iter_mut().zip(previous).for_each(|(count, p)| *count = weight * p);
         let (annotator, label) = (range.annotators[column as usize], range.labels[column as usize]);
         let row = SingletonRows { annotators: &[annotator], labels: &[label], repeats: &[1] };
+        if self.are_logs {
+            return estimator.estimate_logs(row, previous.len(), factors);
+        }
         let term = estimator.estimate_rows(row, previous.len(), factors);
-        floor_or_ln(factors, self.are_logs);
+        raise(factors);
         term
     }
 }
@@ -86,13 +90,7 @@ pub(super) fn multiply<const K: usize>(
         *row = product;
         return;
     }
-    row.copy_from_slice(prior);
-    fold_rows(
-        row,
-        &stored_rows(cells, columns, prior.len()).map(|factors| (factors, 1.0)),
-        #[inline(always)]
-        |p, factor, _| *p *= factor,
-    );
+    multiply_rows(row, prior, stored_rows(cells, columns, prior.len()), empty());
 }
 
 /// `row` = `prior`, in the log domain, plus the weighted log-factors of every column; all columns are stored.
@@ -116,8 +114,7 @@ pub(super) fn add_logs<const K: usize>(
         *row = sums;
         return;
     }
-    row.copy_from_slice(prior);
-    add_weighted(row, stored_rows(cells, columns, prior.len()), weights);
+    add_weighted(row, prior, stored_rows(cells, columns, prior.len()), empty(), weights);
 }
 
 /// The rows, `n` numbers long, that hold these columns.
@@ -126,21 +123,43 @@ fn stored_rows<'a>(
     cells: &'a [f64],
     columns: &'a [u32],
     n: usize,
-) -> impl Iterator<Item = &'a [f64]> + Clone {
+) -> impl ExactSizeIterator<Item = &'a [f64]> + Clone {
     let starts = columns.iter().map(move |column| *column as usize * stride(n));
     starts.map(move |start| &cells[start..start + n])
 }
 
-/// `row` += weight * `logs`, for each row of them.
+/// `row` = `prior` times all factors.
+#[inline(always)]
+fn multiply_rows<'a>(
+    row: &mut [f64],
+    prior: &[f64],
+    stored: impl Iterator<Item = &'a [f64]> + Clone,
+    recomputed: impl Iterator<Item = &'a [f64]> + Clone,
+) {
+    let unweighted = |factors: &'a [f64]| (factors, 1.0);
+    fold_rows(
+        row,
+        prior,
+        (&stored.map(unweighted), &recomputed.map(unweighted)),
+        #[inline(always)]
+        |p, factor, _| *p *= factor,
+    );
+}
+
+/// `row` = `prior` + weight * `logs`, for each row of them; `weights` begins with those of the stored rows.
 #[inline(always)]
 fn add_weighted<'a>(
     row: &mut [f64],
-    logs: impl Iterator<Item = &'a [f64]> + Clone,
+    prior: &[f64],
+    stored: impl ExactSizeIterator<Item = &'a [f64]> + Clone,
+    recomputed: impl Iterator<Item = &'a [f64]> + Clone,
     weights: &[f64],
 ) {
+    let (first, others) = weights.split_at(stored.len());
     fold_rows(
         row,
-        &logs.zip(weights.iter().copied()),
+        prior,
+        (&stored.zip(first.iter().copied()), &recomputed.zip(others.iter().copied())),
         #[inline(always)]
         |sum, log, weight| *sum += weight * log,
     );
@@ -194,6 +213,8 @@ impl<'a> Singletons<'a> {
         let mut begin = range.offsets[first] - range.offsets[0];
         for (i, row) in (first..).zip(rows.chunks_exact(n)) {
             starts.push(repeats.len());
+            // Of the next chunk: the processor's own prefetching stops at each page of memory, about as long as a chunk.
+            prefetch_span(rows, rows.len() + (i - first) * n, n);
             let positions = begin..range.offsets[i + 1] - range.offsets[0];
             begin = positions.end;
             let (stored, singletons) =
@@ -232,7 +253,7 @@ impl<'a> Singletons<'a> {
                 counts.for_each(|counts| counts.copy_from_slice(row));
             } else {
                 for (counts, weight) in counts.zip(weights.iter().copied()) {
-                    zip_rows(counts, row, move |count, p| *count = weight * p);
+                    write_scaled(counts, row, weight);
                 }
             }
         }
@@ -243,7 +264,7 @@ impl<'a> Singletons<'a> {
             return self.estimator.estimate_logs(rows, n, factors);
         }
         let terms = self.estimator.estimate_rows(rows, n, factors);
-        floor_or_ln(&mut factors[..labels.len() * n], false);
+        raise(&mut factors[..labels.len() * n]);
         terms
     }
 
@@ -260,13 +281,23 @@ impl<'a> Singletons<'a> {
     ) {
         let n = width::<K>(row.len());
         let (stored, singletons) = split_stored::<K>(n, cells, columns);
-        multiply::<K>(row, prior, cells, stored);
-        // Folded, these rows would take less time too: `benches/kernels-epyc.md` says what it gains.
-        for nth in 0..singletons.len() {
-            let nth = if self.input > SingletonInput::Posterior { nth } else { 0 };
-            let start = (self.starts[at] + nth) * n;
-            zip_rows(row, &self.factors[start..start + n], |p, f| *p *= f);
+        let is_shared = self.input == SingletonInput::Posterior;
+        let prepared =
+            (0..singletons.len()).map(|nth| self.starts[at] + if is_shared { 0 } else { nth });
+        let recomputed = prepared.map(|nth| &self.factors[nth * n..(nth + 1) * n]);
+        if K > 0
+            && let Ok(row) = <&mut [f64; K]>::try_from(&mut *row)
+        {
+            multiply::<K>(row, prior, cells, stored);
+            // The product stays in registers until the last annotation.
+            let mut product = *row;
+            for factors in recomputed {
+                (0..K).for_each(|k| product[k] *= factors[k]);
+            }
+            *row = product;
+            return;
         }
+        multiply_rows(row, prior, stored_rows(cells, stored, n), recomputed);
     }
 
     /// Like [`add_logs`], with the prepared logarithms of the columns that are not stored; `at` is the index of the
@@ -282,14 +313,14 @@ impl<'a> Singletons<'a> {
     ) {
         let n = width::<K>(row.len());
         let (stored, singletons) = split_stored::<K>(n, cells, columns);
-        add_logs::<K>(row, prior, cells, stored, weights);
         let start = self.starts[at] * n;
         let logs = &self.factors[start..start + singletons.len() * n];
-        let weights = &weights[stored.len()..];
         if K > 0
             && let Ok(row) = <&mut [f64; K]>::try_from(&mut *row)
         {
-            // The sums stay in registers until the last annotation.
+            add_logs::<K>(row, prior, cells, stored, weights);
+            let weights = &weights[stored.len()..];
+            // As in `multiply`.
             let mut sums = *row;
             for (logs, weight) in logs.as_chunks::<K>().0.iter().zip(weights) {
                 (0..K).for_each(|k| sums[k] += weight * logs[k]);
@@ -297,7 +328,8 @@ impl<'a> Singletons<'a> {
             *row = sums;
             return;
         }
-        add_weighted(row, logs.chunks_exact(n), weights);
+        let stored = stored_rows(cells, stored, n);
+        add_weighted(row, prior, stored, logs.chunks_exact(n), weights);
     }
 }
 

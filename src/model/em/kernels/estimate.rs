@@ -3,7 +3,7 @@
 
 use pulp::Arch;
 
-use super::logarithms::floor_or_ln;
+use super::logarithms::ln_all;
 use super::padded_matrix::stride;
 
 /// The annotator whose counts an estimator receives.
@@ -60,6 +60,15 @@ pub trait Estimator: Sync + Sized {
     /// number of classes if there is a specialised kernel for it, else 0.
     fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64;
 
+    /// Like [`Estimator::estimate`], but replaces counts by the logarithms of likelihoods, which it raises to
+    /// [`MIN_LIKELIHOOD`](crate::model::numerics::MIN_LIKELIHOOD).
+    #[inline(always)]
+    fn estimate_logs<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
+        let term = self.estimate::<K>(annotator, cells);
+        ln_all(cells);
+        term
+    }
+
     /// Like [`Estimator::estimate`], for sparse columns. `cells` holds the cells with a count and the diagonal cells,
     /// column by column; the cells of the `n`-th column end at `ends[n]`. The estimator replaces their counts by
     /// likelihoods. It also writes into `unused`, `[class]`, the likelihood of an off-diagonal cell without a count,
@@ -91,18 +100,19 @@ pub trait Estimator: Sync + Sized {
         n_classes: usize,
         cells: &mut [f64],
     ) -> f64 {
-        estimate_each(self, rows, n_classes, cells)
+        estimate_each(rows, n_classes, cells, |annotator, cells| {
+            self.estimate::<0>(annotator, cells)
+        })
     }
 
-    /// Like [`Estimator::estimate_singletons`], but replaces counts by the logarithms of likelihoods, which it raises to
-    /// [`MIN_LIKELIHOOD`](crate::model::numerics::MIN_LIKELIHOOD).
+    /// Like [`Estimator::estimate_singletons`], but with logarithms, as [`Estimator::estimate_logs`].
     fn estimate_singleton_logs(
         &self,
         rows: SingletonRows<'_>,
         n_classes: usize,
         cells: &mut [f64],
     ) -> f64 {
-        logs_of_estimates(self, rows, n_classes, cells)
+        logs_of_each(self, rows, n_classes, cells)
     }
 
     /// What the column of a singleton annotator depends on.
@@ -169,37 +179,43 @@ fn estimate_as_dense(
     term
 }
 
-/// [`Estimator::estimate_singletons`] by one call of [`Estimator::estimate`] for each row.
+/// Calls `estimate` with the padded column of each singleton annotator; returns the sum of all annotators' terms.
+#[inline(always)]
 pub(super) fn estimate_each(
-    estimator: &impl Estimator,
     SingletonRows { annotators, labels, repeats }: SingletonRows<'_>,
     n_classes: usize,
     cells: &mut [f64],
+    estimate: impl Fn(Annotator<'_>, &mut [f64]) -> f64,
 ) -> f64 {
     let (mut padded, mut terms) = (vec![0.0; stride(n_classes)], 0.0);
     let rows = cells.chunks_exact_mut(n_classes.max(1)).zip(annotators);
     for ((row, index), (label, repeats)) in rows.zip(labels.iter().zip(repeats)) {
         let annotator = Annotator { index: *index, labels: &[*label], n_classes };
         padded[..n_classes].copy_from_slice(row);
-        terms += f64::from(*repeats) * estimator.estimate::<0>(annotator, &mut padded);
+        terms += f64::from(*repeats) * estimate(annotator, &mut padded);
         row.copy_from_slice(&padded[..n_classes]);
     }
     terms
 }
 
-/// [`Estimator::estimate_singleton_logs`] by [`Estimator::estimate_singletons`], whose results then become logarithms.
-pub(super) fn logs_of_estimates(
+/// [`Estimator::estimate_singleton_logs`] by one call of [`Estimator::estimate_logs`] for each row.
+pub(super) fn logs_of_each(
     estimator: &impl Estimator,
     rows: SingletonRows<'_>,
     n_classes: usize,
     cells: &mut [f64],
 ) -> f64 {
-    let terms = estimator.estimate_singletons(rows, n_classes, cells);
-    let cells = &mut cells[..rows.labels.len() * n_classes];
     // Inlined, like all closures with logarithms: else fused multiply-add is a call of the math library.
     Arch::new().dispatch(
         #[inline(always)]
-        || floor_or_ln(cells, true),
-    );
-    terms
+        || {
+            estimate_each(
+                rows,
+                n_classes,
+                cells,
+                #[inline(always)]
+                |annotator, cells| estimator.estimate_logs::<0>(annotator, cells),
+            )
+        },
+    )
 }

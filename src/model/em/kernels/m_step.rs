@@ -7,14 +7,14 @@ use rayon::prelude::*;
 
 use super::dense::DenseColumns;
 use super::estimate::{Annotator, Estimator};
-use super::logarithms::floor_or_ln;
+use super::logarithms::raise;
 use super::padded_matrix::{PaddedMatrix, prefetch_span, stride};
 use super::prefetcher::{LIST_DISTANCE, PREFETCH_DISTANCE};
 use super::sparse::SparseColumns;
 use super::sparse_rows::SparseRows;
 use super::statistics::Statistics;
 use super::strategy::CountStrategy;
-use super::sums::{add_row, zip_rows};
+use super::sums::{add_row, write_scaled, zip_rows};
 use super::width::{for_classes, width};
 use crate::frame::{Annotations, ColumnRange, InstanceRange, split_by};
 use crate::model::confusion::Smoothing;
@@ -187,8 +187,12 @@ impl<const K: usize, E: Estimator> WithSimd for ColumnCounter<'_, K, E> {
             let (cells, rest) = columns.split_at_mut(columns_of_slot.len() * stride(n));
             let index = a.annotator_of(columns_of_slot.start as u32);
             let annotator = Annotator { index, labels: a.labels_in(columns_of_slot), n_classes: n };
-            terms += estimator.estimate::<K>(annotator, cells);
-            floor_or_ln(cells, to_logs);
+            if to_logs {
+                terms += estimator.estimate_logs::<K>(annotator, cells);
+            } else {
+                terms += estimator.estimate::<K>(annotator, cells);
+                raise(cells);
+            }
             columns = rest;
         }
         terms
@@ -210,11 +214,16 @@ fn sum_rows<const K: usize>(
     let mut weights = range.weights.iter();
     for (column, counts) in columns.chunks_exact_mut(row_stride).enumerate() {
         let counts = &mut counts[..n];
-        counts.fill(0.0);
-        for position in range.positions(column) {
+        let positions = range.positions(column);
+        for position in positions.clone() {
             prefetch_row_of_instance(&range, position, rows, n);
             let i = range.instances[position] as usize;
             let weight = weights.next().unwrap_or(1.0);
+            // No column is empty, so this writes all counts.
+            if position == positions.start {
+                write_scaled(counts, &rows[i * n..(i + 1) * n], weight);
+                continue;
+            }
             zip_rows(counts, &rows[i * n..(i + 1) * n], |count, p| *count += weight * p);
         }
     }

@@ -3,10 +3,9 @@
 use pulp::Arch;
 
 use super::estimate::{
-    Annotator, Estimator, SingletonInput, SingletonRows, SparseCell, estimate_each,
-    logs_of_estimates,
+    Annotator, Estimator, SingletonInput, SingletonRows, SparseCell, estimate_each, logs_of_each,
 };
-use super::logarithms::{ln, ln_1p, ln_ratios};
+use super::logarithms::{ln, ln_1p, ln_ratios, ln_shares};
 use super::padded_matrix::stride;
 use super::width::width;
 use crate::model::confusion::Smoothing;
@@ -16,14 +15,34 @@ use crate::model::numerics::{MIN_LIKELIHOOD, MIN_PROBABILITY};
 impl Estimator for Smoothing {
     #[inline(always)]
     fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
-        // To allocate a buffer would take as long as to estimate a few short columns.
-        let mut sums = [0.0; 64];
-        match sums.get_mut(..stride(width::<K>(annotator.n_classes))) {
-            Some(sums) => smooth::<K>(*self, annotator, cells, sums),
-            None => {
-                smooth::<K>(*self, annotator, cells, &mut vec![0.0; stride(annotator.n_classes)])
-            }
-        }
+        with_sums::<K>(
+            annotator.n_classes,
+            #[inline(always)]
+            |sums| {
+                let log_prior = smooth::<K>(*self, annotator, cells, sums);
+                sums.iter_mut().for_each(|sum| *sum = 1.0 / *sum);
+                for cells in cells.chunks_exact_mut(sums.len()) {
+                    cells.iter_mut().zip(&*sums).for_each(|(cell, scale)| *cell *= scale);
+                }
+                log_prior
+            },
+        )
+    }
+
+    /// # Why
+    /// A share is rounded, and a weight multiplies what the rounding adds to its logarithm: with weights of 1e8, posteriors
+    /// would be wrong in the eighth digit.
+    #[inline(always)]
+    fn estimate_logs<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
+        with_sums::<K>(
+            annotator.n_classes,
+            #[inline(always)]
+            |sums| {
+                let log_prior = smooth::<K>(*self, annotator, cells, sums);
+                ln_shares(cells, sums, ln(MIN_LIKELIHOOD));
+                log_prior
+            },
+        )
     }
 
     fn estimate_sparse(
@@ -71,7 +90,9 @@ impl Estimator for Smoothing {
         cells: &mut [f64],
     ) -> f64 {
         if self.singleton_input() == SingletonInput::Label {
-            return estimate_each(self, rows, n_classes, cells);
+            return estimate_each(rows, n_classes, cells, |annotator, cells| {
+                self.estimate::<0>(annotator, cells)
+            });
         }
         self.change_singletons(
             rows,
@@ -98,7 +119,7 @@ impl Estimator for Smoothing {
         cells: &mut [f64],
     ) -> f64 {
         if self.singleton_input() == SingletonInput::Label {
-            return logs_of_estimates(self, rows, n_classes, cells);
+            return logs_of_each(self, rows, n_classes, cells);
         }
         let least = ln(MIN_LIKELIHOOD);
         self.change_singletons(
@@ -223,8 +244,20 @@ fn log_share(count: f64, added: f64) -> f64 {
     if added >= MIN_PROBABILITY { added * ln_1p(count / added) } else { 0.0 }
 }
 
-/// Adds the smoothing to an annotator's counts and divides them by the sums of their rows; `sums` is a buffer, as long
-/// as a padded row. Returns the log-prior of the shares.
+/// Calls `estimate` with a buffer for the sums of the rows of a confusion matrix, as long as a padded row.
+#[inline(always)]
+fn with_sums<const K: usize>(n_classes: usize, estimate: impl FnOnce(&mut [f64]) -> f64) -> f64 {
+    // To allocate a buffer would take as long as to estimate a few short columns.
+    let (mut short, lanes) = ([0.0; 64], stride(width::<K>(n_classes).max(1)));
+    if let Some(sums) = short.get_mut(..lanes) {
+        estimate(sums)
+    } else {
+        estimate(&mut vec![0.0; lanes])
+    }
+}
+
+/// Adds the smoothing to an annotator's counts, and writes the sums of their rows into `sums`, as long as a padded row.
+/// Returns the log-prior of the shares.
 ///
 /// # Why
 /// Rows are processed with their padding, whose content does not matter: five numbers take two or three operations,
@@ -263,12 +296,6 @@ fn smooth<const K: usize>(
         for k in 0..lanes {
             cells[k] = smoothing.smoothed(cells[k]);
             sums[k] += cells[k];
-        }
-    }
-    sums.iter_mut().for_each(|sum| *sum = 1.0 / *sum);
-    for cells in cells.chunks_exact_mut(lanes) {
-        for k in 0..lanes {
-            cells[k] *= sums[k];
         }
     }
     log_prior
