@@ -12,7 +12,7 @@ use std::iter::empty;
 use std::ops::Range;
 
 use super::estimate::{SingletonEstimator, SingletonInput, SingletonRows};
-use super::logarithms::raise;
+use super::logarithms::floor_likelihoods;
 use super::padded_matrix::{self, PaddedMatrix, prefetch_span, stride};
 use super::sums::{fold_rows, write_scaled};
 use super::width::width;
@@ -62,10 +62,10 @@ impl DenseColumns {
         let (annotator, label) = (range.annotators[column as usize], range.labels[column as usize]);
         let row = SingletonRows { annotators: &[annotator], labels: &[label], repeats: &[1] };
         if self.are_logs {
-            return estimator.estimate_logs(row, previous.len(), factors);
+            return estimator.estimate_row_logs(row, previous.len(), factors);
         }
         let term = estimator.estimate_rows(row, previous.len(), factors);
-        raise(factors);
+        floor_likelihoods(factors);
         term
     }
 }
@@ -213,7 +213,8 @@ impl<'a> Singletons<'a> {
         let mut begin = range.offsets[first] - range.offsets[0];
         for (i, row) in (first..).zip(rows.chunks_exact(n)) {
             starts.push(repeats.len());
-            // Of the next chunk: the processor's own prefetching stops at each page of memory, about as long as a chunk.
+            // Prefetches the row of the next chunk: the processor's own prefetching ends with a page of memory, and a
+            // chunk is about as long.
             prefetch_span(rows, rows.len() + (i - first) * n, n);
             let positions = begin..range.offsets[i + 1] - range.offsets[0];
             begin = positions.end;
@@ -261,10 +262,10 @@ impl<'a> Singletons<'a> {
         labels.resize(repeats.len(), 0);
         let rows = SingletonRows { annotators, labels, repeats };
         if matches!(range.weights, WeightSlice::All(_)) {
-            return self.estimator.estimate_logs(rows, n, factors);
+            return self.estimator.estimate_row_logs(rows, n, factors);
         }
         let terms = self.estimator.estimate_rows(rows, n, factors);
-        raise(&mut factors[..labels.len() * n]);
+        floor_likelihoods(&mut factors[..labels.len() * n]);
         terms
     }
 
@@ -281,10 +282,9 @@ impl<'a> Singletons<'a> {
     ) {
         let n = width::<K>(row.len());
         let (stored, singletons) = split_stored::<K>(n, cells, columns);
-        let is_shared = self.input == SingletonInput::Posterior;
-        let prepared =
-            (0..singletons.len()).map(|nth| self.starts[at] + if is_shared { 0 } else { nth });
-        let recomputed = prepared.map(|nth| &self.factors[nth * n..(nth + 1) * n]);
+        let (start, is_shared) = (self.starts[at], self.input == SingletonInput::Posterior);
+        let rows = (0..singletons.len()).map(|nth| start + if is_shared { 0 } else { nth });
+        let recomputed = rows.map(|row| &self.factors[row * n..(row + 1) * n]);
         if K > 0
             && let Ok(row) = <&mut [f64; K]>::try_from(&mut *row)
         {

@@ -3,7 +3,7 @@
 
 use pulp::Arch;
 
-use super::logarithms::ln_all;
+use super::logarithms::ln_floored;
 use super::padded_matrix::stride;
 
 /// The annotator whose counts an estimator receives.
@@ -51,8 +51,8 @@ pub struct SparseCell {
 
 /// Turns the expected counts of one annotator at a time into the likelihood, whose columns the E-step multiplies.
 ///
-/// A likelihood is finite, and may be below [`MIN_LIKELIHOOD`](crate::model::numerics::MIN_LIKELIHOOD): the kernels raise it. Rows of a
-/// confusion matrix need not sum to 1.
+/// A likelihood is finite, and may be below [`MIN_LIKELIHOOD`](crate::model::numerics::MIN_LIKELIHOOD): the kernels raise
+/// it. Logarithms are raised by the estimator. Rows of a confusion matrix need not sum to 1.
 pub trait Estimator: Sync + Sized {
     /// Replaces the expected counts in `cells`, [`stride`](super::stride) numbers for each column, by the
     /// likelihood of the same columns. The padding at the end of a column may be overwritten. Returns the annotator's
@@ -65,7 +65,7 @@ pub trait Estimator: Sync + Sized {
     #[inline(always)]
     fn estimate_logs<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
         let term = self.estimate::<K>(annotator, cells);
-        ln_all(cells);
+        ln_floored(cells);
         term
     }
 
@@ -100,9 +100,13 @@ pub trait Estimator: Sync + Sized {
         n_classes: usize,
         cells: &mut [f64],
     ) -> f64 {
-        estimate_each(rows, n_classes, cells, |annotator, cells| {
-            self.estimate::<0>(annotator, cells)
-        })
+        estimate_each(
+            rows,
+            n_classes,
+            cells,
+            #[inline(always)]
+            |annotator, cells| self.estimate::<0>(annotator, cells),
+        )
     }
 
     /// Like [`Estimator::estimate_singletons`], but with logarithms, as [`Estimator::estimate_logs`].
@@ -112,7 +116,14 @@ pub trait Estimator: Sync + Sized {
         n_classes: usize,
         cells: &mut [f64],
     ) -> f64 {
-        logs_of_each(self, rows, n_classes, cells)
+        let terms = self.estimate_singletons(rows, n_classes, cells);
+        let cells = &mut cells[..rows.labels.len() * n_classes];
+        // Inlined, like all closures with logarithms: else fused multiply-add is a call of the math library.
+        Arch::new().dispatch(
+            #[inline(always)]
+            || ln_floored(cells),
+        );
+        terms
     }
 
     /// What the column of a singleton annotator depends on.
@@ -129,7 +140,12 @@ pub trait SingletonEstimator: Sync {
     /// [`Estimator::estimate_singletons`].
     fn estimate_rows(&self, rows: SingletonRows<'_>, n_classes: usize, cells: &mut [f64]) -> f64;
     /// [`Estimator::estimate_singleton_logs`].
-    fn estimate_logs(&self, rows: SingletonRows<'_>, n_classes: usize, cells: &mut [f64]) -> f64;
+    fn estimate_row_logs(
+        &self,
+        rows: SingletonRows<'_>,
+        n_classes: usize,
+        cells: &mut [f64],
+    ) -> f64;
     /// [`Estimator::singleton_input`].
     fn input(&self) -> SingletonInput;
 }
@@ -139,7 +155,12 @@ impl<E: Estimator> SingletonEstimator for E {
         self.estimate_singletons(rows, n_classes, cells)
     }
 
-    fn estimate_logs(&self, rows: SingletonRows<'_>, n_classes: usize, cells: &mut [f64]) -> f64 {
+    fn estimate_row_logs(
+        &self,
+        rows: SingletonRows<'_>,
+        n_classes: usize,
+        cells: &mut [f64],
+    ) -> f64 {
         self.estimate_singleton_logs(rows, n_classes, cells)
     }
 
@@ -180,42 +201,27 @@ fn estimate_as_dense(
 }
 
 /// Calls `estimate` with the padded column of each singleton annotator; returns the sum of all annotators' terms.
-#[inline(always)]
+///
+/// # Why
+/// Inlined with `estimate`, whose logarithms would else call the math library for each fused multiply-add.
 pub(super) fn estimate_each(
     SingletonRows { annotators, labels, repeats }: SingletonRows<'_>,
     n_classes: usize,
     cells: &mut [f64],
     estimate: impl Fn(Annotator<'_>, &mut [f64]) -> f64,
 ) -> f64 {
-    let (mut padded, mut terms) = (vec![0.0; stride(n_classes)], 0.0);
-    let rows = cells.chunks_exact_mut(n_classes.max(1)).zip(annotators);
-    for ((row, index), (label, repeats)) in rows.zip(labels.iter().zip(repeats)) {
-        let annotator = Annotator { index: *index, labels: &[*label], n_classes };
-        padded[..n_classes].copy_from_slice(row);
-        terms += f64::from(*repeats) * estimate(annotator, &mut padded);
-        row.copy_from_slice(&padded[..n_classes]);
-    }
-    terms
-}
-
-/// [`Estimator::estimate_singleton_logs`] by one call of [`Estimator::estimate_logs`] for each row.
-pub(super) fn logs_of_each(
-    estimator: &impl Estimator,
-    rows: SingletonRows<'_>,
-    n_classes: usize,
-    cells: &mut [f64],
-) -> f64 {
-    // Inlined, like all closures with logarithms: else fused multiply-add is a call of the math library.
     Arch::new().dispatch(
         #[inline(always)]
-        || {
-            estimate_each(
-                rows,
-                n_classes,
-                cells,
-                #[inline(always)]
-                |annotator, cells| estimator.estimate_logs::<0>(annotator, cells),
-            )
+        move || {
+            let (estimate, mut padded, mut terms) = (estimate, vec![0.0; stride(n_classes)], 0.0);
+            let rows = cells.chunks_exact_mut(n_classes.max(1)).zip(annotators);
+            for ((row, index), (label, repeats)) in rows.zip(labels.iter().zip(repeats)) {
+                let annotator = Annotator { index: *index, labels: &[*label], n_classes };
+                padded[..n_classes].copy_from_slice(row);
+                terms += f64::from(*repeats) * estimate(annotator, &mut padded);
+                row.copy_from_slice(&padded[..n_classes]);
+            }
+            terms
         },
     )
 }

@@ -2,6 +2,7 @@
 
 use std::f64::consts::LN_2;
 
+use super::sums::zip_rows;
 use super::width::width;
 use crate::model::numerics::MIN_LIKELIHOOD;
 
@@ -121,27 +122,13 @@ pub(super) fn ln_ratios(cells: &mut [f64], least: f64, ratio: impl Fn(f64) -> (f
 /// Replaces counts, in rows as long as `sums`, by ln(count / sum), or by `least` if that is larger or the logarithm is NaN.
 #[inline(always)]
 pub(super) fn ln_shares(counts: &mut [f64], sums: &[f64], least: f64) {
-    let whole = sums.len() - sums.len() % 8;
-    let (sums, other_sums) = sums.split_at(whole);
-    let (fours_of_sums, rest_of_sums) = other_sums.as_chunks::<4>();
-    for counts in counts.chunks_exact_mut(whole + other_sums.len()) {
-        let (counts, others) = counts.split_at_mut(whole);
-        ln_ratios_of(counts, sums, least);
-        // Four numbers are a vector if the compiler knows that they are four.
-        let (fours, rest) = others.as_chunks_mut::<4>();
-        for (four, sums) in fours.iter_mut().zip(fours_of_sums) {
-            let mut logs = *four;
-            ln_ratios_of(&mut logs, sums, least);
-            *four = logs;
-        }
-        ln_ratios_of(rest, rest_of_sums, least);
-    }
-}
-
-#[inline(always)]
-fn ln_ratios_of(counts: &mut [f64], sums: &[f64], least: f64) {
-    for (count, sum) in counts.iter_mut().zip(sums) {
-        *count = larger(least, ln_ratio(*count, *sum));
+    for counts in counts.chunks_exact_mut(sums.len()) {
+        zip_rows(
+            counts,
+            sums,
+            #[inline(always)]
+            move |count, sum| *count = larger(least, ln_ratio(*count, sum)),
+        );
     }
 }
 
@@ -187,13 +174,13 @@ fn ln_of_reduced((z, biased): (f64, f64)) -> f64 {
 
 /// Raises likelihoods to [`MIN_LIKELIHOOD`].
 #[inline(always)]
-pub(super) fn raise(likelihoods: &mut [f64]) {
+pub(super) fn floor_likelihoods(likelihoods: &mut [f64]) {
     likelihoods.iter_mut().for_each(|cell| *cell = larger(MIN_LIKELIHOOD, *cell));
 }
 
-/// Replaces likelihoods by their logarithms, raised to that of [`MIN_LIKELIHOOD`].
+/// Replaces likelihoods, raised to [`MIN_LIKELIHOOD`], by their logarithms.
 #[inline(always)]
-pub(super) fn ln_all(likelihoods: &mut [f64]) {
+pub(super) fn ln_floored(likelihoods: &mut [f64]) {
     ln_ratios(likelihoods, f64::NEG_INFINITY, |cell| (larger(MIN_LIKELIHOOD, cell), 1.0));
 }
 
@@ -326,16 +313,17 @@ mod tests {
         }
     }
 
-    /// Rows of all strides up to 24, and some others; some logarithms are below the least one.
+    /// Rows of all lengths up to 24, and some longer ones; each has logarithms below the least one and above it.
     #[test]
     fn logarithms_of_shares_are_those_of_ratios() {
         for n in (1..=24).chain([52, 64]) {
-            let number = |at: usize| 1.7_f64.powf((at % 90) as f64 - 60.0);
-            let sums: Vec<f64> = (0..n).map(|k| 2.0 + 0.1 * number(k)).collect();
-            let mut counts: Vec<f64> = (0..3 * n).map(number).collect();
-            let log = |at: usize| ln_ratio(counts[at], sums[at % n]).max(-25.0);
-            let want: Vec<f64> = (0..3 * n).map(log).collect();
-            ln_shares(&mut counts, &sums, -25.0);
+            let sums: Vec<f64> = (0..n).map(|k| 1.5 + k as f64).collect();
+            let count = |at: usize| 1.7_f64.powf((at * 7 % 40) as f64 - 20.0);
+            let mut counts: Vec<f64> = (0..6 * n).map(count).collect();
+            let log = |at: usize| ln_ratio(counts[at], sums[at % n]).max(-8.0);
+            let want: Vec<f64> = (0..6 * n).map(log).collect();
+            assert!(want.contains(&-8.0) && want.iter().any(|log| *log > -8.0), "rows of {n}");
+            ln_shares(&mut counts, &sums, -8.0);
             assert_eq!(counts, want, "rows of {n}");
         }
     }

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::dense::DenseColumns;
 use super::estimate::{Annotator, Estimator};
-use super::logarithms::raise;
+use super::logarithms::floor_likelihoods;
 use super::padded_matrix::{PaddedMatrix, prefetch_span, stride};
 use super::prefetcher::{LIST_DISTANCE, PREFETCH_DISTANCE};
 use super::sparse::SparseColumns;
@@ -191,7 +191,7 @@ impl<const K: usize, E: Estimator> WithSimd for ColumnCounter<'_, K, E> {
                 terms += estimator.estimate_logs::<K>(annotator, cells);
             } else {
                 terms += estimator.estimate::<K>(annotator, cells);
-                raise(cells);
+                floor_likelihoods(cells);
             }
             columns = rest;
         }
@@ -215,16 +215,17 @@ fn sum_rows<const K: usize>(
     for (column, counts) in columns.chunks_exact_mut(row_stride).enumerate() {
         let counts = &mut counts[..n];
         let positions = range.positions(column);
+        debug_assert!(!positions.is_empty());
         for position in positions.clone() {
             prefetch_row_of_instance(&range, position, rows, n);
             let i = range.instances[position] as usize;
             let weight = weights.next().unwrap_or(1.0);
-            // No column is empty, so this writes all counts.
+            // Each column has an annotation, as `sum_short_rows` says.
             if position == positions.start {
                 write_scaled(counts, &rows[i * n..(i + 1) * n], weight);
                 continue;
             }
-            zip_rows(counts, &rows[i * n..(i + 1) * n], |count, p| *count += weight * p);
+            zip_rows(counts, &rows[i * n..(i + 1) * n], move |count, p| *count += weight * p);
         }
     }
 }

@@ -3,7 +3,7 @@
 use pulp::Arch;
 
 use super::estimate::{
-    Annotator, Estimator, SingletonInput, SingletonRows, SparseCell, estimate_each, logs_of_each,
+    Annotator, Estimator, SingletonInput, SingletonRows, SparseCell, estimate_each,
 };
 use super::logarithms::{ln, ln_1p, ln_ratios, ln_shares};
 use super::padded_matrix::stride;
@@ -30,8 +30,8 @@ impl Estimator for Smoothing {
     }
 
     /// # Why
-    /// A share is rounded, and a weight multiplies what the rounding adds to its logarithm: with weights of 1e8, posteriors
-    /// would be wrong in the eighth digit.
+    /// The share of an annotator's only label is 1. Rounded as a product with a reciprocal it may be 1 - 1e-16, and a
+    /// weight multiplies the logarithm of that.
     #[inline(always)]
     fn estimate_logs<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
         with_sums::<K>(
@@ -90,9 +90,13 @@ impl Estimator for Smoothing {
         cells: &mut [f64],
     ) -> f64 {
         if self.singleton_input() == SingletonInput::Label {
-            return estimate_each(rows, n_classes, cells, |annotator, cells| {
-                self.estimate::<0>(annotator, cells)
-            });
+            return estimate_each(
+                rows,
+                n_classes,
+                cells,
+                #[inline(always)]
+                |annotator, cells| self.estimate::<0>(annotator, cells),
+            );
         }
         self.change_singletons(
             rows,
@@ -119,7 +123,13 @@ impl Estimator for Smoothing {
         cells: &mut [f64],
     ) -> f64 {
         if self.singleton_input() == SingletonInput::Label {
-            return logs_of_each(self, rows, n_classes, cells);
+            return estimate_each(
+                rows,
+                n_classes,
+                cells,
+                #[inline(always)]
+                |annotator, cells| self.estimate_logs::<0>(annotator, cells),
+            );
         }
         let least = ln(MIN_LIKELIHOOD);
         self.change_singletons(
@@ -248,12 +258,15 @@ fn log_share(count: f64, added: f64) -> f64 {
 #[inline(always)]
 fn with_sums<const K: usize>(n_classes: usize, estimate: impl FnOnce(&mut [f64]) -> f64) -> f64 {
     // To allocate a buffer would take as long as to estimate a few short columns.
-    let (mut short, lanes) = ([0.0; 64], stride(width::<K>(n_classes).max(1)));
-    if let Some(sums) = short.get_mut(..lanes) {
-        estimate(sums)
+    let (mut short, mut long) = ([0.0; 64], Vec::new());
+    let lanes = stride(width::<K>(n_classes));
+    let sums = if let Some(sums) = short.get_mut(..lanes) {
+        sums
     } else {
-        estimate(&mut vec![0.0; lanes])
-    }
+        long.resize(lanes, 0.0);
+        &mut long
+    };
+    estimate(sums)
 }
 
 /// Adds the smoothing to an annotator's counts, and writes the sums of their rows into `sums`, as long as a padded row.

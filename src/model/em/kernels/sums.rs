@@ -104,7 +104,10 @@ fn zip_groups<'a, const GROUP: usize>(
     for (group, other) in groups.iter_mut().zip(other_groups) {
         // Copied, so that the compiler knows that the rows do not overlap.
         let mut changed = *group;
-        (0..GROUP).for_each(|at| change(&mut changed[at], other[at]));
+        // `for_each` of a long `change` might not be inlined, and would then have no vector instructions.
+        for at in 0..GROUP {
+            change(&mut changed[at], other[at]);
+        }
         *group = changed;
     }
     (rest, other_rest)
@@ -113,10 +116,13 @@ fn zip_groups<'a, const GROUP: usize>(
 /// `to` = `factor` times `row`, which are equally long.
 #[inline(always)]
 pub(super) fn write_scaled(to: &mut [f64], row: &[f64], factor: f64) {
-    match (to.last_chunk_mut::<8>(), row.last_chunk::<8>()) {
-        // The last vector comes first, as in `fold_rows`.
-        (Some(to), Some(row)) => *to = scaled(row, factor),
-        _ => to.iter_mut().zip(row).for_each(|(to, number)| *to = factor * number),
+    debug_assert_eq!(to.len(), row.len());
+    if !to.len().is_multiple_of(8) {
+        match (to.last_chunk_mut::<8>(), row.last_chunk::<8>()) {
+            // The last vector comes first, as in `fold_rows`.
+            (Some(to), Some(row)) => *to = scaled(row, factor),
+            _ => to.iter_mut().zip(row).for_each(|(to, number)| *to = factor * number),
+        }
     }
     for (to, row) in to.as_chunks_mut::<8>().0.iter_mut().zip(row.as_chunks::<8>().0) {
         *to = scaled(row, factor);
@@ -151,6 +157,7 @@ pub(super) fn fold_rows<'a, A, B>(
     B: Iterator<Item = (&'a [f64], f64)> + Clone,
 {
     let (n, rest) = (row.len(), row.len() % 16);
+    // Only a single class has fewer, and no kernel of its own.
     if n < 8 {
         (0..n).for_each(|at| fold_group::<1, A, B>(row, first, at, others, &change));
         return;
@@ -174,7 +181,7 @@ fn fold_group<'a, const GROUP: usize, A, B>(
     row: &mut [f64],
     first: &[f64],
     at: usize,
-    (some, others): (&A, &B),
+    (earlier, later): (&A, &B),
     change: &impl Fn(&mut f64, f64, f64),
 ) where
     A: Iterator<Item = (&'a [f64], f64)> + Clone,
@@ -182,8 +189,8 @@ fn fold_group<'a, const GROUP: usize, A, B>(
 {
     let mut group = [0.0; GROUP];
     group.copy_from_slice(&first[at..at + GROUP]);
-    change_group(&mut group, at, some, change);
-    change_group(&mut group, at, others, change);
+    change_group(&mut group, at, earlier, change);
+    change_group(&mut group, at, later, change);
     row[at..at + GROUP].copy_from_slice(&group);
 }
 
@@ -266,10 +273,10 @@ mod tests {
                 }
                 let weighted = weighted.map(|(other, weight)| (other.as_slice(), weight));
                 for split in 0..=others {
-                    let (some, others) =
-                        (weighted.clone().take(split), weighted.clone().skip(split));
+                    let earlier = weighted.clone().take(split);
+                    let later = weighted.clone().skip(split);
                     let mut row = vec![f64::NAN; n];
-                    fold_rows(&mut row, &rows[0], (&some, &others), |sum, number, weight| {
+                    fold_rows(&mut row, &rows[0], (&earlier, &later), |sum, number, weight| {
                         *sum = weight * *sum + number;
                     });
                     assert_eq!(row, want, "{n} numbers, {split} and more other rows");
@@ -285,7 +292,7 @@ mod tests {
             let (mut to, want) =
                 (vec![f64::NAN; row.len()], row.iter().map(|p| 0.5 * p).collect::<Vec<f64>>());
             write_scaled(&mut to, &row, 0.5);
-            assert_eq!(to, want);
+            assert_eq!(to, want, "{n} numbers");
         }
     }
 }

@@ -77,6 +77,30 @@ fn the_longest_plain_product_does_not_underflow() {
     }
 }
 
+/// The share of label 1 in class 0 is 1e-25: of an annotator with a weight of 1e15 there, or of one with a single annotation
+/// and a diagonal of 1e15.
+#[test]
+fn smaller_likelihoods_are_raised_to_the_least_one() {
+    use CountStrategy::{Gather, Scatter, SparseGather};
+    for (annotator, diagonal) in [(0, 0.0), (1, 1e15)] {
+        for weight in [1.0, 0.5] {
+            let rows = [(0, 0, 0), (1, annotator, 1)];
+            let a = weighted(tiny(2, &rows).dims(), &rows, vec![1e15, weight]);
+            let smoothing = Smoothing::new(&a, 0.0, diagonal);
+            for strategy in [Scatter(1), Gather, SparseGather] {
+                let mut t = Posterior::from_votes(&a);
+                let mut model = ColumnModel::with_strategy(&a, strategy);
+                model.count(&a, &t);
+                model.m_step(&a, &t, &smoothing);
+                model.e_step(&a, Prior::Class(&[0.5, 0.5]), &smoothing, &mut t);
+                let (got, want) = (t.row(1)[0], MIN_LIKELIHOOD.powf(weight));
+                let what = format!("{annotator} {weight} {strategy:?}");
+                assert!((got / want - 1.0).abs() < 1e-8, "{what}: {got} is not {want}");
+            }
+        }
+    }
+}
+
 /// Three annotators with many annotations, and singletons; one instance with so many annotations that they are
 /// multiplied in runs, one without annotations, and two trusted instances, one of them without annotations; annotator
 /// indices that do not occur. Every `interval`-th annotation has a weight; none if `interval` is 0.
@@ -136,7 +160,7 @@ fn crowd_of_chunks(n_classes: u32, interval: usize) -> Annotations {
 
 /// Crowds of few and of many classes, with no weight, one, a few, and a weight for each annotation.
 fn crowds() -> impl Iterator<Item = (Annotations, String)> {
-    let of_one_chunk = [4, 13].into_iter().flat_map(|n_classes| {
+    let of_one_chunk = [2, 4, 9, 11, 13, 16].into_iter().flat_map(|n_classes| {
         [0, 1000, 40, 1].map(|interval| {
             (crowd(n_classes, interval), format!("{n_classes} classes, interval {interval}"))
         })
