@@ -83,9 +83,13 @@ fn the_longest_plain_product_does_not_underflow() {
 fn smaller_likelihoods_are_raised_to_the_least_one() {
     use CountStrategy::{Gather, Scatter, SparseGather};
     for (annotator, diagonal) in [(0, 0.0), (1, 1e15)] {
-        for weight in [1.0, 0.5] {
-            let rows = [(0, 0, 0), (1, annotator, 1)];
-            let a = weighted(tiny(2, &rows).dims(), &rows, vec![1e15, weight]);
+        // With many others few annotations have a weight other than 1, and columns do not hold logarithms.
+        for (weight, others) in [(1.0, 0), (0.5, 0), (1.0, 90)] {
+            let others = (0..others).map(|n| (2 + n, 2, n % 2));
+            let rows: Vec<_> = [(0, 0, 0), (1, annotator, 1)].into_iter().chain(others).collect();
+            let mut weights = vec![1.0; rows.len()];
+            weights[..2].copy_from_slice(&[1e15, weight]);
+            let a = weighted(tiny(2, &rows).dims(), &rows, weights);
             let smoothing = Smoothing::new(&a, 0.0, diagonal);
             for strategy in [Scatter(1), Gather, SparseGather] {
                 let mut t = Posterior::from_votes(&a);
@@ -94,7 +98,7 @@ fn smaller_likelihoods_are_raised_to_the_least_one() {
                 model.m_step(&a, &t, &smoothing);
                 model.e_step(&a, Prior::Class(&[0.5, 0.5]), &smoothing, &mut t);
                 let (got, want) = (t.row(1)[0], MIN_LIKELIHOOD.powf(weight));
-                let what = format!("{annotator} {weight} {strategy:?}");
+                let what = format!("{annotator} {weight} of {} {strategy:?}", rows.len());
                 assert!((got / want - 1.0).abs() < 1e-8, "{what}: {got} is not {want}");
             }
         }
