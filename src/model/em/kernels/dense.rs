@@ -14,7 +14,7 @@ use std::ops::Range;
 use super::estimate::{SingletonEstimator, SingletonInput, SingletonRows};
 use super::logarithms::floor_likelihoods;
 use super::padded_matrix::{self, PaddedMatrix, prefetch_span, stride};
-use super::sums::{fold_rows, write_scaled};
+use super::row_arithmetic::{fold_rows, write_scaled};
 use super::width::width;
 use crate::frame::{InstanceRange, WeightSlice};
 

@@ -2,7 +2,7 @@
 
 use std::f64::consts::LN_2;
 
-use super::sums::zip_rows;
+use super::row_arithmetic::zip_rows;
 use super::width::width;
 use crate::model::numerics::MIN_LIKELIHOOD;
 

@@ -29,6 +29,7 @@ mod posterior_rows;
 mod prefetcher;
 mod prior;
 mod ranges;
+mod row_arithmetic;
 mod smoothing;
 mod sparse;
 mod sparse_rows;

@@ -6,9 +6,10 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::prefetcher::{columns_ahead, prefetch_rows};
+use super::row_arithmetic::add_row;
 use super::statistics::Statistics;
 use super::strategy::CountStrategy;
-use super::sums::{add_row, scatter};
+use super::sums::scatter;
 use super::width::{for_classes, width};
 use crate::frame::{Annotations, InstanceRange};
 use crate::model::posterior::Posterior;

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use super::padded_matrix::PaddedMatrix;
+use super::row_arithmetic::add_row;
 use super::sparse_rows::SparseRows;
 use super::strategy::CountStrategy;
-use super::sums::add_row;
 use crate::error::{Error, Result};
 use crate::frame::ITEMS_PER_BLOCK;
 
