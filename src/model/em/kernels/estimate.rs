@@ -61,7 +61,8 @@ pub trait Estimator: Sync + Sized {
     fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64;
 
     /// Like [`Estimator::estimate`], but replaces counts by the logarithms of likelihoods, which it raises to
-    /// [`MIN_LIKELIHOOD`](crate::model::numerics::MIN_LIKELIHOOD).
+    /// [`MIN_LIKELIHOOD`](crate::model::numerics::MIN_LIKELIHOOD). An estimator that has a form of its own for this needs
+    /// one for [`Estimator::estimate_singleton_logs`] too.
     #[inline(always)]
     fn estimate_logs<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
         let term = self.estimate::<K>(annotator, cells);
@@ -109,7 +110,8 @@ pub trait Estimator: Sync + Sized {
         )
     }
 
-    /// Like [`Estimator::estimate_singletons`], but with logarithms, as [`Estimator::estimate_logs`].
+    /// Like [`Estimator::estimate_singletons`], but with logarithms, as [`Estimator::estimate_logs`]. By default it takes the
+    /// logarithms of the likelihoods that [`Estimator::estimate_singletons`] computes.
     fn estimate_singleton_logs(
         &self,
         rows: SingletonRows<'_>,
