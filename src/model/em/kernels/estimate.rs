@@ -205,7 +205,10 @@ fn estimate_as_dense(
 /// Calls `estimate` with the padded column of each singleton annotator; returns the sum of all annotators' terms.
 ///
 /// # Why
-/// Inlined with `estimate`, whose logarithms would else call the math library for each fused multiply-add.
+/// Inlined with `estimate`, whose logarithms would else call the math library for each fused multiply-add. The closure moves
+/// `estimate`, so that it can be called once only: [`Arch::dispatch`] calls others through a function that is not inlined. A
+/// job with weights and `diagonal` (1 M annotations by 5 M annotators, 20 classes, ten iterations, two cores of an AMD EPYC)
+/// took 3.1 to 3.5 s without this, and takes 1.3 s.
 pub(super) fn estimate_each(
     SingletonRows { annotators, labels, repeats }: SingletonRows<'_>,
     n_classes: usize,
