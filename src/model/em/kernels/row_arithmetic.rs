@@ -100,9 +100,9 @@ fn scaled(group: &[f64; 8], factor: f64) -> [f64; 8] {
 ///
 /// # Why
 /// As [`zip_rows`] with one other row after the other, but a group of numbers stays in registers until the last row. 1 M
-/// annotations of 20 classes by 1 k annotators took 8.1 ns per annotation with `zip_rows`, and 7.1 in groups of 16, 8, 4
-/// and 1; with 50 classes by 100 k, 56 and 52 (columns without weights, two cores of an AMD EPYC). `change` is called at
-/// several places, so the compiler might not inline it by itself, and outside it would have no vector instructions.
+/// annotations of 20 classes by 1 k annotators took 7.9 ns per annotation with `zip_rows`, and take 6.9; with 50 classes by
+/// 100 k, 55 and 49 (columns without weights, two cores of an AMD EPYC). `change` is called at several places, so the
+/// compiler might not inline it by itself, and outside it would have no vector instructions.
 #[inline(always)]
 pub(super) fn fold_rows<'a, A, B>(
     row: &mut [f64],
