@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use pulp::{Arch, Scalar, Simd, WithSimd};
 
-use super::dense::{self, DenseColumns, Singletons};
+use super::dense::{self, DenseColumns};
 use super::estimate::{SingletonEstimator, SparseCell};
 use super::gather_buffer::GatherBuffer;
 use super::logarithms::{LogProduct, exp_all, shift};
@@ -27,6 +27,7 @@ use super::prefetcher::{LIST_DISTANCE, Prefetcher};
 use super::prior::{LogPrior, Prior};
 use super::ranges::{for_each_range, log_likelihood};
 use super::row_arithmetic::normalise_row;
+use super::singletons::{SingletonFactors, SingletonLogs, prefetch_next};
 use super::sparse::SparseColumns;
 use super::special_rows::{MAX_FACTORS, RowPath, SpecialRows, product_stays_in_range};
 use super::statistics::Statistics;
@@ -150,7 +151,7 @@ impl EStep<'_> {
         let Self { range, prior, estimator } = self;
         let mut sums = Sums { classes, table, likelihood: LogProduct::default() };
         let (mut special, mut terms) = (SpecialRows::new(n, range.weights), 0.0);
-        let mut singletons = Singletons::new(n, estimator);
+        let mut singletons = SingletonFactors::new(n, estimator);
         // Saves a look at the columns of each chunk.
         let range_is_stored = columns.stores_all(&range);
         let prior_terms = Cell::new(0.0);
@@ -232,7 +233,7 @@ impl EStep<'_> {
         let mut sums = Sums { classes, table, likelihood: LogProduct::default() };
         let (mut special, mut terms) = (SpecialRows::new(n, WeightSlice::Ones), 0.0);
         let mut log_prior = LogPrior::new(prior, n);
-        let mut singletons = Singletons::new(n, estimator);
+        let mut singletons = SingletonLogs::new(n, estimator);
         // Saves a look at the columns of each chunk.
         let range_is_stored = columns.stores_all(&range);
         let prior_terms = Cell::new(0.0);
@@ -243,15 +244,11 @@ impl EStep<'_> {
         let base = range.offsets[0];
         for start in (0..range.len()).step_by(chunk_len(n)) {
             let rows = rows.chunk(start, range.len());
-            let (mut shifts, ends) = ([0.0; MAX_CHUNK], &range.offsets[start + 1..]);
+            let (chunk, ends) = (rows.len(), &range.offsets[start + 1..]);
+            let mut shifts = [0.0; MAX_CHUNK];
             let first = range.offsets[start] - base;
             let chunk_is_stored =
                 range_is_stored || columns.all_stored(chunk_columns(&range, start, rows.len() / n));
-            if !chunk_is_stored {
-                let is_trusted = |i: usize, _: Range<usize>| range.trusted_class(i).is_some();
-                let prepared = (rows as &[f64], prefetcher.cells);
-                add_prior_term(singletons.prepare::<K>(&range, start, prepared, is_trusted));
-            }
             let mut begin = first;
             for (at, (row, end)) in rows.chunks_exact_mut(n).zip(ends).enumerate() {
                 let (i, positions) = (start + at, begin..end - base);
@@ -269,7 +266,9 @@ impl EStep<'_> {
                 if chunk_is_stored {
                     dense::add_logs::<K>(row, prior, prefetcher.cells, own, weights);
                 } else {
-                    singletons.add_logs::<K>(at, (row, prior), prefetcher.cells, own, weights);
+                    prefetch_next(row, chunk);
+                    let (row, cells) = ((&mut *row, prior), prefetcher.cells);
+                    add_prior_term(singletons.add::<K>(&range, row, cells, own, weights));
                 }
                 shifts[at] = shift::<K>(row);
             }

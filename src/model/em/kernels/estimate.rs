@@ -1,10 +1,9 @@
 //! Estimators: from an annotator's expected counts to the likelihood. `smoothing` is maximum likelihood with pseudo-counts,
 //! `dirichlet` is variational. An estimator that no other model could use is beside its model.
 
-use pulp::Arch;
-
 use super::logarithms::ln_floored;
 use super::padded_matrix::stride;
+use super::row_arithmetic::{in_vectors, write_scaled};
 
 /// The annotator whose counts an estimator receives.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +25,29 @@ pub struct SingletonRows<'a> {
     pub labels: &'a [u32],
     /// The number of annotators who share each row.
     pub repeats: &'a [u32],
+}
+
+impl SingletonRows<'_> {
+    /// The annotator, the label and the repeats of each row.
+    fn iter(&self) -> impl Iterator<Item = (u32, u32, u32)> {
+        let pairs = self.annotators.iter().zip(self.labels);
+        pairs.zip(self.repeats).map(|((annotator, label), repeats)| (*annotator, *label, *repeats))
+    }
+}
+
+/// The singleton annotators of an instance whose annotations have weights.
+#[derive(Debug)]
+pub struct WeightedSingletons<'a> {
+    /// The annotators, as in [`SingletonRows`].
+    pub annotators: &'a [u32],
+    /// The label of each annotator, as in [`SingletonRows`].
+    pub labels: &'a [u32],
+    /// The weight of each annotator's annotation.
+    pub weights: &'a [f64],
+    /// The posterior of the instance in the last M-step, `[class]`, padded with zeros to at least eight numbers.
+    pub posterior: &'a [f64],
+    /// The number of classes.
+    pub n_classes: usize,
 }
 
 /// What an estimator reads of a singleton annotator, beside the posterior of its only instance.
@@ -61,8 +83,7 @@ pub trait Estimator: Sync + Sized {
     fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64;
 
     /// Like [`Estimator::estimate`], but replaces counts by the logarithms of likelihoods, which it raises to
-    /// [`MIN_LIKELIHOOD`](crate::model::numerics::MIN_LIKELIHOOD). An estimator that has a form of its own for this needs
-    /// one for [`Estimator::estimate_singleton_logs`] too.
+    /// [`MIN_LIKELIHOOD`](crate::model::numerics::MIN_LIKELIHOOD).
     #[inline(always)]
     fn estimate_logs<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
         let term = self.estimate::<K>(annotator, cells);
@@ -101,31 +122,19 @@ pub trait Estimator: Sync + Sized {
         n_classes: usize,
         cells: &mut [f64],
     ) -> f64 {
-        estimate_each(
-            rows,
-            n_classes,
-            cells,
-            #[inline(always)]
-            |annotator, cells| self.estimate::<0>(annotator, cells),
-        )
+        estimate_each(self, rows, n_classes, cells)
     }
 
-    /// Like [`Estimator::estimate_singletons`], but with logarithms, as [`Estimator::estimate_logs`]. By default it takes the
-    /// logarithms of the likelihoods that [`Estimator::estimate_singletons`] computes.
-    fn estimate_singleton_logs(
+    /// Adds the logarithms of the columns of an instance's singleton annotators, as [`Estimator::estimate_logs`], each times
+    /// its annotation's weight, to `sums`, which is as long as the posterior. Returns the sum of the annotators' terms. By
+    /// default it calls [`Estimator::estimate_logs`] for each annotator. `counts` is a buffer.
+    fn add_singleton_logs(
         &self,
-        rows: SingletonRows<'_>,
-        n_classes: usize,
-        cells: &mut [f64],
+        singletons: &WeightedSingletons<'_>,
+        counts: &mut Vec<f64>,
+        sums: &mut [f64],
     ) -> f64 {
-        let terms = self.estimate_singletons(rows, n_classes, cells);
-        let cells = &mut cells[..rows.labels.len() * n_classes];
-        // Inlined, like all closures with logarithms: else fused multiply-add is a call of the math library.
-        Arch::new().dispatch(
-            #[inline(always)]
-            || ln_floored(cells),
-        );
-        terms
+        add_logs_of_each(self, singletons, counts, sums)
     }
 
     /// What the column of a singleton annotator depends on.
@@ -141,12 +150,19 @@ pub trait Estimator: Sync + Sized {
 pub trait SingletonEstimator: Sync {
     /// [`Estimator::estimate_singletons`].
     fn estimate_rows(&self, rows: SingletonRows<'_>, n_classes: usize, cells: &mut [f64]) -> f64;
-    /// [`Estimator::estimate_singleton_logs`].
+    /// [`Estimator::estimate_logs`] for each row, as [`Estimator::estimate_singletons`].
     fn estimate_row_logs(
         &self,
         rows: SingletonRows<'_>,
         n_classes: usize,
         cells: &mut [f64],
+    ) -> f64;
+    /// [`Estimator::add_singleton_logs`].
+    fn add_row_logs(
+        &self,
+        singletons: &WeightedSingletons<'_>,
+        counts: &mut Vec<f64>,
+        sums: &mut [f64],
     ) -> f64;
     /// [`Estimator::singleton_input`].
     fn input(&self) -> SingletonInput;
@@ -163,7 +179,16 @@ impl<E: Estimator> SingletonEstimator for E {
         n_classes: usize,
         cells: &mut [f64],
     ) -> f64 {
-        self.estimate_singleton_logs(rows, n_classes, cells)
+        estimate_logs_of_each(self, rows.iter(), n_classes, cells)
+    }
+
+    fn add_row_logs(
+        &self,
+        singletons: &WeightedSingletons<'_>,
+        counts: &mut Vec<f64>,
+        sums: &mut [f64],
+    ) -> f64 {
+        self.add_singleton_logs(singletons, counts, sums)
     }
 
     fn input(&self) -> SingletonInput {
@@ -202,28 +227,77 @@ fn estimate_as_dense(
     term
 }
 
-/// Calls `estimate` with the padded column of each singleton annotator; returns the sum of all annotators' terms.
-///
-/// # Why
-/// Inlined with `estimate`, whose logarithms would else call the math library for each fused multiply-add. The closure moves
-/// `estimate`, so that it can be called once only: [`Arch::dispatch`] calls others through a function that is not inlined. A
-/// job with weights and `diagonal` (1 M annotations by 5 M annotators, 20 classes, ten iterations, two cores of an AMD EPYC)
-/// took 3.1 to 3.5 s without this, and takes 1.3 s.
+/// [`Estimator::estimate`] for each singleton annotator; returns the sum of their terms.
 pub(super) fn estimate_each(
-    SingletonRows { annotators, labels, repeats }: SingletonRows<'_>,
+    estimator: &impl Estimator,
+    rows: SingletonRows<'_>,
     n_classes: usize,
     cells: &mut [f64],
-    estimate: impl Fn(Annotator<'_>, &mut [f64]) -> f64,
 ) -> f64 {
-    Arch::new().dispatch(
+    change_each(
+        rows.iter(),
+        n_classes,
+        cells,
         #[inline(always)]
-        move || {
-            let (estimate, mut padded, mut terms) = (estimate, vec![0.0; stride(n_classes)], 0.0);
-            let rows = cells.chunks_exact_mut(n_classes.max(1)).zip(annotators);
-            for ((row, index), (label, repeats)) in rows.zip(labels.iter().zip(repeats)) {
-                let annotator = Annotator { index: *index, labels: &[*label], n_classes };
+        |annotator, column| estimator.estimate::<0>(annotator, column),
+    )
+}
+
+/// [`Estimator::estimate_logs`] for each singleton annotator; returns the sum of their terms.
+fn estimate_logs_of_each(
+    estimator: &impl Estimator,
+    rows: impl Iterator<Item = (u32, u32, u32)>,
+    n_classes: usize,
+    cells: &mut [f64],
+) -> f64 {
+    change_each(
+        rows,
+        n_classes,
+        cells,
+        #[inline(always)]
+        |annotator, column| estimator.estimate_logs::<0>(annotator, column),
+    )
+}
+
+/// [`Estimator::add_singleton_logs`] by calls of [`Estimator::estimate_logs`].
+pub(super) fn add_logs_of_each(
+    estimator: &impl Estimator,
+    singletons: &WeightedSingletons<'_>,
+    counts: &mut Vec<f64>,
+    sums: &mut [f64],
+) -> f64 {
+    let WeightedSingletons { annotators, labels, weights, posterior, n_classes } = *singletons;
+    let (n, posterior) = (n_classes, &posterior[..n_classes]);
+    counts.resize(weights.len() * n, 0.0);
+    for (counts, weight) in counts.chunks_exact_mut(n.max(1)).zip(weights) {
+        write_scaled(counts, posterior, *weight);
+    }
+    let rows = annotators.iter().zip(labels).map(|(annotator, label)| (*annotator, *label, 1));
+    let terms = estimate_logs_of_each(estimator, rows, n, counts);
+    for (logs, weight) in counts.chunks_exact(n.max(1)).zip(weights) {
+        sums.iter_mut().zip(logs).for_each(|(sum, log)| *sum += weight * log);
+    }
+    terms
+}
+
+/// Calls `change` with the padded column of each singleton annotator, whose annotator, label and repeats are `rows`; returns
+/// the sum of all annotators' terms.
+fn change_each(
+    rows: impl Iterator<Item = (u32, u32, u32)>,
+    n_classes: usize,
+    cells: &mut [f64],
+    change: impl Fn(Annotator<'_>, &mut [f64]) -> f64,
+) -> f64 {
+    in_vectors(
+        cells,
+        #[inline(always)]
+        move |cells| {
+            let (mut padded, mut terms) = (vec![0.0; stride(n_classes)], 0.0);
+            for (row, (index, label, repeats)) in cells.chunks_exact_mut(n_classes.max(1)).zip(rows)
+            {
+                let annotator = Annotator { index, labels: &[label], n_classes };
                 padded[..n_classes].copy_from_slice(row);
-                terms += f64::from(*repeats) * estimate(annotator, &mut padded);
+                terms += f64::from(repeats) * change(annotator, &mut padded);
                 row.copy_from_slice(&padded[..n_classes]);
             }
             terms

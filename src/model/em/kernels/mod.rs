@@ -30,6 +30,8 @@ mod prefetcher;
 mod prior;
 mod ranges;
 mod row_arithmetic;
+mod singletons;
+mod smoothed_singletons;
 mod smoothing;
 mod sparse;
 mod sparse_rows;

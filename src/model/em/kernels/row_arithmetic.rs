@@ -1,6 +1,26 @@
 //! Arithmetic with rows of numbers, in whole vectors also at their ends.
 
+use pulp::Arch;
+
 use super::width::width;
+
+/// The numbers of the longest vector register.
+pub(super) const VECTOR: usize = 8;
+
+/// Calls `change` with `numbers`, compiled for the vector instructions of this processor.
+///
+/// # Why
+/// Otherwise a fused multiply-add is a call of the math library. `change` must be `#[inline(always)]`. The closure consumes
+/// it, so that it can be called once only: [`Arch::dispatch`] calls others through a function that is not inlined. A job with
+/// weights and `diagonal` (1 M annotations by 5 M annotators, 20 classes, ten iterations, two cores of an AMD EPYC) took 3.1
+/// to 3.5 s without this, and takes 1.3 s.
+#[inline(always)]
+pub(super) fn in_vectors<R>(numbers: &mut [f64], change: impl FnOnce(&mut [f64]) -> R) -> R {
+    Arch::new().dispatch(
+        #[inline(always)]
+        move || change(numbers),
+    )
+}
 
 /// Divides a row by its sum, and returns the sum.
 #[inline(always)]
