@@ -111,14 +111,20 @@ const ROUND_AND_BIAS: f64 = ROUND_TO_INTEGER + 1023.0;
 /// itself is never computed.
 #[inline(always)]
 fn reduce_ratio(x: f64, y: f64) -> (f64, f64) {
+    let (scale, biased) = nearest_power(x, y);
+    // A product with a power of two is exact, and so is the difference of two numbers within a factor of two.
+    (y.mul_add(-scale, x) / y.mul_add(scale, x), biased)
+}
+
+/// The power of two, 2^n, that is nearest to a ratio x / y, and n + [`ROUND_AND_BIAS`].
+#[inline(always)]
+fn nearest_power(x: f64, y: f64) -> (f64, f64) {
     /// The difference of the bits of two numbers is about 2^52 times the binary logarithm of their ratio. Half of 2^52
     /// rounds it to an integer; the rest is the bias of exponents.
     const ROUND: u64 = (1023 << 52) + (1 << 51);
     let bits = x.to_bits().wrapping_sub(y.to_bits()).wrapping_add(ROUND);
     let scale = f64::from_bits(bits & (0x7ff << 52));
-    let biased = f64::from_bits((bits >> 52) | ROUND_TO_INTEGER.to_bits());
-    // A product with a power of two is exact, and so is the difference of two numbers within a factor of two.
-    (y.mul_add(-scale, x) / y.mul_add(scale, x), biased)
+    (scale, f64::from_bits((bits >> 52) | ROUND_TO_INTEGER.to_bits()))
 }
 
 /// The logarithm of a ratio from what [`reduce_ratio`] returns: n ln(2) + 2 (z + z^3 / 3 + z^5 / 5 + ...).
@@ -175,13 +181,16 @@ pub(super) fn ln_floored(likelihoods: &mut [f64]) {
     }
 }
 
-/// ln(1 + x) of a number of at least 0, also of one that 1 + x rounds off.
+/// ln(1 + x / y) of x of at least 0 and a positive y, also where the sum x + y rounds off x. There is no branch, so that the
+/// compiler vectorises it.
 #[inline(always)]
-fn ln_1p(x: f64) -> f64 {
-    let sum = 1.0 + x;
-    // The rounding of the sum changes its logarithm by about the factor by which it changes x.
-    let rounded = sum - 1.0;
-    if rounded > 0.0 { ln(sum) * (x / rounded) } else { x }
+fn ln_1p_ratio(x: f64, y: f64) -> f64 {
+    let sum = y + x;
+    // The exact difference of the sum and its rounding, whichever number is larger (Knuth's two-sum).
+    let added = sum - y;
+    let lost = (y - (sum - added)) + (x - added);
+    let (scale, biased) = nearest_power(sum, y);
+    ln_of_reduced(((y.mul_add(-scale, sum) + lost) / y.mul_add(scale, sum), biased))
 }
 
 /// `added` ln(1 + `count` / `added`), which is 0 if nothing is added.
@@ -195,7 +204,8 @@ fn ln_1p(x: f64) -> f64 {
 /// which is the log-density minus that of its mode, p\[l\] = a\[l\] / A. A label without counts has no term.
 #[inline(always)]
 pub(super) fn log_share(count: f64, added: f64) -> f64 {
-    if added >= MIN_PROBABILITY { added * ln_1p(count / added) } else { 0.0 }
+    let factor = if added >= MIN_PROBABILITY { added } else { 0.0 };
+    factor * ln_1p_ratio(count, larger(MIN_PROBABILITY, added))
 }
 
 /// Replaces a positive normal number by its mantissa, in [1, 2), and returns its binary exponent.
@@ -299,10 +309,14 @@ mod tests {
         assert_eq!([exp(0.0), exp(-1e4), exp(f64::NEG_INFINITY)], [1.0, 0.0, 0.0]);
         for n in 0..=4_000 {
             let x = 10_f64.powf(f64::from(n) / 40.0 - 50.0) * 1.7;
-            let (got, want) = (ln_1p(x), x.ln_1p());
-            assert!((got - want).abs() <= 1e-15 * want, "{x}: {got} is not {want}");
+            for y in [1.0, 0.3, 1e-10, 7e20] {
+                let (got, want) = (ln_1p_ratio(x, y), (x / y).ln_1p());
+                assert!((got - want).abs() <= 1e-15 * want, "{x} / {y}: {got} is not {want}");
+            }
         }
-        assert_eq!(ln_1p(0.0), 0.0);
+        for y in [1e-10, 1.0, 1e100] {
+            assert_eq!(ln_1p_ratio(0.0, y), 0.0);
+        }
     }
 
     /// No block, one, and two with a rest, some of whose numbers are below the least likelihood.

@@ -44,6 +44,26 @@ fn sum_of(row: &[f64]) -> f64 {
     lanes.iter().sum::<f64>() + rest.iter().sum::<f64>()
 }
 
+/// The sum of `term` of all numbers of a row; `term` of 0 must be 0.
+///
+/// # Why
+/// Terms that are summed one after the other are also computed one after the other.
+#[inline(always)]
+pub(super) fn sum_of_terms(row: &[f64], term: impl Fn(f64) -> f64) -> f64 {
+    let (vectors, rest) = row.as_chunks::<VECTOR>();
+    let (mut lanes, mut last) = ([0.0; VECTOR], [0.0; VECTOR]);
+    for vector in vectors {
+        for at in 0..VECTOR {
+            lanes[at] += term(vector[at]);
+        }
+    }
+    last.iter_mut().zip(rest).for_each(|(to, number)| *to = *number);
+    for at in 0..VECTOR {
+        lanes[at] += term(last[at]);
+    }
+    lanes.iter().sum()
+}
+
 /// `sums += row`
 #[inline(always)]
 pub(super) fn add_row<const K: usize>(sums: &mut [f64], row: &[f64]) {

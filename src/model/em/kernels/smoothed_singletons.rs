@@ -2,7 +2,7 @@
 //! of their instance and on the weight of their annotation.
 
 use super::logarithms::{larger, ln_ratio, log_share};
-use super::row_arithmetic::VECTOR;
+use super::row_arithmetic::{VECTOR, sum_of_terms};
 use crate::model::confusion::Smoothing;
 
 /// The smoothing of the columns of singleton annotators, the same for all of them.
@@ -73,16 +73,11 @@ impl SmoothedSingletons {
     #[inline(always)]
     fn log_prior(self, counts: &[f64], weight: f64) -> f64 {
         let (added, added_to_row) = (self.smoothing.everywhere, self.smoothing.added_to_row());
-        let of_cell = |count: f64| log_share(count, added) - log_share(count, added_to_row);
-        let (vectors, rest) = counts.as_chunks::<VECTOR>();
-        let mut lanes = [0.0; VECTOR];
-        for counts in vectors {
-            for at in 0..VECTOR {
-                lanes[at] += of_cell(weight * counts[at]);
-            }
-        }
-        let rest = rest.iter().map(|count| of_cell(weight * count));
-        lanes.iter().sum::<f64>() + rest.sum::<f64>()
+        sum_of_terms(
+            counts,
+            #[inline(always)]
+            |count| log_share(weight * count, added) - log_share(weight * count, added_to_row),
+        )
     }
 }
 

@@ -6,7 +6,7 @@ use super::estimate::{
 };
 use super::logarithms::{ln, ln_shares, log_share};
 use super::padded_matrix::stride;
-use super::row_arithmetic::in_vectors;
+use super::row_arithmetic::{in_vectors, sum_of_terms};
 use super::smoothed_singletons::SmoothedSingletons;
 use super::width::width;
 use crate::model::confusion::Smoothing;
@@ -184,14 +184,17 @@ fn smooth<const K: usize>(
     let mut log_prior = 0.0;
     if smoothing.has_pseudo_counts() {
         sums.fill(0.0);
+        let (everywhere, on_diagonal) = (smoothing.added(false), smoothing.added(true));
         for (cells, label) in cells.chunks_exact(lanes).zip(labels) {
-            for k in 0..n {
+            for k in 0..lanes {
                 sums[k] += cells[k];
-                log_prior += log_share(cells[k], smoothing.added(k == *label as usize));
+            }
+            log_prior += log_shares(&cells[..n], everywhere);
+            if let Some(count) = cells[..n].get(*label as usize) {
+                log_prior += log_share(*count, on_diagonal) - log_share(*count, everywhere);
             }
         }
-        let of_row = |sum: &f64| log_share(*sum, smoothing.added_to_row());
-        log_prior -= sums[..n].iter().map(of_row).sum::<f64>();
+        log_prior -= log_shares(&sums[..n], smoothing.added_to_row());
     }
     if smoothing.diagonal != 0.0 {
         for (cells, label) in cells.chunks_exact_mut(lanes).zip(labels) {
@@ -208,4 +211,17 @@ fn smooth<const K: usize>(
         }
     }
     log_prior
+}
+
+/// The sum of [`log_share`] of all counts.
+#[inline(always)]
+fn log_shares(counts: &[f64], added: f64) -> f64 {
+    if added < MIN_PROBABILITY {
+        return 0.0;
+    }
+    sum_of_terms(
+        counts,
+        #[inline(always)]
+        |count| log_share(count, added),
+    )
 }
