@@ -27,7 +27,7 @@ use super::prefetcher::{LIST_DISTANCE, Prefetcher};
 use super::prior::{LogPrior, Prior};
 use super::ranges::{for_each_range, log_likelihood};
 use super::row_arithmetic::normalise_row;
-use super::singletons::{SingletonFactors, SingletonLogs, prefetch_next};
+use super::singletons::{SingletonFactors, SingletonLogs};
 use super::sparse::SparseColumns;
 use super::special_rows::{MAX_FACTORS, RowPath, SpecialRows, product_stays_in_range};
 use super::statistics::Statistics;
@@ -244,11 +244,13 @@ impl EStep<'_> {
         let base = range.offsets[0];
         for start in (0..range.len()).step_by(chunk_len(n)) {
             let rows = rows.chunk(start, range.len());
-            let (chunk, ends) = (rows.len(), &range.offsets[start + 1..]);
-            let mut shifts = [0.0; MAX_CHUNK];
+            let (mut shifts, ends) = ([0.0; MAX_CHUNK], &range.offsets[start + 1..]);
             let first = range.offsets[start] - base;
             let chunk_is_stored =
                 range_is_stored || columns.all_stored(chunk_columns(&range, start, rows.len() / n));
+            if !chunk_is_stored {
+                singletons.keep::<K>(rows);
+            }
             let mut begin = first;
             for (at, (row, end)) in rows.chunks_exact_mut(n).zip(ends).enumerate() {
                 let (i, positions) = (start + at, begin..end - base);
@@ -266,9 +268,8 @@ impl EStep<'_> {
                 if chunk_is_stored {
                     dense::add_logs::<K>(row, prior, prefetcher.cells, own, weights);
                 } else {
-                    prefetch_next(row, chunk);
-                    let (row, cells) = ((&mut *row, prior), prefetcher.cells);
-                    add_prior_term(singletons.add::<K>(&range, row, cells, own, weights));
+                    let (row, own) = ((&mut *row, prior), (own, weights));
+                    add_prior_term(singletons.add::<K>(&range, at, row, prefetcher.cells, own));
                 }
                 shifts[at] = shift::<K>(row);
             }

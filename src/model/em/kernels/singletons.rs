@@ -10,6 +10,7 @@ use super::dense;
 use super::estimate::{SingletonEstimator, SingletonInput, SingletonRows, WeightedSingletons};
 use super::logarithms::floor_likelihoods;
 use super::padded_matrix::{prefetch_span, stride};
+use super::posterior_rows::chunk_len;
 use super::row_arithmetic::VECTOR;
 use super::width::width;
 use crate::frame::InstanceRange;
@@ -132,11 +133,12 @@ impl<'a> SingletonFactors<'a> {
 /// The weighted logarithms of the columns of singleton annotators, summed for one instance after the other.
 pub(super) struct SingletonLogs<'a> {
     estimator: &'a dyn SingletonEstimator,
+    n_classes: usize,
     input: SingletonInput,
     /// The annotators and labels of an instance, as in [`WeightedSingletons`]; longer if an earlier instance had more.
     annotators: Vec<u32>,
     labels: Vec<u32>,
-    /// The instance's previous posterior, as in [`WeightedSingletons`].
+    /// The previous posteriors of a chunk of instances, each as in [`WeightedSingletons`].
     previous: Vec<f64>,
     /// A buffer of the estimator.
     counts: Vec<f64>,
@@ -145,44 +147,58 @@ pub(super) struct SingletonLogs<'a> {
 impl<'a> SingletonLogs<'a> {
     pub(super) fn new(n_classes: usize, estimator: &'a dyn SingletonEstimator) -> Self {
         let (annotators, labels, counts) = (Vec::new(), Vec::new(), Vec::new());
-        let (input, previous) = (estimator.input(), vec![0.0; n_classes.max(VECTOR)]);
-        Self { estimator, input, annotators, labels, previous, counts }
+        let previous = vec![0.0; chunk_len(n_classes) * n_classes.max(VECTOR)];
+        let input = estimator.input();
+        Self { estimator, n_classes, input, annotators, labels, previous, counts }
     }
 
-    /// Like [`dense::add_logs`], also for columns that are not stored; `row` is the previous posterior. Returns the terms of
-    /// the objective of the columns that are not stored.
+    /// Keeps the previous posteriors of the instances of a chunk.
+    ///
+    /// # Why
+    /// All of them at once: a number that was just written by one store cannot be read with its neighbours by one load
+    /// before the store is complete.
+    #[inline(always)]
+    pub(super) fn keep<const K: usize>(&mut self, rows: &[f64]) {
+        let n = width::<K>(self.n_classes);
+        let previous = self.previous.chunks_exact_mut(n.max(VECTOR));
+        for (previous, row) in previous.zip(rows.chunks_exact(n)) {
+            prefetch_next(row, rows.len());
+            previous[..n].copy_from_slice(row);
+        }
+    }
+
+    /// Like [`dense::add_logs`], also for columns that are not stored; `at` is the index of the instance in the chunk. Returns
+    /// the terms of the objective of the columns that are not stored.
     #[inline(always)]
     pub(super) fn add<const K: usize>(
         &mut self,
         range: &InstanceRange<'_>,
+        at: usize,
         (row, prior): (&mut [f64], &[f64]),
         cells: &[f64],
-        columns: &[u32],
-        weights: &[f64],
+        (columns, weights): (&[u32], &[f64]),
     ) -> f64 {
-        let n = width::<K>(row.len());
+        let n = width::<K>(self.n_classes);
         let (stored, singletons) = split_stored::<K>(n, cells, columns);
+        dense::add_logs::<K>(row, prior, cells, stored, weights);
         if singletons.is_empty() {
-            dense::add_logs::<K>(row, prior, cells, stored, weights);
             return 0.0;
         }
         self.read(range, singletons);
-        self.previous[..n].copy_from_slice(&row[..n]);
-        let mut padded = [0.0; VECTOR];
-        let is_short = n < VECTOR;
-        let sums = if is_short { &mut padded } else { &mut *row };
-        dense::add_logs::<K>(&mut sums[..n], prior, cells, stored, weights);
+        let lanes = n.max(VECTOR);
         let singletons = WeightedSingletons {
             annotators: &self.annotators[..singletons.len()],
             labels: &self.labels[..singletons.len()],
             weights: &weights[stored.len()..],
-            posterior: &self.previous,
+            posterior: &self.previous[at * lanes..(at + 1) * lanes],
             n_classes: n,
         };
-        let terms = self.estimator.add_row_logs(&singletons, &mut self.counts, sums);
-        if is_short {
-            row.copy_from_slice(&padded[..n]);
+        if n >= VECTOR {
+            return self.estimator.add_row_logs(&singletons, &mut self.counts, row);
         }
+        let mut padded = [0.0; VECTOR];
+        let terms = self.estimator.add_row_logs(&singletons, &mut self.counts, &mut padded);
+        row.iter_mut().zip(padded).for_each(|(sum, logs)| *sum += logs);
         terms
     }
 
@@ -208,7 +224,7 @@ impl<'a> SingletonLogs<'a> {
 /// Prefetches the posterior row that `row` has in the next chunk, which is `chunk` numbers long: the processor's own
 /// prefetching ends with a page of memory, and a chunk is about as long.
 #[inline(always)]
-pub(super) fn prefetch_next(row: &[f64], chunk: usize) {
+fn prefetch_next(row: &[f64], chunk: usize) {
     prefetch_span(row, chunk, row.len());
 }
 
