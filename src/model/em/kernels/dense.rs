@@ -1,9 +1,5 @@
 //! Confusion columns with a cell for every class. If the M-step gathers counts, singleton annotators have no stored
-//! column.
-//!
-//! # Why
-//! The column of an annotator with a single annotation follows from the posterior of that one instance, which an E-step
-//! has in its registers. Recomputing it there costs less than reading it from memory.
+//! column: `singletons` recomputes it.
 //!
 //! If every annotation has a weight, cells hold logarithms: a weighted factor is a power, and a weighted sum of
 //! logarithms costs one multiplication per cell.
@@ -128,7 +124,7 @@ pub(super) fn stored_rows<'a>(
     cells: &'a [f64],
     columns: &'a [u32],
     n: usize,
-) -> impl ExactSizeIterator<Item = &'a [f64]> + Clone {
+) -> impl Iterator<Item = &'a [f64]> + Clone {
     let starts = columns.iter().map(move |column| *column as usize * stride(n));
     starts.map(move |start| &cells[start..start + n])
 }

@@ -249,7 +249,7 @@ impl EStep<'_> {
             let chunk_is_stored =
                 range_is_stored || columns.all_stored(chunk_columns(&range, start, rows.len() / n));
             if !chunk_is_stored {
-                singletons.keep::<K>(rows);
+                singletons.keep_posteriors::<K>(rows);
             }
             let mut begin = first;
             for (at, (row, end)) in rows.chunks_exact_mut(n).zip(ends).enumerate() {
@@ -268,8 +268,13 @@ impl EStep<'_> {
                 if chunk_is_stored {
                     dense::add_logs::<K>(row, prior, prefetcher.cells, own, weights);
                 } else {
-                    let (row, own) = ((&mut *row, prior), (own, weights));
-                    add_prior_term(singletons.add::<K>(&range, at, row, prefetcher.cells, own));
+                    add_prior_term(singletons.add::<K>(
+                        &range,
+                        at,
+                        (&mut *row, prior),
+                        prefetcher.cells,
+                        (own, weights),
+                    ));
                 }
                 shifts[at] = shift::<K>(row);
             }

@@ -2,7 +2,7 @@
 //! `dirichlet` is variational. An estimator that no other model could use is beside its model.
 
 use super::logarithms::ln_floored;
-use super::padded_matrix::stride;
+use super::padded_matrix::{stride, with_buffer};
 use super::row_arithmetic::{in_vectors, write_scaled};
 
 /// The annotator whose counts an estimator receives.
@@ -27,21 +27,11 @@ pub struct SingletonRows<'a> {
     pub repeats: &'a [u32],
 }
 
-impl SingletonRows<'_> {
-    /// The annotator, the label and the repeats of each row.
-    fn iter(&self) -> impl Iterator<Item = (u32, u32, u32)> {
-        let pairs = self.annotators.iter().zip(self.labels);
-        pairs.zip(self.repeats).map(|((annotator, label), repeats)| (*annotator, *label, *repeats))
-    }
-}
-
 /// The singleton annotators of an instance whose annotations have weights.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct WeightedSingletons<'a> {
-    /// The annotators, as in [`SingletonRows`].
-    pub annotators: &'a [u32],
-    /// The label of each annotator, as in [`SingletonRows`].
-    pub labels: &'a [u32],
+    /// One row for each annotator.
+    pub rows: SingletonRows<'a>,
     /// The weight of each annotator's annotation.
     pub weights: &'a [f64],
     /// The posterior of the instance in the last M-step, `[class]`, padded with zeros to at least eight numbers.
@@ -125,9 +115,10 @@ pub trait Estimator: Sync + Sized {
         estimate_each(self, rows, n_classes, cells)
     }
 
-    /// Adds the logarithms of the columns of an instance's singleton annotators, as [`Estimator::estimate_logs`], each times
-    /// its annotation's weight, to `sums`, which is as long as the posterior. Returns the sum of the annotators' terms. By
-    /// default it calls [`Estimator::estimate_logs`] for each annotator. `counts` is a buffer.
+    /// Adds the logarithms of the columns of an instance's singleton annotators, as [`Estimator::estimate_logs`], each
+    /// times its annotation's weight, to `sums`, which is padded as the posterior; its padding may be overwritten. Returns
+    /// the sum of the annotators' terms. By default it calls [`Estimator::estimate_logs`] for each annotator. `counts` is a
+    /// buffer of any content and length.
     fn add_singleton_logs(
         &self,
         singletons: &WeightedSingletons<'_>,
@@ -150,7 +141,7 @@ pub trait Estimator: Sync + Sized {
 pub trait SingletonEstimator: Sync {
     /// [`Estimator::estimate_singletons`].
     fn estimate_rows(&self, rows: SingletonRows<'_>, n_classes: usize, cells: &mut [f64]) -> f64;
-    /// [`Estimator::estimate_logs`] for each row, as [`Estimator::estimate_singletons`].
+    /// [`Estimator::estimate_logs`] for each row. `cells` is as in [`Estimator::estimate_singletons`].
     fn estimate_row_logs(
         &self,
         rows: SingletonRows<'_>,
@@ -179,7 +170,7 @@ impl<E: Estimator> SingletonEstimator for E {
         n_classes: usize,
         cells: &mut [f64],
     ) -> f64 {
-        estimate_logs_of_each(self, rows.iter(), n_classes, cells)
+        estimate_logs_of_each(self, rows, n_classes, cells)
     }
 
     fn add_row_logs(
@@ -235,7 +226,7 @@ pub(super) fn estimate_each(
     cells: &mut [f64],
 ) -> f64 {
     change_each(
-        rows.iter(),
+        rows,
         n_classes,
         cells,
         #[inline(always)]
@@ -246,7 +237,7 @@ pub(super) fn estimate_each(
 /// [`Estimator::estimate_logs`] for each singleton annotator; returns the sum of their terms.
 fn estimate_logs_of_each(
     estimator: &impl Estimator,
-    rows: impl Iterator<Item = (u32, u32, u32)>,
+    rows: SingletonRows<'_>,
     n_classes: usize,
     cells: &mut [f64],
 ) -> f64 {
@@ -266,24 +257,30 @@ pub(super) fn add_logs_of_each(
     counts: &mut Vec<f64>,
     sums: &mut [f64],
 ) -> f64 {
-    let WeightedSingletons { annotators, labels, weights, posterior, n_classes } = *singletons;
-    let (n, posterior) = (n_classes, &posterior[..n_classes]);
+    let WeightedSingletons { rows, weights, posterior, n_classes: n } = *singletons;
     counts.resize(weights.len() * n, 0.0);
     for (counts, weight) in counts.chunks_exact_mut(n.max(1)).zip(weights) {
-        write_scaled(counts, posterior, *weight);
+        write_scaled(counts, &posterior[..n], *weight);
     }
-    let rows = annotators.iter().zip(labels).map(|(annotator, label)| (*annotator, *label, 1));
     let terms = estimate_logs_of_each(estimator, rows, n, counts);
-    for (logs, weight) in counts.chunks_exact(n.max(1)).zip(weights) {
-        sums.iter_mut().zip(logs).for_each(|(sum, log)| *sum += weight * log);
-    }
+    let logs = counts.chunks_exact(n.max(1)).zip(weights);
+    in_vectors(
+        sums,
+        #[inline(always)]
+        move |sums| {
+            for (logs, weight) in logs {
+                for (sum, log) in sums.iter_mut().zip(logs) {
+                    *sum += weight * log;
+                }
+            }
+        },
+    );
     terms
 }
 
-/// Calls `change` with the padded column of each singleton annotator, whose annotator, label and repeats are `rows`; returns
-/// the sum of all annotators' terms.
+/// Calls `change` with the padded column of each singleton annotator; returns the sum of all annotators' terms.
 fn change_each(
-    rows: impl Iterator<Item = (u32, u32, u32)>,
+    SingletonRows { annotators, labels, repeats }: SingletonRows<'_>,
     n_classes: usize,
     cells: &mut [f64],
     change: impl Fn(Annotator<'_>, &mut [f64]) -> f64,
@@ -292,15 +289,21 @@ fn change_each(
         cells,
         #[inline(always)]
         move |cells| {
-            let (mut padded, mut terms) = (vec![0.0; stride(n_classes)], 0.0);
-            for (row, (index, label, repeats)) in cells.chunks_exact_mut(n_classes.max(1)).zip(rows)
-            {
-                let annotator = Annotator { index, labels: &[label], n_classes };
-                padded[..n_classes].copy_from_slice(row);
-                terms += f64::from(repeats) * change(annotator, &mut padded);
-                row.copy_from_slice(&padded[..n_classes]);
-            }
-            terms
+            with_buffer::<0, _>(
+                n_classes,
+                #[inline(always)]
+                |padded| {
+                    let mut terms = 0.0;
+                    let rows = cells.chunks_exact_mut(n_classes.max(1)).zip(annotators);
+                    for ((row, index), (label, repeats)) in rows.zip(labels.iter().zip(repeats)) {
+                        let annotator = Annotator { index: *index, labels: &[*label], n_classes };
+                        padded[..n_classes].copy_from_slice(row);
+                        terms += f64::from(*repeats) * change(annotator, padded);
+                        row.copy_from_slice(&padded[..n_classes]);
+                    }
+                    terms
+                },
+            )
         },
     )
 }

@@ -4,7 +4,7 @@ use std::f64::consts::LN_2;
 
 use super::row_arithmetic::zip_rows;
 use super::width::width;
-use crate::model::numerics::{MIN_LIKELIHOOD, MIN_PROBABILITY};
+use crate::model::numerics::MIN_LIKELIHOOD;
 
 /// Subtracts the maximum of a row from it, and returns the maximum.
 #[inline(always)]
@@ -111,14 +111,14 @@ const ROUND_AND_BIAS: f64 = ROUND_TO_INTEGER + 1023.0;
 /// itself is never computed.
 #[inline(always)]
 fn reduce_ratio(x: f64, y: f64) -> (f64, f64) {
-    let (scale, biased) = nearest_power(x, y);
+    let (scale, biased) = near_power(x, y);
     // A product with a power of two is exact, and so is the difference of two numbers within a factor of two.
     (y.mul_add(-scale, x) / y.mul_add(scale, x), biased)
 }
 
-/// The power of two, 2^n, that is nearest to a ratio x / y, and n + [`ROUND_AND_BIAS`].
+/// A power of two, 2^n, within a factor of 3 / 2 of a ratio x / y, and n + [`ROUND_AND_BIAS`].
 #[inline(always)]
-fn nearest_power(x: f64, y: f64) -> (f64, f64) {
+fn near_power(x: f64, y: f64) -> (f64, f64) {
     /// The difference of the bits of two numbers is about 2^52 times the binary logarithm of their ratio. Half of 2^52
     /// rounds it to an integer; the rest is the bias of exponents.
     const ROUND: u64 = (1023 << 52) + (1 << 51);
@@ -181,31 +181,15 @@ pub(super) fn ln_floored(likelihoods: &mut [f64]) {
     }
 }
 
-/// ln(1 + x / y) of x of at least 0 and a positive y, also where the sum x + y rounds off x. There is no branch, so that the
-/// compiler vectorises it.
+/// ln(1 + x / y) of x of at least 0 and y of at least 1e-10, both at most 1e110, to a relative error of 4.8e-16, also where
+/// the sum x + y rounds off x. There is no branch, so that the compiler vectorises it.
 #[inline(always)]
-fn ln_1p_ratio(x: f64, y: f64) -> f64 {
+pub(super) fn ln_1p_ratio(x: f64, y: f64) -> f64 {
     let sum = y + x;
-    // The exact difference of the sum and its rounding, whichever number is larger (Knuth's two-sum).
-    let added = sum - y;
-    let lost = (y - (sum - added)) + (x - added);
-    let (scale, biased) = nearest_power(sum, y);
+    // What the sum has lost of x. What it has lost of a smaller y is less than the rounding of the result.
+    let lost = x - (sum - y);
+    let (scale, biased) = near_power(sum, y);
     ln_of_reduced(((y.mul_add(-scale, sum) + lost) / y.mul_add(scale, sum), biased))
-}
-
-/// `added` ln(1 + `count` / `added`), which is 0 if nothing is added.
-///
-/// With it the log-prior of a row of a confusion matrix, the Dirichlet density with parameters a\[l\] + 1, has no
-/// difference of large numbers: from the shares p\[l\] = (n\[l\] + a\[l\]) / (N + A), with the sums N and A,
-///
-/// ```text
-/// sum_l a[l] ln(p[l] A / a[l]) = sum_l a[l] ln(1 + n[l] / a[l]) - A ln(1 + N / A)
-/// ```
-/// which is the log-density minus that of its mode, p\[l\] = a\[l\] / A. A label without counts has no term.
-#[inline(always)]
-pub(super) fn log_share(count: f64, added: f64) -> f64 {
-    let factor = if added >= MIN_PROBABILITY { added } else { 0.0 };
-    factor * ln_1p_ratio(count, larger(MIN_PROBABILITY, added))
 }
 
 /// Replaces a positive normal number by its mantissa, in [1, 2), and returns its binary exponent.

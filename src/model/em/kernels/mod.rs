@@ -28,6 +28,7 @@ mod pooled;
 mod posterior_rows;
 mod prefetcher;
 mod prior;
+mod pseudo_counts;
 mod ranges;
 mod row_arithmetic;
 mod singletons;
@@ -47,6 +48,7 @@ pub(crate) use dirichlet::{Dirichlet, DirichletParameter};
 pub use e_step::EStep;
 pub use estimate::{
     Annotator, Estimator, SingletonEstimator, SingletonInput, SingletonRows, SparseCell,
+    WeightedSingletons,
 };
 pub use log_domain::LogLikelihood;
 pub use m_step::{Columns, expected_counts_of};

@@ -4,16 +4,16 @@ use pulp::Arch;
 
 use super::width::width;
 
-/// The numbers of the longest vector register.
+/// How many numbers the longest vector register holds.
 pub(super) const VECTOR: usize = 8;
 
 /// Calls `change` with `numbers`, compiled for the vector instructions of this processor.
 ///
 /// # Why
-/// Otherwise a fused multiply-add is a call of the math library. `change` must be `#[inline(always)]`. The closure consumes
-/// it, so that it can be called once only: [`Arch::dispatch`] calls others through a function that is not inlined. A job with
-/// weights and `diagonal` (1 M annotations by 5 M annotators, 20 classes, ten iterations, two cores of an AMD EPYC) took 3.1
-/// to 3.5 s without this, and takes 1.3 s.
+/// Otherwise a fused multiply-add is a call of the math library. `change` must be `#[inline(always)]`. The closure moves
+/// `change` and can be called once only, because [`Arch::dispatch`] calls other closures through a function that is not
+/// inlined. A job with weights and `diagonal` (1 M annotations by 5 M annotators, 20 classes, ten iterations, two cores
+/// of an AMD EPYC) took 3.1 to 3.5 s without this, and takes 1.1 s.
 #[inline(always)]
 pub(super) fn in_vectors<R>(numbers: &mut [f64], change: impl FnOnce(&mut [f64]) -> R) -> R {
     Arch::new().dispatch(
@@ -44,7 +44,7 @@ fn sum_of(row: &[f64]) -> f64 {
     lanes.iter().sum::<f64>() + rest.iter().sum::<f64>()
 }
 
-/// The sum of `term` of all numbers of a row; `term` of 0 must be 0.
+/// The sum of `term` of all numbers of a row. `term` of 0 must be 0, because the last vector is padded with zeros.
 ///
 /// # Why
 /// Terms that are summed one after the other are also computed one after the other.
@@ -57,9 +57,11 @@ pub(super) fn sum_of_terms(row: &[f64], term: impl Fn(f64) -> f64) -> f64 {
             lanes[at] += term(vector[at]);
         }
     }
-    last.iter_mut().zip(rest).for_each(|(to, number)| *to = *number);
-    for at in 0..VECTOR {
-        lanes[at] += term(last[at]);
+    if !rest.is_empty() {
+        last.iter_mut().zip(rest).for_each(|(to, number)| *to = *number);
+        for at in 0..VECTOR {
+            lanes[at] += term(last[at]);
+        }
     }
     lanes.iter().sum()
 }
@@ -114,20 +116,20 @@ fn zip_groups<'a, const GROUP: usize>(
 #[inline(always)]
 pub(super) fn write_scaled(to: &mut [f64], row: &[f64], factor: f64) {
     debug_assert_eq!(to.len(), row.len());
-    if !to.len().is_multiple_of(8) {
-        match (to.last_chunk_mut::<8>(), row.last_chunk::<8>()) {
+    if !to.len().is_multiple_of(VECTOR) {
+        match (to.last_chunk_mut::<VECTOR>(), row.last_chunk::<VECTOR>()) {
             // The last vector comes first, as in `fold_rows`.
             (Some(to), Some(row)) => *to = scaled(row, factor),
             _ => to.iter_mut().zip(row).for_each(|(to, number)| *to = factor * number),
         }
     }
-    for (to, row) in to.as_chunks_mut::<8>().0.iter_mut().zip(row.as_chunks::<8>().0) {
+    for (to, row) in to.as_chunks_mut::<VECTOR>().0.iter_mut().zip(row.as_chunks::<VECTOR>().0) {
         *to = scaled(row, factor);
     }
 }
 
 #[inline(always)]
-fn scaled(group: &[f64; 8], factor: f64) -> [f64; 8] {
+fn scaled(group: &[f64; VECTOR], factor: f64) -> [f64; VECTOR] {
     let mut scaled = *group;
     for number in &mut scaled {
         *number *= factor;
@@ -153,22 +155,22 @@ pub(super) fn fold_rows<'a, A, B>(
     A: Iterator<Item = (&'a [f64], f64)> + Clone,
     B: Iterator<Item = (&'a [f64], f64)> + Clone,
 {
-    let (n, rest) = (row.len(), row.len() % 16);
+    let (n, rest) = (row.len(), row.len() % (2 * VECTOR));
     // Only a single class has fewer, and no kernel of its own.
-    if n < 8 {
+    if n < VECTOR {
         (0..n).for_each(|at| fold_group::<1, A, B>(row, first, at, others, &change));
         return;
     }
     // The last vector may begin before the end of the one before it, and write some numbers twice. It comes first, so
     // that a vector that is read soon after was written by one store: the processor need not wait for two.
     if rest > 0 {
-        fold_group::<8, A, B>(row, first, n - 8, others, &change);
+        fold_group::<VECTOR, A, B>(row, first, n - VECTOR, others, &change);
     }
-    if rest > 8 {
-        fold_group::<8, A, B>(row, first, n - rest, others, &change);
+    if rest > VECTOR {
+        fold_group::<VECTOR, A, B>(row, first, n - rest, others, &change);
     }
-    for at in (0..n - rest).step_by(16) {
-        fold_group::<16, A, B>(row, first, at, others, &change);
+    for at in (0..n - rest).step_by(2 * VECTOR) {
+        fold_group::<{ 2 * VECTOR }, A, B>(row, first, at, others, &change);
     }
 }
 

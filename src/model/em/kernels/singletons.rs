@@ -135,9 +135,10 @@ pub(super) struct SingletonLogs<'a> {
     estimator: &'a dyn SingletonEstimator,
     n_classes: usize,
     input: SingletonInput,
-    /// The annotators and labels of an instance, as in [`WeightedSingletons`]; longer if an earlier instance had more.
+    /// The rows of an instance, as in [`SingletonRows`]; longer if an earlier instance had more. Each has one annotator.
     annotators: Vec<u32>,
     labels: Vec<u32>,
+    repeats: Vec<u32>,
     /// The previous posteriors of a chunk of instances, each as in [`WeightedSingletons`].
     previous: Vec<f64>,
     /// A buffer of the estimator.
@@ -146,19 +147,21 @@ pub(super) struct SingletonLogs<'a> {
 
 impl<'a> SingletonLogs<'a> {
     pub(super) fn new(n_classes: usize, estimator: &'a dyn SingletonEstimator) -> Self {
-        let (annotators, labels, counts) = (Vec::new(), Vec::new(), Vec::new());
-        let previous = vec![0.0; chunk_len(n_classes) * n_classes.max(VECTOR)];
-        let input = estimator.input();
-        Self { estimator, n_classes, input, annotators, labels, previous, counts }
+        Self {
+            estimator,
+            n_classes,
+            input: estimator.input(),
+            annotators: Vec::new(),
+            labels: Vec::new(),
+            repeats: Vec::new(),
+            previous: vec![0.0; chunk_len(n_classes) * n_classes.max(VECTOR)],
+            counts: Vec::new(),
+        }
     }
 
-    /// Keeps the previous posteriors of the instances of a chunk.
-    ///
-    /// # Why
-    /// All of them at once: a number that was just written by one store cannot be read with its neighbours by one load
-    /// before the store is complete.
+    /// Keeps the posteriors of a chunk of instances, which their new posteriors will replace.
     #[inline(always)]
-    pub(super) fn keep<const K: usize>(&mut self, rows: &[f64]) {
+    pub(super) fn keep_posteriors<const K: usize>(&mut self, rows: &[f64]) {
         let n = width::<K>(self.n_classes);
         let previous = self.previous.chunks_exact_mut(n.max(VECTOR));
         for (previous, row) in previous.zip(rows.chunks_exact(n)) {
@@ -167,8 +170,8 @@ impl<'a> SingletonLogs<'a> {
         }
     }
 
-    /// Like [`dense::add_logs`], also for columns that are not stored; `at` is the index of the instance in the chunk. Returns
-    /// the terms of the objective of the columns that are not stored.
+    /// Like [`dense::add_logs`], also for columns that are not stored; `at` is the index of the instance in the chunk.
+    /// Returns the terms of the objective of the columns that are not stored.
     #[inline(always)]
     pub(super) fn add<const K: usize>(
         &mut self,
@@ -184,15 +187,16 @@ impl<'a> SingletonLogs<'a> {
         if singletons.is_empty() {
             return 0.0;
         }
+        let (lanes, n_rows) = (n.max(VECTOR), singletons.len());
         self.read(range, singletons);
-        let lanes = n.max(VECTOR);
-        let singletons = WeightedSingletons {
-            annotators: &self.annotators[..singletons.len()],
-            labels: &self.labels[..singletons.len()],
-            weights: &weights[stored.len()..],
-            posterior: &self.previous[at * lanes..(at + 1) * lanes],
-            n_classes: n,
+        let rows = SingletonRows {
+            annotators: &self.annotators[..n_rows],
+            labels: &self.labels[..n_rows],
+            repeats: &self.repeats[..n_rows],
         };
+        let posterior = &self.previous[at * lanes..(at + 1) * lanes];
+        let weights = &weights[stored.len()..];
+        let singletons = WeightedSingletons { rows, weights, posterior, n_classes: n };
         if n >= VECTOR {
             return self.estimator.add_row_logs(&singletons, &mut self.counts, row);
         }
@@ -208,6 +212,7 @@ impl<'a> SingletonLogs<'a> {
         if self.labels.len() < columns.len() {
             self.annotators.resize(columns.len(), 0);
             self.labels.resize(columns.len(), 0);
+            self.repeats.resize(columns.len(), 1);
         }
         let read = |of_columns: &[u32], to: &mut [u32]| {
             to.iter_mut().zip(columns).for_each(|(to, column)| *to = of_columns[*column as usize]);

@@ -1,7 +1,8 @@
-//! Singleton annotators with [`Smoothing`] that treats the diagonal as other cells. Their columns depend only on the posterior
-//! of their instance and on the weight of their annotation.
+//! Singleton annotators with [`Smoothing`] that treats the diagonal as other cells. Their columns depend only on the
+//! posterior of their instance and on the weight of their annotation.
 
-use super::logarithms::{larger, ln_ratio, log_share};
+use super::logarithms::{larger, ln_ratio};
+use super::pseudo_counts::log_prior_term;
 use super::row_arithmetic::{VECTOR, sum_of_terms};
 use crate::model::confusion::Smoothing;
 
@@ -42,16 +43,15 @@ impl SmoothedSingletons {
     }
 
     /// Adds the logarithms of the shares of an instance's annotators, each times its weight, to `sums`. Returns the
-    /// annotators' log-prior. `posterior` and `sums` are equally long, at least [`VECTOR`] numbers. No share needs to be
-    /// raised to the least likelihood, because none is below that of an unused label.
+    /// annotators' log-prior. `posterior` and `sums` are equally long, at least [`VECTOR`] numbers. A share is at least 1 /
+    /// `n_labels`, so that none needs to be raised to the least likelihood.
     ///
     /// # Why
     /// A count that smoothing does not change, or changes to that of an unused label, needs no logarithm for each
-    /// annotator, see [`WeightSums`]. Most counts are such without pseudo-counts. An iteration over 1 M annotations by 5 M
-    /// annotators, each annotation with a weight, took 25.4 ns per annotation with all logarithms and takes 18.2 (50
-    /// classes, two cores of an AMD EPYC; 13.8 and 11.0 with 20 classes, 5.4 and 5.2 with 5).
+    /// annotator, see [`WeightSums`]. Without pseudo-counts, most counts are of these two kinds. FIGURES
     #[inline(always)]
     pub(super) fn add_logs(self, posterior: &[f64], weights: &[f64], sums: &mut [f64]) -> f64 {
+        debug_assert!(posterior.len() == sums.len() && sums.len() >= VECTOR, "rows are padded");
         let mut log_prior = 0.0;
         if self.smoothing.has_pseudo_counts() {
             for weight in weights {
@@ -59,18 +59,18 @@ impl SmoothedSingletons {
             }
         }
         let of_weights = WeightSums::new(self, weights);
-        let (Some(posterior_end), Some(sums_end)) =
-            (posterior.last_chunk::<VECTOR>(), sums.last_chunk::<VECTOR>())
-        else {
-            return log_prior;
+        let (vectors, rest) = posterior.as_chunks::<VECTOR>();
+        let last = match (posterior.last_chunk(), sums.last_chunk()) {
+            // The last vector begins before the end of the one before it. It is computed from sums without that one.
+            (Some(posterior), Some(sums)) if !rest.is_empty() => {
+                Some(of_weights.added(*posterior, *sums))
+            }
+            _ => None,
         };
-        // The last vector may begin before the end of the one before it. It is computed from sums without that one.
-        let last = of_weights.added(*posterior_end, *sums_end);
-        let vectors = posterior.as_chunks::<VECTOR>().0;
-        for (posterior, sums) in vectors.iter().zip(sums.as_chunks_mut::<VECTOR>().0) {
+        for (posterior, sums) in vectors.iter().zip(sums.as_chunks_mut().0) {
             *sums = of_weights.added(*posterior, *sums);
         }
-        if let Some(sums) = sums.last_chunk_mut::<VECTOR>() {
+        if let (Some(last), Some(sums)) = (last, sums.last_chunk_mut()) {
             *sums = last;
         }
         log_prior
@@ -83,10 +83,16 @@ impl SmoothedSingletons {
         sum_of_terms(
             counts,
             #[inline(always)]
-            |count| log_share(weight * count, added) - log_share(weight * count, added_to_row),
+            |count| {
+                let count = weight * count;
+                log_prior_term(count, added) - log_prior_term(count, added_to_row)
+            },
         )
     }
 }
+
+/// The largest v / w for which the series of [`WeightSums`] is used, 2^-13.
+const MAX_RATIO: f64 = 1.0 / 8192.0;
 
 /// Sums over the weights w of an instance's singleton annotators, from which the sum of their weighted logarithms follows
 /// for most posteriors q. With the sum B of the smoothed counts of the other labels:
@@ -102,7 +108,8 @@ struct WeightSums<'a> {
     most: f64,
     /// The coefficients of the series, from the first power of v up.
     series: [f64; 4],
-    /// Above this posterior, v / w is below 2^-13 for every weight, and the series has an error below 2^-54 of its first term.
+    /// Above this posterior, v / w is below [`MAX_RATIO`] for every weight, and the error of the series is below 2^-54 of
+    /// its first term.
     series_limit: f64,
     /// The weighted logarithms of counts of zero.
     of_zero: f64,
@@ -124,8 +131,9 @@ impl<'a> WeightSums<'a> {
             inverses[2] += inverse * square;
         }
         let SmoothedSingletons { smoothing, zero, others } = singletons;
-        let series_limit =
-            if smoothing.everywhere > 0.0 { f64::INFINITY } else { 8192.0 * others / least };
+        // With one label, B is 0 and all logarithms are 0, whatever the inverses.
+        let has_series = smoothing.everywhere == 0.0 && others > 0.0;
+        let series_limit = if has_series { others / (MAX_RATIO * least) } else { f64::INFINITY };
         let n = weights.len() as f64;
         let series = [-n, inverses[0] / 2.0, -inverses[1] / 3.0, inverses[2] / 4.0];
         let of_zero = total * ln_ratio(zero, others + zero);
@@ -167,13 +175,28 @@ mod tests {
 
     const WEIGHTS: [f64; 4] = [0.25, 1.0, 3.7, 1e-3];
 
-    /// The sum of the logarithms of the shares of a class with this posterior.
-    fn naive(singletons: SmoothedSingletons, weights: &[f64], posterior: f64) -> f64 {
+    fn smoothing(everywhere: f64, n_labels: usize) -> Smoothing {
+        Smoothing { everywhere, diagonal: 0.0, n_labels }
+    }
+
+    /// The sum of the floors of the counts of all labels but one, without smoothing.
+    fn floors(n_labels: usize) -> f64 {
+        (n_labels - 1) as f64 * 1e-10
+    }
+
+    /// For a class with this posterior: the weighted sum of the logarithms of the shares, and the log-prior.
+    fn naive(smoothing: Smoothing, weights: &[f64], posterior: f64) -> (f64, f64) {
+        let Smoothing { everywhere, n_labels, .. } = smoothing;
+        let others = (n_labels - 1) as f64 * everywhere.max(1e-10);
         let of_weight = |weight: &f64| {
-            let count = singletons.smoothing.smoothed(weight * posterior);
-            weight * (singletons.others / count).ln_1p()
+            let count = weight * posterior;
+            let log = -(others / (count + everywhere).max(1e-10)).ln_1p();
+            let row = n_labels as f64 * everywhere;
+            let prior = everywhere * (count / everywhere).ln_1p() - row * (count / row).ln_1p();
+            (weight * log, if everywhere < 1e-10 { 0.0 } else { prior })
         };
-        -weights.iter().map(of_weight).sum::<f64>()
+        let terms = weights.iter().map(of_weight);
+        terms.fold((0.0, 0.0), |sums, terms| (sums.0 + terms.0, sums.1 + terms.1))
     }
 
     /// Posteriors far below the least count, around it, around the limit of the series for each weight, and above it, at
@@ -183,9 +206,8 @@ mod tests {
         for (everywhere, n_labels) in
             [(0.0, 1), (0.0, 2), (0.0, 50), (1e-12, 50), (1e-3, 3), (2.0, 50)]
         {
-            let smoothing = Smoothing { everywhere, diagonal: 0.0, n_labels };
-            let singletons = SmoothedSingletons::new(smoothing);
-            let limits = WEIGHTS.map(|weight| 8192.0 * singletons.others / weight);
+            let smoothing = smoothing(everywhere, n_labels);
+            let limits = WEIGHTS.map(|weight| floors(n_labels) / MAX_RATIO / weight);
             let around = limits.iter().flat_map(|limit| [0.999 * limit, 1.001 * limit]);
             let decades = (0..20).map(|power| 0.1_f64.powi(power) / 3.0);
             let choices: Vec<f64> = around.chain(decades).chain([0.0, 1e-300]).collect();
@@ -194,39 +216,68 @@ mod tests {
                     (0..n).map(|k| choices[(shift + k) % choices.len()]).collect();
                 for weights in [&WEIGHTS[..], &WEIGHTS[1..3], &WEIGHTS[..1]] {
                     let mut sums = vec![0.25; n];
-                    singletons.add_logs(&posterior, weights, &mut sums);
+                    let singletons = SmoothedSingletons::new(smoothing);
+                    let log_prior = singletons.add_logs(&posterior, weights, &mut sums);
+                    let what = format!("{everywhere} {n_labels} {weights:?} {posterior:?}");
+                    let of_class = |q: &f64| naive(smoothing, weights, *q);
                     for (q, sum) in posterior.iter().zip(&sums) {
-                        let (got, want) = (sum - 0.25, naive(singletons, weights, *q));
+                        let (got, want) = (sum - 0.25, of_class(q).0);
                         let error = 1e-15 * (1.0 + want.abs() + weights.iter().sum::<f64>());
-                        assert!(
-                            (got - want).abs() <= error,
-                            "{smoothing:?} {n} {q}: {got}, {want}"
-                        );
+                        assert!((got - want).abs() <= error, "{what} {q}: {got} is not {want}");
+                    }
+                    let want: f64 = posterior.iter().map(|q| of_class(q).1).sum();
+                    // Both terms of a cell are about the count.
+                    let counts = posterior.iter().sum::<f64>() * weights.iter().sum::<f64>();
+                    let error = 2e-15 * counts;
+                    assert!((log_prior - want).abs() <= error, "{what}: {log_prior} is not {want}");
+                }
+            }
+        }
+    }
+
+    /// At the limit of the least weight, wherever it stands, the first term that is left out is 2^-54 of the first one.
+    /// Below it a logarithm of a ratio has an error of 1e-16, next to which 2^-12 would show a series without its fourth
+    /// term, and the series of a larger weight.
+    #[test]
+    fn the_series_is_exact_above_its_limit_and_not_used_below() {
+        for n_labels in [2, 3, 50] {
+            for (weights, least) in [
+                (&WEIGHTS[..], 1e-3),
+                (&WEIGHTS[1..3], 1.0),
+                (&[1e-3, 3.7], 1e-3),
+                (&[7.0, 1e-4, 30.0], 1e-4),
+            ] {
+                let limit = floors(n_labels) / MAX_RATIO / least;
+                for (multiples, error) in [
+                    ([1.001, 1.1, 1.5, 2.0, 4.0, 10.0, 100.0, 1e4], 0.0),
+                    ([0.999, 0.5, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6], 3e-16),
+                ] {
+                    let posterior = multiples.map(|multiple| multiple * limit);
+                    let mut sums = [0.0; VECTOR];
+                    let singletons = SmoothedSingletons::new(smoothing(0.0, n_labels));
+                    singletons.add_logs(&posterior, weights, &mut sums);
+                    for (q, got) in posterior.iter().zip(sums) {
+                        let want = naive(smoothing(0.0, n_labels), weights, *q).0;
+                        let error = 1e-15 * want.abs() + error * weights.iter().sum::<f64>();
+                        let what = format!("{n_labels} {weights:?} {q}");
+                        assert!((got - want).abs() <= error, "{what}: {got} is not {want}");
                     }
                 }
             }
         }
     }
 
-    /// At the limit, the first term that is left out is 2^-54 of the first one.
+    /// The inverse of the least weight is not finite, nor is the third power of the inverse of the second.
     #[test]
-    fn the_series_is_exact_above_its_limit() {
-        for n_labels in [2, 3, 50] {
-            let smoothing = Smoothing { everywhere: 0.0, diagonal: 0.0, n_labels };
-            let singletons = SmoothedSingletons::new(smoothing);
-            for (weights, least) in [(&WEIGHTS[..], 1e-3), (&WEIGHTS[1..3], 1.0), (&[7.0], 7.0)] {
-                let limit = 8192.0 * singletons.others / least;
-                let posterior = [1.001, 1.1, 1.5, 2.0, 4.0, 10.0, 100.0, 1e4].map(|n| n * limit);
-                let mut sums = [0.0; VECTOR];
-                singletons.add_logs(&posterior, weights, &mut sums);
-                for (q, got) in posterior.iter().zip(sums) {
-                    let want = naive(singletons, weights, *q);
-                    assert!(
-                        (got - want).abs() <= 1e-15 * want.abs(),
-                        "{n_labels} {q}: {got}, {want}"
-                    );
-                }
-            }
+    fn the_only_label_is_certain_whatever_the_weight() {
+        for weights in [[5e-324, 1.0], [1.0, 1e-110]] {
+            let mut sums = [0.5; VECTOR];
+            SmoothedSingletons::new(smoothing(0.0, 1)).add_logs(
+                &[1.0; VECTOR],
+                &weights,
+                &mut sums,
+            );
+            assert_eq!(sums, [0.5; VECTOR]);
         }
     }
 }

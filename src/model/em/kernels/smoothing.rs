@@ -4,19 +4,20 @@ use super::estimate::{
     Annotator, Estimator, SingletonInput, SingletonRows, SparseCell, WeightedSingletons,
     add_logs_of_each, estimate_each,
 };
-use super::logarithms::{ln, ln_shares, log_share};
-use super::padded_matrix::stride;
-use super::row_arithmetic::{in_vectors, sum_of_terms};
+use super::logarithms::{ln, ln_shares};
+use super::padded_matrix::{stride, with_buffer};
+use super::pseudo_counts::{log_prior_term, sum_of_log_prior_terms};
+use super::row_arithmetic::in_vectors;
 use super::smoothed_singletons::SmoothedSingletons;
 use super::width::width;
 use crate::model::confusion::Smoothing;
-use crate::model::numerics::{MIN_LIKELIHOOD, MIN_PROBABILITY};
+use crate::model::numerics::MIN_LIKELIHOOD;
 
 /// The likelihood is the smoothed share of each label; the terms are the log-prior of the rows of the matrix.
 impl Estimator for Smoothing {
     #[inline(always)]
     fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
-        with_sums::<K>(
+        with_buffer::<K, _>(
             annotator.n_classes,
             #[inline(always)]
             |sums| {
@@ -35,7 +36,7 @@ impl Estimator for Smoothing {
     /// weight multiplies the logarithm of that.
     #[inline(always)]
     fn estimate_logs<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
-        with_sums::<K>(
+        with_buffer::<K, _>(
             annotator.n_classes,
             #[inline(always)]
             |sums| {
@@ -61,11 +62,12 @@ impl Estimator for Smoothing {
             for (label, end) in annotator.labels.iter().zip(ends) {
                 for cell in &cells[first..*end] {
                     sums[cell.class as usize] += cell.value;
-                    log_prior += log_share(cell.value, self.added(cell.class == *label));
+                    log_prior += log_prior_term(cell.value, self.added(cell.class == *label));
                 }
                 first = *end;
             }
-            log_prior -= sums.iter().map(|sum| log_share(*sum, self.added_to_row())).sum::<f64>();
+            log_prior -=
+                sums.iter().map(|sum| log_prior_term(*sum, self.added_to_row())).sum::<f64>();
         }
         let (never, never_diagonal) = (self.cell(0.0, 0, 1), self.cell(0.0, 0, 0));
         sums.fill(self.n_labels as f64 * never + (never_diagonal - never));
@@ -129,42 +131,6 @@ impl Estimator for Smoothing {
     }
 }
 
-impl Smoothing {
-    /// Whether the smoothed shares are the mode of a prior that is not flat. Pseudo-counts below the floor of counts are
-    /// ignored.
-    #[inline(always)]
-    pub(super) fn has_pseudo_counts(self) -> bool {
-        self.everywhere >= MIN_PROBABILITY || self.diagonal >= MIN_PROBABILITY
-    }
-
-    /// The pseudo-count of a cell of the diagonal, or of another cell.
-    #[inline(always)]
-    fn added(self, is_diagonal: bool) -> f64 {
-        self.everywhere + if is_diagonal { self.diagonal } else { 0.0 }
-    }
-
-    /// The sum of the pseudo-counts of a row.
-    #[inline(always)]
-    pub(super) fn added_to_row(self) -> f64 {
-        self.n_labels as f64 * self.everywhere + self.diagonal
-    }
-}
-
-/// Calls `estimate` with a buffer for the sums of the rows of a confusion matrix, as long as a padded row.
-#[inline(always)]
-fn with_sums<const K: usize>(n_classes: usize, estimate: impl FnOnce(&mut [f64]) -> f64) -> f64 {
-    // To allocate a buffer would take as long as to estimate a few short columns.
-    let (mut short, mut long) = ([0.0; 64], Vec::new());
-    let lanes = stride(width::<K>(n_classes));
-    let sums = if let Some(sums) = short.get_mut(..lanes) {
-        sums
-    } else {
-        long.resize(lanes, 0.0);
-        &mut long
-    };
-    estimate(sums)
-}
-
 /// Adds the smoothing to an annotator's counts, and writes the sums of their rows into `sums`, as long as a padded row.
 /// Returns the log-prior of the shares.
 ///
@@ -189,12 +155,13 @@ fn smooth<const K: usize>(
             for k in 0..lanes {
                 sums[k] += cells[k];
             }
-            log_prior += log_shares(&cells[..n], everywhere);
+            log_prior += sum_of_log_prior_terms(&cells[..n], everywhere);
             if let Some(count) = cells[..n].get(*label as usize) {
-                log_prior += log_share(*count, on_diagonal) - log_share(*count, everywhere);
+                log_prior +=
+                    log_prior_term(*count, on_diagonal) - log_prior_term(*count, everywhere);
             }
         }
-        log_prior -= log_shares(&sums[..n], smoothing.added_to_row());
+        log_prior -= sum_of_log_prior_terms(&sums[..n], smoothing.added_to_row());
     }
     if smoothing.diagonal != 0.0 {
         for (cells, label) in cells.chunks_exact_mut(lanes).zip(labels) {
@@ -211,17 +178,4 @@ fn smooth<const K: usize>(
         }
     }
     log_prior
-}
-
-/// The sum of [`log_share`] of all counts.
-#[inline(always)]
-fn log_shares(counts: &[f64], added: f64) -> f64 {
-    if added < MIN_PROBABILITY {
-        return 0.0;
-    }
-    sum_of_terms(
-        counts,
-        #[inline(always)]
-        |count| log_share(count, added),
-    )
 }
