@@ -21,25 +21,41 @@ pub(super) fn log_prior_term(count: f64, added: f64) -> f64 {
     factor * ln_1p_ratio(count, larger(MIN_PROBABILITY, added))
 }
 
-/// The sum of [`log_prior_term`] of all counts.
-#[inline(always)]
-pub(super) fn sum_of_log_prior_terms(counts: &[f64], added: f64) -> f64 {
-    if added < MIN_PROBABILITY {
-        return 0.0;
-    }
-    sum_of_terms(
-        counts,
-        #[inline(always)]
-        |count| log_prior_term(count, added),
-    )
-}
-
 impl Smoothing {
     /// Whether the smoothed shares are the mode of a prior that is not flat. Pseudo-counts below the floor of counts are
     /// ignored.
     #[inline(always)]
     pub(super) fn has_pseudo_counts(self) -> bool {
         self.everywhere >= MIN_PROBABILITY || self.diagonal >= MIN_PROBABILITY
+    }
+
+    /// The terms of the counts of a column.
+    #[inline(always)]
+    pub(super) fn log_prior_of_column(self, counts: &[f64], label: u32) -> f64 {
+        if self.everywhere < MIN_PROBABILITY {
+            let count = counts.get(label as usize).copied().unwrap_or_default();
+            return log_prior_term(count, self.added(true));
+        }
+        let (off_diagonal, diagonal) = (self.added(false), self.added(true));
+        sum_of_terms(
+            counts,
+            #[inline(always)]
+            move |k, count| {
+                let is_diagonal = k == label as usize;
+                log_prior_term(count, if is_diagonal { diagonal } else { off_diagonal })
+            },
+        )
+    }
+
+    /// The terms of the sums of the rows, which are subtracted.
+    #[inline(always)]
+    pub(super) fn log_prior_of_sums(self, sums: &[f64]) -> f64 {
+        let added_to_row = self.added_to_row();
+        sum_of_terms(
+            sums,
+            #[inline(always)]
+            move |_, sum| log_prior_term(sum, added_to_row),
+        )
     }
 
     /// The pseudo-count of a cell of the diagonal, or of another cell.

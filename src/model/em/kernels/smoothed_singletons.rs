@@ -83,7 +83,7 @@ impl SmoothedSingletons {
         sum_of_terms(
             counts,
             #[inline(always)]
-            |count| {
+            |_, count| {
                 let count = weight * count;
                 log_prior_term(count, added) - log_prior_term(count, added_to_row)
             },
@@ -140,32 +140,45 @@ impl<'a> WeightSums<'a> {
         Self { singletons, weights, most, series, series_limit, of_zero }
     }
 
-    /// `sums` plus the weighted logarithms for as many classes.
+    /// Whether the count of a class with this posterior is above that of an unused label, but not in the series.
     #[inline(always)]
-    fn added(self, posterior: [f64; VECTOR], mut sums: [f64; VECTOR]) -> [f64; VECTOR] {
+    fn needs_logs(self, posterior: f64) -> bool {
+        let SmoothedSingletons { smoothing, zero, .. } = self.singletons;
+        let is_counted = smoothing.smoothed(posterior * self.most) > zero;
+        let is_below = posterior <= self.series_limit;
+        // Not `&&`, which would be a branch for each class.
+        is_counted & is_below
+    }
+
+    /// `sums` plus the weighted logarithms for as many classes. What is added for a class depends on its posterior only,
+    /// not on that of its neighbours: otherwise rounding would break ties.
+    #[inline(always)]
+    fn added(self, posterior: [f64; VECTOR], sums: [f64; VECTOR]) -> [f64; VECTOR] {
         let SmoothedSingletons { smoothing, zero, others } = self.singletons;
         let [first, second, third, fourth] = self.series;
-        let (mut added, mut needs_logs) = (sums, false);
+        let (mut added, mut any_needs_logs) = (sums, false);
         for at in 0..VECTOR {
             let q = posterior[at];
             let v = others / q;
             let series = v * v.mul_add(v.mul_add(v.mul_add(fourth, third), second), first);
             let is_counted = smoothing.smoothed(q * self.most) > zero;
-            let is_below = q <= self.series_limit;
-            // Not `&&`, which would be a branch for each class.
-            needs_logs |= is_counted & is_below;
+            any_needs_logs |= self.needs_logs(q);
             added[at] += if is_counted { series } else { self.of_zero };
         }
-        if !needs_logs {
+        if !any_needs_logs {
             return added;
         }
+        let mut logs = sums;
         for weight in self.weights {
             for at in 0..VECTOR {
                 let count = smoothing.smoothed(weight * posterior[at]);
-                sums[at] += weight * ln_ratio(count, others + count);
+                logs[at] += weight * ln_ratio(count, others + count);
             }
         }
-        sums
+        for at in 0..VECTOR {
+            added[at] = if self.needs_logs(posterior[at]) { logs[at] } else { added[at] };
+        }
+        added
     }
 }
 
@@ -264,6 +277,19 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    /// Next to a class that needs logarithms, and next to classes with the same posterior.
+    #[test]
+    fn the_sum_of_a_class_does_not_depend_on_its_neighbours() {
+        let singletons = SmoothedSingletons::new(smoothing(0.0, 50));
+        for q in (0..30).map(|power| 0.4_f64.powi(power)).chain([0.0, 1e-30]) {
+            let mut posterior = [q; 2 * VECTOR];
+            posterior[VECTOR + 3] = 1e-7;
+            let mut sums = [-0.7; 2 * VECTOR];
+            singletons.add_logs(&posterior, &[0.3, 1.1, 2.0], &mut sums);
+            assert_eq!(sums[0], sums[VECTOR], "{q}");
         }
     }
 

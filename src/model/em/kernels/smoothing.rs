@@ -6,7 +6,7 @@ use super::estimate::{
 };
 use super::logarithms::{ln, ln_shares};
 use super::padded_matrix::{stride, with_buffer};
-use super::pseudo_counts::{log_prior_term, sum_of_log_prior_terms};
+use super::pseudo_counts::log_prior_term;
 use super::row_arithmetic::in_vectors;
 use super::smoothed_singletons::SmoothedSingletons;
 use super::width::width;
@@ -150,18 +150,13 @@ fn smooth<const K: usize>(
     let mut log_prior = 0.0;
     if smoothing.has_pseudo_counts() {
         sums.fill(0.0);
-        let (everywhere, on_diagonal) = (smoothing.added(false), smoothing.added(true));
         for (cells, label) in cells.chunks_exact(lanes).zip(labels) {
             for k in 0..lanes {
                 sums[k] += cells[k];
             }
-            log_prior += sum_of_log_prior_terms(&cells[..n], everywhere);
-            if let Some(count) = cells[..n].get(*label as usize) {
-                log_prior +=
-                    log_prior_term(*count, on_diagonal) - log_prior_term(*count, everywhere);
-            }
+            log_prior += smoothing.log_prior_of_column(&cells[..n], *label);
         }
-        log_prior -= sum_of_log_prior_terms(&sums[..n], smoothing.added_to_row());
+        log_prior -= smoothing.log_prior_of_sums(&sums[..n]);
     }
     if smoothing.diagonal != 0.0 {
         for (cells, label) in cells.chunks_exact_mut(lanes).zip(labels) {
