@@ -3,7 +3,7 @@
 
 use super::logarithms::ln_floored;
 use super::padded_matrix::{stride, with_buffer};
-use super::row_arithmetic::{in_vectors, write_scaled};
+use super::row_arithmetic::in_vectors;
 
 /// The annotator whose counts an estimator receives.
 #[derive(Debug, Clone, Copy)]
@@ -117,15 +117,9 @@ pub trait Estimator: Sync + Sized {
 
     /// Adds the logarithms of the columns of an instance's singleton annotators, as [`Estimator::estimate_logs`], each
     /// times its annotation's weight, to `sums`, which is padded as the posterior; its padding may be overwritten. Returns
-    /// the sum of the annotators' terms. By default it calls [`Estimator::estimate_logs`] for each annotator. `counts` is a
-    /// buffer of any content and length.
-    fn add_singleton_logs(
-        &self,
-        singletons: &WeightedSingletons<'_>,
-        counts: &mut Vec<f64>,
-        sums: &mut [f64],
-    ) -> f64 {
-        add_logs_of_each(self, singletons, counts, sums)
+    /// the sum of the annotators' terms. By default it calls [`Estimator::estimate_logs`] for each annotator.
+    fn add_singleton_logs(&self, singletons: &WeightedSingletons<'_>, sums: &mut [f64]) -> f64 {
+        add_logs_of_each(self, singletons, sums)
     }
 
     /// What the column of a singleton annotator depends on.
@@ -149,12 +143,7 @@ pub trait SingletonEstimator: Sync {
         cells: &mut [f64],
     ) -> f64;
     /// [`Estimator::add_singleton_logs`].
-    fn add_row_logs(
-        &self,
-        singletons: &WeightedSingletons<'_>,
-        counts: &mut Vec<f64>,
-        sums: &mut [f64],
-    ) -> f64;
+    fn add_row_logs(&self, singletons: &WeightedSingletons<'_>, sums: &mut [f64]) -> f64;
     /// [`Estimator::singleton_input`].
     fn input(&self) -> SingletonInput;
 }
@@ -173,13 +162,8 @@ impl<E: Estimator> SingletonEstimator for E {
         estimate_logs_of_each(self, rows, n_classes, cells)
     }
 
-    fn add_row_logs(
-        &self,
-        singletons: &WeightedSingletons<'_>,
-        counts: &mut Vec<f64>,
-        sums: &mut [f64],
-    ) -> f64 {
-        self.add_singleton_logs(singletons, counts, sums)
+    fn add_row_logs(&self, singletons: &WeightedSingletons<'_>, sums: &mut [f64]) -> f64 {
+        self.add_singleton_logs(singletons, sums)
     }
 
     fn input(&self) -> SingletonInput {
@@ -254,28 +238,33 @@ fn estimate_logs_of_each(
 pub(super) fn add_logs_of_each(
     estimator: &impl Estimator,
     singletons: &WeightedSingletons<'_>,
-    counts: &mut Vec<f64>,
     sums: &mut [f64],
 ) -> f64 {
-    let WeightedSingletons { rows, weights, posterior, n_classes: n } = *singletons;
-    counts.resize(weights.len() * n, 0.0);
-    for (counts, weight) in counts.chunks_exact_mut(n.max(1)).zip(weights) {
-        write_scaled(counts, &posterior[..n], *weight);
-    }
-    let terms = estimate_logs_of_each(estimator, rows, n, counts);
-    let logs = counts.chunks_exact(n.max(1)).zip(weights);
+    let WeightedSingletons { rows, weights, posterior, n_classes } = *singletons;
     in_vectors(
         sums,
         #[inline(always)]
         move |sums| {
-            for (logs, weight) in logs {
-                for (sum, log) in sums.iter_mut().zip(logs) {
-                    *sum += weight * log;
-                }
-            }
+            with_buffer::<0, _>(
+                n_classes,
+                #[inline(always)]
+                |column| {
+                    let (mut terms, annotators) = (0.0, rows.annotators.iter().zip(rows.labels));
+                    for ((index, label), weight) in annotators.zip(weights) {
+                        for (count, p) in column.iter_mut().zip(posterior) {
+                            *count = weight * p;
+                        }
+                        let annotator = Annotator { index: *index, labels: &[*label], n_classes };
+                        terms += estimator.estimate_logs::<0>(annotator, column);
+                        for (sum, log) in sums.iter_mut().zip(&*column) {
+                            *sum += weight * log;
+                        }
+                    }
+                    terms
+                },
+            )
         },
-    );
-    terms
+    )
 }
 
 /// Calls `change` with the padded column of each singleton annotator; returns the sum of all annotators' terms.

@@ -44,27 +44,25 @@ fn sum_of(row: &[f64]) -> f64 {
     lanes.iter().sum::<f64>() + rest.iter().sum::<f64>()
 }
 
-/// The sum of `term` of the position and the value of all numbers of a row. `term` of a value of 0 must be 0, because the
-/// last vector is padded with zeros.
+/// The sum of `term` of the position and the value of all numbers of a row.
 ///
 /// # Why
-/// Terms that are summed one after the other are also computed one after the other.
+/// Terms that are summed one after the other are also computed one after the other. A row of fewer numbers than a vector
+/// holds is: to pad it takes longer.
 #[inline(always)]
 pub(super) fn sum_of_terms(row: &[f64], term: impl Fn(usize, f64) -> f64) -> f64 {
     let (vectors, rest) = row.as_chunks::<VECTOR>();
-    let (mut lanes, mut last) = ([0.0; VECTOR], [0.0; VECTOR]);
+    let mut lanes = [0.0; VECTOR];
     for (nth, vector) in vectors.iter().enumerate() {
         for at in 0..VECTOR {
             lanes[at] += term(nth * VECTOR + at, vector[at]);
         }
     }
-    if !rest.is_empty() {
-        last.iter_mut().zip(rest).for_each(|(to, number)| *to = *number);
-        for at in 0..VECTOR {
-            lanes[at] += term(vectors.len() * VECTOR + at, last[at]);
-        }
+    let mut sum = lanes.iter().sum();
+    for (at, number) in rest.iter().enumerate() {
+        sum += term(vectors.len() * VECTOR + at, *number);
     }
-    lanes.iter().sum()
+    sum
 }
 
 /// `sums += row`

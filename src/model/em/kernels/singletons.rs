@@ -141,8 +141,6 @@ pub(super) struct SingletonLogs<'a> {
     repeats: Vec<u32>,
     /// The previous posteriors of a chunk of instances, each as in [`WeightedSingletons`].
     previous: Vec<f64>,
-    /// A buffer of the estimator.
-    counts: Vec<f64>,
 }
 
 impl<'a> SingletonLogs<'a> {
@@ -155,7 +153,6 @@ impl<'a> SingletonLogs<'a> {
             labels: Vec::new(),
             repeats: Vec::new(),
             previous: vec![0.0; chunk_len(n_classes) * n_classes.max(VECTOR)],
-            counts: Vec::new(),
         }
     }
 
@@ -198,10 +195,10 @@ impl<'a> SingletonLogs<'a> {
         let weights = &weights[stored.len()..];
         let singletons = WeightedSingletons { rows, weights, posterior, n_classes: n };
         if n >= VECTOR {
-            return self.estimator.add_row_logs(&singletons, &mut self.counts, row);
+            return self.estimator.add_row_logs(&singletons, row);
         }
         let mut padded = [0.0; VECTOR];
-        let terms = self.estimator.add_row_logs(&singletons, &mut self.counts, &mut padded);
+        let terms = self.estimator.add_row_logs(&singletons, &mut padded);
         row.iter_mut().zip(padded).for_each(|(sum, logs)| *sum += logs);
         terms
     }

@@ -103,14 +103,9 @@ impl Estimator for Smoothing {
         )
     }
 
-    fn add_singleton_logs(
-        &self,
-        singletons: &WeightedSingletons<'_>,
-        counts: &mut Vec<f64>,
-        sums: &mut [f64],
-    ) -> f64 {
+    fn add_singleton_logs(&self, singletons: &WeightedSingletons<'_>, sums: &mut [f64]) -> f64 {
         if self.diagonal != 0.0 {
-            return add_logs_of_each(self, singletons, counts, sums);
+            return add_logs_of_each(self, singletons, sums);
         }
         in_vectors(
             sums,
