@@ -246,10 +246,10 @@ impl EStep<'_> {
             let rows = rows.chunk(start, range.len());
             let (mut shifts, ends) = ([0.0; MAX_CHUNK], &range.offsets[start + 1..]);
             let first = range.offsets[start] - base;
-            let chunk_is_stored =
-                range_is_stored || columns.all_stored(chunk_columns(&range, start, rows.len() / n));
+            let own_columns = chunk_columns(&range, start, rows.len() / n);
+            let chunk_is_stored = range_is_stored || columns.all_stored(own_columns);
             if !chunk_is_stored {
-                singletons.keep_posteriors::<K>(rows);
+                singletons.keep_posteriors::<K>(&range, own_columns, rows);
             }
             let mut begin = first;
             for (at, (row, end)) in rows.chunks_exact_mut(n).zip(ends).enumerate() {

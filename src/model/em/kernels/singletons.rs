@@ -14,6 +14,7 @@ use super::posterior_rows::chunk_len;
 use super::row_arithmetic::VECTOR;
 use super::width::width;
 use crate::frame::InstanceRange;
+use crate::prefetch::prefetch;
 
 /// The factors of the columns of singleton annotators, computed for some adjacent instances together.
 ///
@@ -156,14 +157,26 @@ impl<'a> SingletonLogs<'a> {
         }
     }
 
-    /// Keeps the posteriors of a chunk of instances, which their new posteriors will replace.
+    /// Keeps the posteriors of a chunk of instances, which their new posteriors will replace. Prefetches what the estimator
+    /// reads of their columns.
     #[inline(always)]
-    pub(super) fn keep_posteriors<const K: usize>(&mut self, rows: &[f64]) {
+    pub(super) fn keep_posteriors<const K: usize>(
+        &mut self,
+        range: &InstanceRange<'_>,
+        columns: &[u32],
+        rows: &[f64],
+    ) {
         let n = width::<K>(self.n_classes);
         let previous = self.previous.chunks_exact_mut(n.max(VECTOR));
         for (previous, row) in previous.zip(rows.chunks_exact(n)) {
             prefetch_next(row, rows.len());
             previous[..n].copy_from_slice(row);
+        }
+        if self.input >= SingletonInput::Label {
+            columns.iter().for_each(|column| prefetch(range.labels, *column as usize));
+        }
+        if self.input >= SingletonInput::Annotator {
+            columns.iter().for_each(|column| prefetch(range.annotators, *column as usize));
         }
     }
 
