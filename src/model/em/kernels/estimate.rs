@@ -112,7 +112,7 @@ pub trait Estimator: Sync + Sized {
         n_classes: usize,
         cells: &mut [f64],
     ) -> f64 {
-        estimate_each(self, rows, n_classes, cells)
+        estimate_each::<false>(self, rows, n_classes, cells)
     }
 
     /// Adds the logarithms of the columns of an instance's singleton annotators, as [`Estimator::estimate_logs`], each
@@ -159,7 +159,7 @@ impl<E: Estimator> SingletonEstimator for E {
         n_classes: usize,
         cells: &mut [f64],
     ) -> f64 {
-        estimate_logs_of_each(self, rows, n_classes, cells)
+        estimate_each::<true>(self, rows, n_classes, cells)
     }
 
     fn add_row_logs(&self, singletons: &WeightedSingletons<'_>, sums: &mut [f64]) -> f64 {
@@ -202,38 +202,6 @@ fn estimate_as_dense(
     term
 }
 
-/// [`Estimator::estimate`] for each singleton annotator; returns the sum of their terms.
-pub(super) fn estimate_each(
-    estimator: &impl Estimator,
-    rows: SingletonRows<'_>,
-    n_classes: usize,
-    cells: &mut [f64],
-) -> f64 {
-    change_each(
-        rows,
-        n_classes,
-        cells,
-        #[inline(always)]
-        |annotator, column| estimator.estimate::<0>(annotator, column),
-    )
-}
-
-/// [`Estimator::estimate_logs`] for each singleton annotator; returns the sum of their terms.
-fn estimate_logs_of_each(
-    estimator: &impl Estimator,
-    rows: SingletonRows<'_>,
-    n_classes: usize,
-    cells: &mut [f64],
-) -> f64 {
-    change_each(
-        rows,
-        n_classes,
-        cells,
-        #[inline(always)]
-        |annotator, column| estimator.estimate_logs::<0>(annotator, column),
-    )
-}
-
 /// [`Estimator::add_singleton_logs`] by calls of [`Estimator::estimate_logs`].
 pub(super) fn add_logs_of_each(
     estimator: &impl Estimator,
@@ -245,7 +213,7 @@ pub(super) fn add_logs_of_each(
         sums,
         #[inline(always)]
         move |sums| {
-            with_buffer::<0, _>(
+            with_buffer::<0>(
                 n_classes,
                 #[inline(always)]
                 |column| {
@@ -267,28 +235,34 @@ pub(super) fn add_logs_of_each(
     )
 }
 
-/// Calls `change` with the padded column of each singleton annotator; returns the sum of all annotators' terms.
-fn change_each(
+/// [`Estimator::estimate`] for each singleton annotator, or [`Estimator::estimate_logs`] if `LOGS`; returns the sum of
+/// their terms.
+pub(super) fn estimate_each<const LOGS: bool>(
+    estimator: &impl Estimator,
     SingletonRows { annotators, labels, repeats }: SingletonRows<'_>,
     n_classes: usize,
     cells: &mut [f64],
-    change: impl Fn(Annotator<'_>, &mut [f64]) -> f64,
 ) -> f64 {
     in_vectors(
         cells,
         #[inline(always)]
         move |cells| {
-            with_buffer::<0, _>(
+            with_buffer::<0>(
                 n_classes,
                 #[inline(always)]
-                |padded| {
+                |column| {
                     let mut terms = 0.0;
                     let rows = cells.chunks_exact_mut(n_classes.max(1)).zip(annotators);
                     for ((row, index), (label, repeats)) in rows.zip(labels.iter().zip(repeats)) {
                         let annotator = Annotator { index: *index, labels: &[*label], n_classes };
-                        padded[..n_classes].copy_from_slice(row);
-                        terms += f64::from(*repeats) * change(annotator, padded);
-                        row.copy_from_slice(&padded[..n_classes]);
+                        column[..n_classes].copy_from_slice(row);
+                        let term = if LOGS {
+                            estimator.estimate_logs::<0>(annotator, column)
+                        } else {
+                            estimator.estimate::<0>(annotator, column)
+                        };
+                        terms += f64::from(*repeats) * term;
+                        row.copy_from_slice(&column[..n_classes]);
                     }
                     terms
                 },

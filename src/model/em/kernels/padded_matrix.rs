@@ -65,12 +65,12 @@ impl PaddedMatrix {
     }
 }
 
-/// Calls `use_row` with a buffer for one row and its padding, filled with zeros.
+/// Calls `use_row` with a buffer for one row and its padding, filled with zeros, and returns its result.
 #[inline(always)]
-pub(super) fn with_buffer<const K: usize, R>(
+pub(super) fn with_buffer<const K: usize>(
     n_classes: usize,
-    use_row: impl FnOnce(&mut [f64]) -> R,
-) -> R {
+    use_row: impl FnOnce(&mut [f64]) -> f64,
+) -> f64 {
     // To allocate a buffer would take as long as to estimate a few short columns.
     let (mut short, mut long) = ([0.0; 64], Vec::new());
     let lanes = stride(width::<K>(n_classes));

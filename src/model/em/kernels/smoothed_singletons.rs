@@ -107,6 +107,7 @@ const MAX_RATIO: f64 = 1.0 / 8192.0;
 struct WeightSums<'a> {
     singletons: SmoothedSingletons,
     weights: &'a [f64],
+    /// The largest weight.
     most: f64,
     /// The coefficients of the series, from the first power of v up.
     series: [f64; 4],
@@ -142,12 +143,17 @@ impl<'a> WeightSums<'a> {
         Self { singletons, weights, most, series, series_limit, of_zero }
     }
 
-    /// Whether the count of a class with this posterior is above that of an unused label, but not in the series.
+    /// Whether the largest count of a class with this posterior is above that of an unused label.
+    #[inline(always)]
+    fn is_counted(self, posterior: f64) -> bool {
+        let SmoothedSingletons { smoothing, zero, .. } = self.singletons;
+        smoothing.smoothed(posterior * self.most) > zero
+    }
+
+    /// Whether a class with this posterior has counts above that of an unused label, but is below the series.
     #[inline(always)]
     fn needs_logs(self, posterior: f64) -> bool {
-        let SmoothedSingletons { smoothing, zero, .. } = self.singletons;
-        let is_counted = smoothing.smoothed(posterior * self.most) > zero;
-        let is_below = posterior <= self.series_limit;
+        let (is_counted, is_below) = (self.is_counted(posterior), posterior <= self.series_limit);
         // Not `&&`, which would be a branch for each class.
         is_counted & is_below
     }
@@ -156,16 +162,15 @@ impl<'a> WeightSums<'a> {
     /// not on that of its neighbours: otherwise rounding would break ties.
     #[inline(always)]
     fn added(self, posterior: [f64; VECTOR], sums: [f64; VECTOR]) -> [f64; VECTOR] {
-        let SmoothedSingletons { smoothing, zero, others } = self.singletons;
+        let SmoothedSingletons { smoothing, others, .. } = self.singletons;
         let [first, second, third, fourth] = self.series;
         let (mut added, mut any_needs_logs) = (sums, false);
         for at in 0..VECTOR {
             let q = posterior[at];
             let v = others / q;
             let series = v * v.mul_add(v.mul_add(v.mul_add(fourth, third), second), first);
-            let is_counted = smoothing.smoothed(q * self.most) > zero;
             any_needs_logs |= self.needs_logs(q);
-            added[at] += if is_counted { series } else { self.of_zero };
+            added[at] += if self.is_counted(q) { series } else { self.of_zero };
         }
         if !any_needs_logs {
             return added;

@@ -17,7 +17,7 @@ use crate::model::numerics::MIN_LIKELIHOOD;
 impl Estimator for Smoothing {
     #[inline(always)]
     fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
-        with_buffer::<K, _>(
+        with_buffer::<K>(
             annotator.n_classes,
             #[inline(always)]
             |sums| {
@@ -36,7 +36,7 @@ impl Estimator for Smoothing {
     /// weight multiplies the logarithm of that.
     #[inline(always)]
     fn estimate_logs<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
-        with_buffer::<K, _>(
+        with_buffer::<K>(
             annotator.n_classes,
             #[inline(always)]
             |sums| {
@@ -93,7 +93,7 @@ impl Estimator for Smoothing {
         cells: &mut [f64],
     ) -> f64 {
         if self.diagonal != 0.0 {
-            return estimate_each(self, rows, n_classes, cells);
+            return estimate_each::<false>(self, rows, n_classes, cells);
         }
         let (singletons, repeats) = (SmoothedSingletons::new(*self), rows.repeats);
         in_vectors(
