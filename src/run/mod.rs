@@ -7,6 +7,7 @@
 
 mod cancel;
 pub(crate) mod checkpoint;
+mod warning_code;
 mod warnings;
 
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use sha2::{Digest, Sha256};
 
 pub use cancel::Cancel;
 use checkpoint::CheckpointFile;
+pub use warning_code::WarningCode;
 use warnings::Warnings;
 
 use crate::error::{Error, Result};
@@ -241,6 +243,11 @@ impl Run {
         if let Some(warning) = self.warnings.keep(&message.into()) {
             self.progress.warn(warning);
         }
+    }
+
+    /// As [`Run::warn`], with a code by which programs know the warning.
+    pub fn warn_code(&mut self, code: WarningCode, message: impl std::fmt::Display) {
+        self.warn(format!("{message} [{}]", code.name()));
     }
 
     /// Reports how many more questions had each warning of which only a few were reported.

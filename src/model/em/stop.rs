@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::model::fitted::Stop;
-use crate::run::Run;
+use crate::run::{Run, WarningCode};
 
 /// When the loop stops.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -47,7 +47,7 @@ pub(super) fn check_converged(rule: &StopRule, stop: Stop, run: &mut Run) -> Res
     match rule.on_exhausted {
         OnExhausted::Warn => {
             let [max_iter, tol] = ["stop.max_iter", "stop.tol"].map(|key| run.model_key(key));
-            run.warn(format!("{what}: raise {max_iter} or {tol}"));
+            run.warn_code(WarningCode::NotConverged, format!("{what}: raise {max_iter} or {tol}"));
             Ok(())
         }
         OnExhausted::Fail => Err(Error::fit(what)
