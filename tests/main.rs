@@ -55,6 +55,7 @@ mod kill;
 mod limits;
 mod listing;
 mod locations;
+mod named_queries;
 mod networks;
 mod odd_columns;
 mod oracle;

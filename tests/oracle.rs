@@ -9,12 +9,18 @@ use labelmill::frame::{AnnotationRows, Annotations, Dims, Duplicates};
 use labelmill::model::em::{DawidSkene, Glad, Ibcc, OneCoin};
 use labelmill::model::fitted::Fitted;
 use labelmill::model::posterior::Posterior;
-use labelmill::sql::{DAWID_SKENE_CONFUSION, DAWID_SKENE_POSTERIOR, DAWID_SKENE_PRIOR};
 use labelmill::testing::dense::{self, DenseFit, DenseModel, Rows};
 use labelmill::testing::{annotations, fit, iterations, objectives, synth::CrowdShape, weighted};
 use proptest::prelude::*;
 
 use crate::support::assert_close;
+
+/// The M-step of Dawid-Skene as group-bys: the prior.
+const DAWID_SKENE_PRIOR: &str = include_str!("oracle_sql/dawid_skene_prior.sql");
+/// The M-step of Dawid-Skene as group-bys: the confusion matrices.
+const DAWID_SKENE_CONFUSION: &str = include_str!("oracle_sql/dawid_skene_confusion.sql");
+/// The E-step of Dawid-Skene as group-bys: the posteriors.
+const DAWID_SKENE_POSTERIOR: &str = include_str!("oracle_sql/dawid_skene_posterior.sql");
 
 /// Crowds with weights, repeated annotations, labels that are not classes, and trusted instances.
 fn crowds() -> impl Strategy<Value = Annotations> {

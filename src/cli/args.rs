@@ -152,7 +152,16 @@ pub struct SqlArgs {
     /// A published run, or the folder it was published to: its tables by name
     #[arg(long, value_name = "URL")]
     pub run: Option<String>,
-    /// Any other source as a table
+    /// Run a query that ships with labelmill over the tables of --run
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["command", "file"], requires = "run")]
+    pub query: Option<String>,
+    /// Set a parameter of the named query, such as n=50
+    #[arg(long, value_name = "NAME=VALUE", requires = "query")]
+    pub param: Vec<String>,
+    /// List the named queries with their parameters
+    #[arg(long, conflicts_with_all = ["command", "file", "query"])]
+    pub list: bool,
+    /// Any other source as a table; of a named query, where annotations or gold are now
     #[arg(long, value_name = "NAME=URL")]
     pub table: Vec<String>,
     /// Let statements change or write something, such as COPY; without it only queries run

@@ -1,28 +1,40 @@
 //! `labelmill sql`: prints the rows of each statement.
 
+use std::fmt::Write as _;
+
 use arrow::json::LineDelimitedWriter;
 use futures::StreamExt;
+use serde_json::json;
 
 use super::args::{SqlArgs, read_text, store};
 use super::terminal::stream;
 use super::text_table::DrawnTable;
 use crate::commands::at_options;
-use crate::commands::sql::{Script, SqlSession, StatementRows};
+use crate::commands::sql::{Script, ScriptText, SqlSession, StatementRows};
 use crate::error::{Error, Result};
 use crate::escape;
 use crate::run::Run;
-use crate::sql::{Statement, catch_panics};
+use crate::sql::{NAMED_QUERIES, NamedQuery, Parameter, Statement, catch_panics};
 
 pub(super) async fn command(args: &SqlArgs, warned: &mut Run) -> Result<()> {
-    let text = match (&args.command, &args.file) {
-        (Some(query), _) => query.clone(),
-        (None, Some(file)) => read_text(file)?,
-        (None, None) => {
-            return Err(Error::spec("there is no query").help("give one with -c, or a file"));
+    if args.list {
+        return print_list(args.json);
+    }
+    let text = match (&args.query, &args.command, &args.file) {
+        (Some(_), ..) => String::new(),
+        (None, Some(query), _) => query.clone(),
+        (None, None, Some(file)) => read_text(file)?,
+        (None, None, None) => {
+            return Err(Error::spec("there is no query")
+                .help("give one with -c, a file, or one of `labelmill sql --list` with --query"));
         }
     };
+    let text = match &args.query {
+        Some(name) => ScriptText::Named(NamedQuery::find(name)?, &args.param),
+        None => ScriptText::Statements(&text),
+    };
     let (run, tables, write) = (args.run.as_deref(), args.table.as_slice(), args.write);
-    let what = Script { text: &text, run, tables, write };
+    let what = Script { text, run, tables, write };
     let stores = store(args.endpoint.as_deref());
     let (session, statements) = SqlSession::open(&what, stores, warned).await?;
     let is_one_of_several = statements.len() > 1;
@@ -40,6 +52,27 @@ pub(super) async fn command(args: &SqlArgs, warned: &mut Run) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Prints the named queries: what their rows are, and their parameters.
+fn print_list(json: bool) -> Result<()> {
+    let mut text = String::new();
+    for query in NAMED_QUERIES {
+        if json {
+            let parameter =
+                |p: Parameter| json!({"name": p.name, "default": p.default, "meaning": p.meaning});
+            let parameters: Vec<_> = query.parameters().map(parameter).collect();
+            let value =
+                json!({"name": query.name, "summary": query.summary(), "parameters": parameters});
+            let _ = writeln!(text, "{value}");
+        } else {
+            let _ = writeln!(text, "{}\n    {}", query.name, query.summary());
+            for Parameter { name, default, meaning } in query.parameters() {
+                let _ = writeln!(text, "    --param {name}={default}: {meaning}");
+            }
+        }
+    }
+    stream(text.as_bytes()).map(drop)
 }
 
 /// Rows per write of JSON: a row may be large.

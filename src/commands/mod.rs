@@ -5,6 +5,7 @@ pub mod check;
 pub mod evaluate;
 pub mod explain;
 pub mod models;
+mod named_query;
 pub mod predict;
 pub mod simulate;
 pub mod sql;

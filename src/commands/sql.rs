@@ -5,19 +5,31 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::prelude::SessionContext;
 
 use super::at_options;
+use super::named_query::RunQuery;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
 use crate::run::Run;
 use crate::sink::{RunTables, register_run};
 use crate::source::{Location, Source, SourceSpec, name_problems};
 use crate::spec::Problems;
-use crate::sql::{Statement, explains, locations, only_reads, options, parse, what_it_does};
+use crate::sql::{
+    NamedQuery, Statement, explains, locations, only_reads, options, parse, what_it_does,
+};
 use crate::store::{StoreSpec, open, parse_url, secret_problem};
+
+/// What `labelmill sql` runs.
+#[derive(Clone, Copy)]
+pub enum ScriptText<'a> {
+    /// Statements.
+    Statements(&'a str),
+    /// A query that ships with the binary, and its parameters, as `name=value`.
+    Named(NamedQuery, &'a [String]),
+}
 
 /// The arguments of `labelmill sql`.
 pub struct Script<'a> {
-    /// The statements.
-    pub text: &'a str,
+    /// The statements, or the query.
+    pub text: ScriptText<'a>,
     /// The folder of the run whose tables they read.
     pub run: Option<&'a str>,
     /// Further tables, as `name=URL`.
@@ -31,6 +43,8 @@ pub struct SqlSession {
     ctx: SessionContext,
     stores: StoreSpec,
     write: bool,
+    /// Whether the column `question` is left out of the rows.
+    without_question: bool,
 }
 
 /// The rows of a statement.
@@ -53,15 +67,34 @@ impl SqlSession {
         run: &mut Run,
     ) -> Result<(Self, Vec<Statement>)> {
         let ctx = EngineSpec::default().session()?;
-        let statements = Vec::from(parse(&ctx, what.text)?);
-        if !what.write {
-            statements.iter().try_for_each(refuse_change)?;
-        }
-        if let Some(folder) = what.run {
-            register_run(&ctx, folder, &stores).await?;
-        }
-        register_tables(&ctx, what.tables, &stores, run).await?;
-        Ok((Self { ctx, stores, write: what.write }, statements))
+        let parsed = |text: &str| {
+            let statements = Vec::from(parse(&ctx, text)?);
+            if !what.write {
+                statements.iter().try_for_each(refuse_change)?;
+            }
+            Ok::<_, Error>(statements)
+        };
+        let (statements, without_question) = match what.text {
+            // Parsed before any table is looked for.
+            ScriptText::Statements(text) => {
+                let statements = parsed(text)?;
+                if let Some(folder) = what.run {
+                    register_run(&ctx, folder, &stores).await?;
+                }
+                register_tables(&ctx, what.tables, &stores, run).await?;
+                (statements, false)
+            }
+            ScriptText::Named(query, params) => {
+                let folder = what.run.ok_or_else(|| {
+                    Error::spec("a named query needs a run").help("give its folder with --run")
+                })?;
+                register_run(&ctx, folder, &stores).await?;
+                let query = RunQuery { query, params, tables: what.tables };
+                let (text, without_question) = query.open(&ctx, &stores, run).await?;
+                (parsed(&text)?, without_question)
+            }
+        };
+        Ok((Self { ctx, stores, write: what.write, without_question }, statements))
     }
 
     /// Registers the stores that a statement names.
@@ -83,7 +116,11 @@ impl SqlSession {
         let is_plan = explains(&statement);
         let plan = self.ctx.state().statement_to_plan(statement).await?;
         options(self.write).verify_plan(&plan)?;
-        let rows = self.ctx.execute_logical_plan(plan).await?.execute_stream().await?;
+        let mut frame = self.ctx.execute_logical_plan(plan).await?;
+        if self.without_question {
+            frame = frame.drop_columns(&["question"])?;
+        }
+        let rows = frame.execute_stream().await?;
         Ok(StatementRows { rows, is_plan })
     }
 }

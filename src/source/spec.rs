@@ -195,7 +195,7 @@ impl SourceSpec {
 
     /// Whether annotations are given.
     #[must_use]
-    pub(super) fn has_annotations(&self) -> bool {
+    pub(crate) fn has_annotations(&self) -> bool {
         self.annotations.is_some() || self.sql.annotations.is_some()
     }
 

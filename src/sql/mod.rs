@@ -8,6 +8,7 @@
 //! its text; `expansion.rs` limits it.
 
 mod expansion;
+mod named;
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -24,16 +25,10 @@ use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 use futures::FutureExt;
 
 use crate::error::{Error, Result};
+pub use named::{NAMED_QUERIES, NamedQuery, Parameter};
 
 /// The distance of estimated confusion matrices from the true ones.
 pub const CONFUSION_ERROR: &str = include_str!("../../sql/confusion_error.sql");
-/// The M-step of Dawid-Skene as group-bys: the prior.
-pub const DAWID_SKENE_PRIOR: &str = include_str!("../../sql/dawid_skene_prior.sql");
-/// The M-step of Dawid-Skene as group-bys: the confusion matrices.
-pub const DAWID_SKENE_CONFUSION: &str = include_str!("../../sql/dawid_skene_confusion.sql");
-/// The E-step of Dawid-Skene as group-bys: the posteriors.
-pub const DAWID_SKENE_POSTERIOR: &str = include_str!("../../sql/dawid_skene_posterior.sql");
-
 /// The most tokens between two commas, plus those of all brackets around them.
 const MAX_DEPTH: usize = 1_000;
 

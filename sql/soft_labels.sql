@@ -1,0 +1,12 @@
+-- Soft labels for training: one row an instance, one column a class, each row summing to 1. Instances without evidence
+-- are left out.
+--   instance_id     the instance
+--   one column a class, named for it: the posterior probability
+-- $class: the line below is repeated for each class
+select
+    question,
+    instance_id
+    , max(probability) filter (where cast(class as varchar) = '$class') as "$class"
+from posteriors
+group by question, instance_id
+order by question, instance_id
