@@ -71,7 +71,7 @@ const PUBLISHED: [PublishedAccuracy; 4] = [
     },
 ];
 
-fn aggregate(data: &Path, dataset: &str, model: &str, output: &Path) {
+pub fn aggregate(data: &Path, dataset: &str, model: &str, output: &Path) {
     let annotations = data.join(dataset).join("annotations.parquet");
     let (annotations, output) = (annotations.display().to_string(), output.display().to_string());
     run_ok(&[
@@ -86,7 +86,7 @@ fn aggregate(data: &Path, dataset: &str, model: &str, output: &Path) {
     ]);
 }
 
-fn scores(data: &Path, dataset: &str, output: &Path) -> BTreeMap<String, f64> {
+pub fn scores(data: &Path, dataset: &str, output: &Path) -> BTreeMap<String, f64> {
     let truth = data.join(dataset).join("truth.parquet").display().to_string();
     let run = output.display().to_string();
     let output = run_ok(&["evaluate", "--run", &run, "--truth", &truth, "--json"]);

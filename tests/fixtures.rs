@@ -13,7 +13,7 @@ use crate::support::assert_close;
 
 const TOLERANCE: f64 = 1e-6;
 
-fn toy() -> Annotations {
+pub fn toy() -> Annotations {
     tiny(
         3,
         &[

@@ -34,10 +34,11 @@ fn keys() -> BTreeSet<String> {
         let root = (model.schema)().to_value();
         let mut found = Vec::new();
         leaves(&root, &root, "model", &mut found);
-        keys.extend(found.iter().map(|(key, _)| {
-            let own = key.strip_prefix("model.").unwrap();
-            let section = own.split('.').next().unwrap();
-            if SHARED.contains(&section) { key.clone() } else { format!("{}.{own}", model.kind) }
+        // A model without keys is a leaf itself.
+        keys.extend(found.iter().filter_map(|(key, _)| {
+            let own = key.strip_prefix("model.")?;
+            let is_shared = SHARED.contains(&own.split('.').next()?);
+            Some(if is_shared { key.clone() } else { format!("{}.{own}", model.kind) })
         }));
     }
     keys

@@ -84,4 +84,5 @@ mod table_parts;
 mod terminal;
 mod truth_types;
 mod variables;
+mod weighted_votes;
 mod whole_files;

@@ -84,7 +84,8 @@ impl Spec for Ibcc {
         "a confusion matrix for each annotator with a prior, by variational Bayes";
     const SOURCE: &'static str =
         "Kim and Ghahramani 2012; Simpson et al. 2013, doi:10.1007/978-3-642-36406-8_1";
-    const PROPERTIES: Properties = Properties::Deterministic { has_annotator_prior: true };
+    const PROPERTIES: Properties =
+        Properties::Deterministic { has_annotator_prior: true, has_hard_labels: false };
 
     fn estimates_prior(&self) -> bool {
         true

@@ -97,7 +97,7 @@ pub(crate) fn agreement(
     let sums: Vec<Vec<[f64; 2]>> = ranges.map(|range| agreed_of_all(a, &best, range)).collect();
     let share = |r: usize| {
         let of = |n: usize| sums.iter().map(|sums| sums[r][n]).sum::<f64>();
-        of(0) / of(1)
+        if of(1) > 0.0 { of(0) / of(1) } else { 0.0 }
     };
     (0..annotators).map(share).collect()
 }

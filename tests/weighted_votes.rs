@@ -1,0 +1,71 @@
+//! The weighted votes beside the numbers of other implementations.
+
+use labelmill::model::Model;
+use labelmill::model::fitted::Fitted;
+use labelmill::model::posterior::best;
+use labelmill::model::vote::{Crh, VoteLoss, Wawa, ZeroBasedSkill};
+use labelmill::run::Run;
+
+use crate::datasets::{aggregate, scores};
+use crate::fixtures::toy;
+use crate::support::{assert_close, data_folder};
+
+const TOLERANCE: f64 = 1e-6;
+
+fn fit(model: &impl Model) -> Fitted {
+    model.fit((&toy()).into(), &mut Run::new(0)).unwrap()
+}
+
+fn weights(fitted: &Fitted) -> &[f64] {
+    &fitted.report.annotator_parameters[0].1
+}
+
+#[test]
+fn wawa_has_the_skills_and_scores_of_the_reference() {
+    let fitted = fit(&Wawa::default());
+    assert_close(&fitted.report.skill, &[0.8, 0.75, 0.75, 0.6], TOLERANCE, "skill");
+    let scores = [0.0, 0.6 / 1.4, 0.8 / 1.4];
+    assert_close(&fitted.posterior.row(5), &scores, TOLERANCE, "T5");
+}
+
+#[test]
+fn zero_based_skills_are_those_of_the_reference() {
+    let fitted = fit(&ZeroBasedSkill::default());
+    // With the halved rates a skill comes close to the agreement, and does not reach it.
+    assert_close(&fitted.report.skill, &[1.0, 0.75, 0.75, 0.4], 1e-4, "skill");
+    let labels: Vec<_> = (0..6).map(|i| best(&fitted.posterior.row(i)).unwrap().0).collect();
+    assert_eq!(labels, [0, 1, 2, 0, 1, 2]);
+}
+
+#[test]
+fn crh_has_the_weights_of_the_reference() {
+    let fitted = fit(&Crh::default());
+    let want = [16.031_084, 1.481_604, 1.481_604, 0.606_136];
+    assert_close(weights(&fitted), &want, TOLERANCE, "w");
+    assert_close(&fitted.posterior.row(0), &[0.921_997, 0.078_003, 0.0], TOLERANCE, "T0");
+    let fitted = fit(&Crh { loss: VoteLoss::Squared, ..Crh::default() });
+    let want = [3.361_348, 1.547_990, 1.625_301, 0.587_375];
+    assert_close(weights(&fitted), &want, TOLERANCE, "w of the squared loss");
+    assert_close(&fitted.posterior.row(5), &[0.0, 0.148_751, 0.851_249], TOLERANCE, "T5");
+}
+
+#[test]
+fn accuracies_on_real_crowds_are_the_published_ones() {
+    let Some(data) = data_folder("published numbers of weighted votes") else { return };
+    for (dataset, wawa, zbs, crh) in [
+        ("bluebirds", 75.93, 75.93, 75.93),
+        ("rte", 92.12, 92.12, 92.25),
+        ("dog", 82.90, 83.02, 82.90),
+        ("web", 81.68, 82.62, 81.00),
+    ] {
+        for (model, want) in [("wawa", wawa), ("zbs", zbs), ("crh", crh)] {
+            let output = tempfile::tempdir().unwrap();
+            aggregate(&data, dataset, model, output.path());
+            let accuracy = 100.0 * scores(&data, dataset, output.path())["accuracy"];
+            assert!(
+                (accuracy - want).abs() < 0.01,
+                "{dataset}: {model} has {accuracy}, not {want}"
+            );
+        }
+    }
+}
