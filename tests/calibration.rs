@@ -48,7 +48,7 @@ fn correlated() -> Job {
 }
 
 const CORRELATED: &str = "source.annotations = '{dir}in.csv'\nsource.gold = '{dir}gold.csv'
-    model.kind = 'dawid_skene'\n";
+    model.kind = 'dawid_skene'\n    model.prior = 'none'\n";
 
 /// The metrics of a split, by name.
 pub fn metrics(run: &Path, split: &str) -> BTreeMap<String, f64> {

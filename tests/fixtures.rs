@@ -44,7 +44,7 @@ fn fit(spec: impl EmSteps + Spec) -> Fitted {
 }
 
 fn dawid_skene(smoothing: f64, n: u32) -> Fitted {
-    fit(DawidSkene { smoothing, stop: iterations(n), ..DawidSkene::default() })
+    fit(DawidSkene { smoothing, stop: iterations(n), ..DawidSkene::maximum_likelihood() })
 }
 
 #[test]
@@ -94,13 +94,17 @@ fn dawid_skene_is_that_of_the_reference_after_five_e_steps() {
 // keys: dawid_skene.fixed_prior, one_coin.fixed_prior
 #[test]
 fn a_fixed_prior_stays_uniform_and_out_of_the_posterior() {
-    let fitted =
-        fit(DawidSkene { fixed_prior: true, stop: iterations(1), ..DawidSkene::default() });
+    let fitted = fit(DawidSkene {
+        fixed_prior: true,
+        stop: iterations(1),
+        ..DawidSkene::maximum_likelihood()
+    });
     // .447368 and .552632 are the posterior with the learned prior, (5 / 18, .430556, .291667), which is divided out.
     let t5 = [0.0, 0.447_368 / 0.430_556, 0.552_632 / 0.291_667];
     let sum: f64 = t5.iter().sum();
     assert_close(&fitted.posterior.row(5), &t5.map(|p| p / sum), 2e-6, "T5");
-    let one_coin = OneCoin { fixed_prior: true, stop: iterations(5), ..OneCoin::default() };
+    let one_coin =
+        OneCoin { fixed_prior: true, stop: iterations(5), ..OneCoin::maximum_likelihood() };
     for prior in [fitted.report.prior.unwrap(), fit(one_coin).report.prior.unwrap()] {
         assert_close(&prior, &[1.0 / 3.0; 3], 1e-15, "q");
     }
@@ -120,8 +124,12 @@ fn smoothed_dawid_skene_has_the_likelihoods_of_the_reference() {
 #[test]
 fn with_a_strong_prior_the_penalised_objective_never_falls() {
     for (smoothing, diagonal) in [(1.0, 0.0), (0.5, 2.0), (3.0, 0.0), (1.0, 5.0), (50.0, 0.0)] {
-        let spec =
-            DawidSkene { smoothing, diagonal, stop: iterations(40), ..DawidSkene::default() };
+        let spec = DawidSkene {
+            smoothing,
+            diagonal,
+            stop: iterations(40),
+            ..DawidSkene::maximum_likelihood()
+        };
         let fitted = fit(spec);
         let falls = objectives(&fitted).windows(2).any(|pair| pair[1] < pair[0] - 1e-5);
         assert!(falls, "{smoothing} {diagonal}: the log-likelihood never falls");
@@ -134,7 +142,7 @@ fn with_a_strong_prior_the_penalised_objective_never_falls() {
 
 #[test]
 fn one_coin_is_that_of_the_reference_after_five_e_steps() {
-    let fitted = fit(OneCoin { stop: iterations(5), ..OneCoin::default() });
+    let fitted = fit(OneCoin { stop: iterations(5), ..OneCoin::maximum_likelihood() });
     let ll = [-18.695_738, -18.464_520, -18.305_592, -18.159_151, -18.036_871];
     assert_close(&objectives(&fitted), &ll, TOLERANCE, "LL");
     assert_close(&fitted.posterior.row(5), &[0.033_153, 0.061_533, 0.905_314], TOLERANCE, "T5");
@@ -192,7 +200,7 @@ fn the_loop_ends_where_the_objective_changes_by_less_than_the_tolerance() {
         [(0.1 / n, 4, true), (0.9 / n, 3, true), (3.0 / n, 2, true), (1e-4 / n, 5, false)]
     {
         let stop = StopRule { max_iter: 5, tol, ..StopRule::default() };
-        let fitted = fit(DawidSkene { stop, ..DawidSkene::default() });
+        let fitted = fit(DawidSkene { stop, ..DawidSkene::maximum_likelihood() });
         let ended = (fitted.stop.iterations, fitted.stop.converged);
         assert_eq!(ended, (iterations, converged), "{tol}");
         assert_eq!(objectives(&fitted).len(), iterations as usize);
@@ -204,8 +212,8 @@ fn the_loop_ends_where_the_objective_changes_by_less_than_the_tolerance() {
 fn every_model_starts_as_often_as_asked_and_keeps_the_best() {
     let stop = iterations(2);
     let fits = [
-        fit(DawidSkene { restarts: 2, stop: stop.clone(), ..DawidSkene::default() }),
-        fit(OneCoin { restarts: 2, stop: stop.clone(), ..OneCoin::default() }),
+        fit(DawidSkene { restarts: 2, stop: stop.clone(), ..DawidSkene::maximum_likelihood() }),
+        fit(OneCoin { restarts: 2, stop: stop.clone(), ..OneCoin::maximum_likelihood() }),
         fit(Ibcc { restarts: 2, stop, ..Ibcc::default() }),
     ];
     for fitted in fits {
@@ -221,8 +229,8 @@ fn every_model_starts_as_often_as_asked_and_keeps_the_best() {
 /// starts once.
 #[test]
 fn the_parameters_are_those_of_the_best_start() {
-    let alone = fit(DawidSkene { stop: iterations(2), ..DawidSkene::default() });
-    let spec = DawidSkene { restarts: 2, stop: iterations(2), ..DawidSkene::default() };
+    let alone = fit(DawidSkene { stop: iterations(2), ..DawidSkene::maximum_likelihood() });
+    let spec = DawidSkene { restarts: 2, stop: iterations(2), ..DawidSkene::maximum_likelihood() };
     let fitted = fit(spec);
     let ends: Vec<f64> = objectives(&fitted).into_iter().skip(1).step_by(2).collect();
     assert!(ends[0] > ends[1] && ends[0] > ends[2], "{ends:?}");
@@ -249,7 +257,7 @@ fn the_naive_dense_fit_agrees() {
     for (smoothing, diagonal) in [(0.0, 0.0), (0.1, 0.0), (0.05, 0.7)] {
         let a = toy();
         let stop = iterations(7);
-        let spec = DawidSkene { smoothing, diagonal, stop, ..DawidSkene::default() };
+        let spec = DawidSkene { smoothing, diagonal, stop, ..DawidSkene::maximum_likelihood() };
         let fitted = fit(spec);
         let model = dense::DenseDawidSkene { smoothing, diagonal };
         let naive = dense::fit(&a, &model, 7);

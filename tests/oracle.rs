@@ -49,7 +49,7 @@ proptest! {
     #[test]
     fn dawid_skene_is_the_naive_one(a in crowds(), smoothing in 0.0..0.5_f64, diagonal in 0.0..2.0_f64) {
         let model = dense::DenseDawidSkene { smoothing, diagonal };
-        let spec = DawidSkene { smoothing, diagonal, stop: iterations(6), ..DawidSkene::default() };
+        let spec = DawidSkene { smoothing, diagonal, stop: iterations(6), ..DawidSkene::maximum_likelihood() };
         let fitted = fit(spec, &a);
         let naive = assert_naive(&a, &fitted, &model, |fit, r| model.likelihood(r, &fit.counts[r]).0);
         assert_close(&objectives(&fitted), &naive.log_likelihoods, 1e-7, "log-likelihood");
@@ -62,7 +62,7 @@ proptest! {
             prior_right: right,
             prior_wrong: wrong,
             stop: iterations(6),
-            ..OneCoin::default()
+            ..OneCoin::maximum_likelihood()
         };
         let fitted = fit(spec, &a);
         let naive = assert_naive(&a, &fitted, &model, |fit, r| model.likelihood(r, &fit.counts[r]).0);
@@ -73,8 +73,10 @@ proptest! {
 
     #[test]
     fn ibcc_is_the_naive_one(
-        a in crowds(), class in 0.05..3.0_f64, diagonal in 0.05..8.0_f64, off_diagonal in 0.05..2.0_f64
+        a in crowds(), class in 0.05..3.0_f64, diagonal in 0.3..8.0_f64, share in 0.3..1.0_f64
     ) {
+        // Four labels: three wrong ones that together weigh no more than the right one.
+        let off_diagonal = share * diagonal / 3.0;
         let model = dense::DenseIbcc { class, diagonal, off_diagonal };
         let spec = Ibcc {
             prior_class: class,
@@ -200,6 +202,6 @@ async fn the_group_bys_in_sql_give_the_same_posteriors() {
     let dims = Dims { instances: 60, annotators: 8, classes: 3, labels: 3 };
     let a = annotations(dims, &rows);
     let got = by_sql(&rows, &Posterior::from_votes(&a), 4).await;
-    let fitted = fit(DawidSkene { stop: iterations(4), ..DawidSkene::default() }, &a);
+    let fitted = fit(DawidSkene { stop: iterations(4), ..DawidSkene::maximum_likelihood() }, &a);
     assert_close(&got, fitted.posterior.dense().values(), 1e-9, "T");
 }

@@ -95,7 +95,7 @@ impl<'a> CrowdMatrices<'a> {
             let all: f64 = support.iter().sum();
             support.fill(all);
         }
-        let is_counted = matches!(confusion.cells, Cells::Counted(_));
+        let is_counted = matches!(confusion.cells, Cells::Counted(_) | Cells::Drawn(_));
         let mut cells = Vec::with_capacity(labels.len() * n);
         for label in labels {
             let column = training.column_of(r, *label as usize);

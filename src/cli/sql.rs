@@ -14,7 +14,7 @@ use crate::commands::sql::{Script, ScriptText, SqlSession, StatementRows};
 use crate::error::{Error, Result};
 use crate::escape;
 use crate::run::Run;
-use crate::sql::{NAMED_QUERIES, NamedQuery, Parameter, Statement, catch_panics};
+use crate::sql::{NAMED_QUERIES, NamedQuery, QueryParameter, Statement, catch_panics};
 
 pub(super) async fn command(args: &SqlArgs, warned: &mut Run) -> Result<()> {
     if args.list {
@@ -25,8 +25,9 @@ pub(super) async fn command(args: &SqlArgs, warned: &mut Run) -> Result<()> {
         (None, Some(query), _) => query.clone(),
         (None, None, Some(file)) => read_text(file)?,
         (None, None, None) => {
-            return Err(Error::spec("there is no query")
-                .help("give one with -c, a file, or one of `labelmill sql --list` with --query"));
+            return Err(Error::spec("there is no query").help(
+                "give one with -c, or a file, or one of `labelmill sql --list` with --query",
+            ));
         }
     };
     let text = match &args.query {
@@ -59,15 +60,14 @@ fn print_list(json: bool) -> Result<()> {
     let mut text = String::new();
     for query in NAMED_QUERIES {
         if json {
-            let parameter =
-                |p: Parameter| json!({"name": p.name, "default": p.default, "meaning": p.meaning});
+            let parameter = |p: QueryParameter| json!({"name": p.name, "default": p.default, "meaning": p.meaning});
             let parameters: Vec<_> = query.parameters().map(parameter).collect();
             let value =
                 json!({"name": query.name, "summary": query.summary(), "parameters": parameters});
             let _ = writeln!(text, "{value}");
         } else {
             let _ = writeln!(text, "{}\n    {}", query.name, query.summary());
-            for Parameter { name, default, meaning } in query.parameters() {
+            for QueryParameter { name, default, meaning } in query.parameters() {
                 let _ = writeln!(text, "    --param {name}={default}: {meaning}");
             }
         }

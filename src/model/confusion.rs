@@ -66,6 +66,8 @@ pub(crate) fn common_counts(
 pub enum Cells {
     /// Smoothed expected counts, each divided by the sum of its row.
     Counted(Smoothing),
+    /// As `Counted`, with pseudo-counts that differ by cell.
+    Drawn(PseudoCounts),
     /// Each annotator is right with one probability, `[annotator]`, whatever the class; wrong labels are equally likely.
     Accuracy(Vec<f64>),
     /// Every cell is stored, `[annotator, class, label]`.
@@ -83,6 +85,42 @@ pub struct Smoothing {
     pub diagonal: f64,
     /// The number of labels, including those that no annotator has given.
     pub n_labels: usize,
+}
+
+/// Pseudo-counts that differ by cell, such as those of a prior that all annotators share.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PseudoCounts {
+    n_classes: usize,
+    /// `[label, class]`, above 0
+    cells: Vec<f64>,
+    /// Their sums over the labels, `[class]`.
+    rows: Vec<f64>,
+}
+
+impl PseudoCounts {
+    /// The pseudo-counts of these cells, `[label, class]`, each above 0.
+    #[must_use]
+    pub fn new(n_classes: usize, cells: Vec<f64>) -> Self {
+        let mut rows = vec![0.0; n_classes];
+        for of_label in cells.chunks_exact(n_classes.max(1)) {
+            rows.iter_mut().zip(of_label).for_each(|(sum, added)| *sum += added);
+        }
+        Self { n_classes, cells, rows }
+    }
+
+    /// Those of a label, `[class]`.
+    #[inline(always)]
+    #[must_use]
+    pub fn of_label(&self, label: usize) -> &[f64] {
+        &self.cells[label * self.n_classes..(label + 1) * self.n_classes]
+    }
+
+    /// Their sums over the labels, `[class]`.
+    #[inline(always)]
+    #[must_use]
+    pub fn of_rows(&self) -> &[f64] {
+        &self.rows
+    }
 }
 
 impl Smoothing {
@@ -136,7 +174,7 @@ pub struct AnnotatorMatrix<'a> {
     r: usize,
     /// The class of the first row.
     first: usize,
-    /// The sum of each row's smoothed counts, `[class]`; used for [`Cells::Counted`] only.
+    /// The sum of each row's smoothed counts, `[class]`; used for [`Cells::Counted`] and [`Cells::Drawn`] only.
     sums: &'a [f64],
 }
 
@@ -172,6 +210,14 @@ impl Confusion {
                 }
             }
         }
+        if let Cells::Drawn(added) = &self.cells {
+            sums.clear();
+            sums.extend_from_slice(&added.of_rows()[classes.clone()]);
+            for column in a.columns_of(r) {
+                let counts = &self.expected_count[column * n + first..column * n + classes.end];
+                sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+            }
+        }
         AnnotatorMatrix { confusion: self, a, r, first, sums }
     }
 
@@ -196,6 +242,7 @@ impl Confusion {
     pub(super) fn parts(&self) -> [&[f64]; 2] {
         let cells = match &self.cells {
             Cells::Dense(cells) | Cells::Accuracy(cells) => cells.as_slice(),
+            Cells::Drawn(added) => added.cells.as_slice(),
             Cells::Counted(_) => &[],
         };
         [&self.expected_count, cells]
@@ -203,7 +250,7 @@ impl Confusion {
 }
 
 impl AnnotatorMatrix<'_> {
-    /// The sum of a row's smoothed counts; defined for [`Cells::Counted`] only.
+    /// The sum of a row's smoothed counts; defined for [`Cells::Counted`] and [`Cells::Drawn`] only.
     #[must_use]
     pub fn row_sum(&self, class: usize) -> f64 {
         self.sums[class - self.first]
@@ -221,6 +268,7 @@ impl AnnotatorMatrix<'_> {
             Cells::Accuracy(right) if class == label => right[self.r],
             Cells::Accuracy(right) => (1.0 - right[self.r]) / (dims.labels - 1) as f64,
             Cells::Counted(added) => added.cell(count, class, label) / self.row_sum(class),
+            Cells::Drawn(added) => (count + added.of_label(label)[class]) / self.row_sum(class),
         };
         (probability, count)
     }

@@ -68,8 +68,7 @@ pub trait Spec:
     /// Where the model comes from.
     const SOURCE: &'static str;
     /// What the conformance suite may expect of the kind.
-    const PROPERTIES: Properties =
-        Properties::Deterministic { has_annotator_prior: false, has_hard_labels: false };
+    const PROPERTIES: Properties = Properties::Deterministic { has_annotator_prior: false };
     /// The settings of the paper, for models that have a `preset`.
     #[must_use]
     fn paper() -> Option<Self> {
@@ -101,9 +100,6 @@ pub enum Properties {
         /// Whether a prior weakens the evidence of few annotations: a class with unanimous labels is likely, but not
         /// certain.
         has_annotator_prior: bool,
-        /// Whether the fit goes on with hard labels, of which tied ones go to the lowest class: renamed classes change
-        /// which label that is.
-        has_hard_labels: bool,
     },
     /// The fit starts at random weights: renaming may lead to another optimum, and the objective is computed on random
     /// mini-batches.

@@ -25,7 +25,7 @@ use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 use futures::FutureExt;
 
 use crate::error::{Error, Result};
-pub use named::{NAMED_QUERIES, NamedQuery, Parameter};
+pub use named::{NAMED_QUERIES, NamedQuery, QueryParameter};
 
 /// The distance of estimated confusion matrices from the true ones.
 pub const CONFUSION_ERROR: &str = include_str!("../../sql/confusion_error.sql");

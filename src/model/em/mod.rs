@@ -5,6 +5,7 @@
 //! of columns implements [`LogLikelihood`](kernels::LogLikelihood). A model with a classifier has steps with the data of
 //! a fit, and reports with the classifier itself ([`gem`](super::gem)).
 
+mod crowd_rows;
 mod dawid_skene;
 mod glad;
 mod ibcc;
@@ -20,8 +21,8 @@ use crate::model::fitted::{Fitted, Report, on_cpu};
 use crate::model::posterior::Posterior;
 use crate::model::{Model, ModelKind, Spec};
 use crate::run::{Cancel, Run};
-pub use dawid_skene::DawidSkene;
 pub(crate) use dawid_skene::few_annotations;
+pub use dawid_skene::{DawidSkene, MatrixPrior};
 pub use glad::Glad;
 pub use ibcc::Ibcc;
 pub use maximise::LoopState;

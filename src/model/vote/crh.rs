@@ -34,7 +34,7 @@ use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
 use crate::model::fitted::Fitted;
 use crate::model::posterior::Posterior;
-use crate::model::{Model, Properties, Spec};
+use crate::model::{Model, Spec};
 use crate::run::Run;
 
 /// Conflict resolution on heterogeneous data.
@@ -89,8 +89,6 @@ impl Spec for Crh {
     const KIND: &'static str = "crh";
     const SUMMARY: &'static str = "truth discovery: weights by how little an annotator deviates from the labels, on a logarithmic scale";
     const SOURCE: &'static str = "Li et al. 2014 (SIGMOD); Aydin et al. 2014 (PM)";
-    const PROPERTIES: Properties =
-        Properties::Deterministic { has_annotator_prior: false, has_hard_labels: true };
 }
 
 const MIN_LOSS: f64 = 1e-8;

@@ -26,7 +26,7 @@ use super::rounds::Rounds;
 use crate::error::Result;
 use crate::frame::Evidence;
 use crate::model::fitted::Fitted;
-use crate::model::{Model, Properties, Spec};
+use crate::model::{Model, Spec};
 use crate::run::Run;
 
 /// Iterative weighted majority vote.
@@ -61,8 +61,6 @@ impl Spec for Iwmv {
     const KIND: &'static str = "iwmv";
     const SUMMARY: &'static str = "a vote whose weights follow from agreement with its own labels, repeated until the labels stay";
     const SOURCE: &'static str = "Li and Yu 2014, arXiv:1411.4086";
-    const PROPERTIES: Properties =
-        Properties::Deterministic { has_annotator_prior: false, has_hard_labels: true };
 }
 
 impl Model for Iwmv {

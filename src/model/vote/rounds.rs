@@ -1,10 +1,16 @@
 //! The loop of the weighted votes: vote, compare each annotator with the labels, weigh annotators, vote again.
+//!
+//! # Why
+//! The references break a tie of classes, by the lowest index or at random, and compare annotators with the class that won:
+//! he who voted for it gains weight, so that the tie is decided by the order of the classes. Here each of `k` tied classes
+//! counts as 1 / k of a label, and a tie that nothing breaks stays one.
+
+use rayon::prelude::*;
 
 use crate::error::Result;
 use crate::frame::Annotations;
 use crate::model::fitted::{Fitted, Report, Stop, TraceRow, on_cpu};
-use crate::model::posterior::{Posterior, best};
-use crate::model::vote::majority::agreement;
+use crate::model::posterior::{Posterior, best, least_tied};
 use crate::run::Run;
 
 /// How a model weighs annotators by how far they agree with the current labels.
@@ -45,7 +51,7 @@ impl Rounds<'_> {
             run.cancel.check()?;
             let began = run.clock.seconds();
             agreed = match self.loss {
-                None => agreement(a, |i| best(posterior.row(i))),
+                None => agreement(a, &posterior),
                 Some(loss) => loss(a, &posterior).into_iter().map(|loss| 1.0 - loss).collect(),
             };
             weights = (self.weigh)(step, &agreed, &weights);
@@ -115,6 +121,32 @@ pub(super) fn weighted_vote(a: &Annotations, weights: &[f64]) -> Posterior {
         }
     });
     posterior
+}
+
+/// The share of each annotator's annotations, by weight, that equal the label of their instance; each of `k` tied classes
+/// counts 1 / k.
+fn agreement(a: &Annotations, posterior: &Posterior) -> Vec<f64> {
+    let tied = |i: usize| {
+        let least = least_tied(posterior.row(i));
+        let n = posterior.row(i).iter().filter(|p| **p >= least).count();
+        (least, 1.0 / n.max(1) as f64)
+    };
+    let tied: Vec<(f64, f64)> = (0..posterior.len()).into_par_iter().map(tied).collect();
+    let share = |r: usize| {
+        let (mut agreed, mut all) = (0.0, 0.0);
+        for (column, label) in a.columns_of(r).zip(a.labels_of(r)) {
+            let instances = a.instances_of(column).iter();
+            for (i, weight) in instances.zip(a.column_weights_of(column).iter()) {
+                let i = *i as usize;
+                let p = posterior.row(i).get(*label as usize).copied().unwrap_or_default();
+                let (least, share) = tied[i];
+                all += weight;
+                agreed += if a.has_evidence(i) && p >= least { weight * share } else { 0.0 };
+            }
+        }
+        if all > 0.0 { agreed / all } else { 0.0 }
+    };
+    (0..a.dims().annotators).into_par_iter().map(share).collect()
 }
 
 /// The label of every instance; `None` without evidence.

@@ -26,7 +26,7 @@ use super::rounds::Rounds;
 use crate::error::Result;
 use crate::frame::Evidence;
 use crate::model::fitted::Fitted;
-use crate::model::{Model, Properties, Spec};
+use crate::model::{Model, Spec};
 use crate::run::Run;
 
 /// Worker agreement with aggregate.
@@ -38,8 +38,6 @@ impl Spec for Wawa {
     const KIND: &'static str = "wawa";
     const SUMMARY: &'static str = "a vote weighted by each annotator's agreement with the majority";
     const SOURCE: &'static str = "practice of labelling platforms; crowd-kit, peerannot";
-    const PROPERTIES: Properties =
-        Properties::Deterministic { has_annotator_prior: false, has_hard_labels: true };
 }
 
 impl Model for Wawa {

@@ -25,7 +25,7 @@ use super::rounds::Rounds;
 use crate::error::Result;
 use crate::frame::Evidence;
 use crate::model::fitted::Fitted;
-use crate::model::{Model, Properties, Spec};
+use crate::model::{Model, Spec};
 use crate::run::Run;
 
 /// Zero-based skill.
@@ -54,8 +54,6 @@ impl Spec for ZeroBasedSkill {
     const SUMMARY: &'static str =
         "a vote weighted by skills that move from chance towards agreement with its labels";
     const SOURCE: &'static str = "Toloka; crowd-kit's ZeroBasedSkill";
-    const PROPERTIES: Properties =
-        Properties::Deterministic { has_annotator_prior: false, has_hard_labels: true };
 }
 
 /// How far above chance a skill starts.

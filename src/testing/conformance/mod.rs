@@ -31,9 +31,6 @@ const ALL: AppliesTo = |_| true;
 const LABEL_ONLY: AppliesTo = |kind| !kind.needs_features;
 /// Kinds with a deterministic start, which take the same steps on a renamed crowd.
 const FIXED_START: AppliesTo = |kind| kind.properties != Properties::RandomStart;
-/// Such kinds without hard labels on the way, so that no tie is broken before the end.
-const SOFT_LABELS: AppliesTo =
-    |kind| matches!(kind.properties, Properties::Deterministic { has_hard_labels: false, .. });
 /// Kinds that learn a classifier from features.
 const CLASSIFIERS: AppliesTo = |kind| kind.predict.is_some();
 
@@ -68,7 +65,7 @@ const CHECKS: &[NamedCheck] = &[
         DefaultsAndVariant,
         instance_permutation,
     ),
-    ("renamed classes rename the posterior", SOFT_LABELS, DefaultsAndVariant, class_permutation),
+    ("renamed classes rename the posterior", FIXED_START, DefaultsAndVariant, class_permutation),
     ("a weight of 2 is two annotations", LABEL_ONLY, DefaultsAndVariant, double_weight),
     ("unanimous answers are certain", FIXED_START, Defaults, unanimous),
     ("degenerate crowds give no panic and no NaN", ALL, DefaultsAndVariant, degenerate),

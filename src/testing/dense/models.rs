@@ -73,7 +73,10 @@ impl DenseModel for DenseOneCoin {
         let accuracy = accuracy.clamp(MIN_PROBABILITY, 1.0 - MIN_PROBABILITY);
         let wrong = ((1.0 - accuracy) / (n_labels - 1) as f64).max(MIN_PROBABILITY);
         let row = |k: usize| (0..n_labels).map(|l| if k == l { accuracy } else { wrong }).collect();
-        let log_prior = self.right * accuracy.ln() + self.wrong * (1.0 - accuracy).ln();
+        // Relative to the mode of the prior.
+        let all = self.right + self.wrong;
+        let term = |n: f64, p: f64| if n > 0.0 { n * (p * all / n).ln() } else { 0.0 };
+        let log_prior = term(self.right, accuracy) + term(self.wrong, 1.0 - accuracy);
         ((0..counts.len()).map(row).collect(), log_prior)
     }
 }

@@ -28,6 +28,7 @@ mod pooled;
 mod posterior_rows;
 mod prefetcher;
 mod prior;
+mod pseudo_count_matrix;
 mod pseudo_counts;
 mod ranges;
 mod row_arithmetic;
@@ -54,6 +55,7 @@ pub use log_domain::LogLikelihood;
 pub use m_step::{Columns, expected_counts_of};
 pub use padded_matrix::stride;
 pub use prior::Prior;
+pub(crate) use pseudo_count_matrix::RowPrior;
 pub use statistics::Statistics;
 pub use strategy::{CountStrategy, fit_bytes};
 
@@ -104,6 +106,13 @@ impl ColumnModel {
     #[must_use]
     pub fn pooled_counts(&self, a: &Annotations, t: &Posterior) -> Vec<f64> {
         pooled::pooled_counts(a, t, &self.parts)
+    }
+
+    /// The expected number of right annotations of all annotators together, and the number of all, by weight; `t` as for
+    /// [`ColumnModel::pooled_counts`].
+    #[must_use]
+    pub fn pooled_right(&self, a: &Annotations, t: &Posterior) -> [f64; 2] {
+        pooled::pooled_right(a, t, &self.parts)
     }
 
     /// Writes the mean posterior of annotated instances into `prior`, floored and normalised; uniform if no instance

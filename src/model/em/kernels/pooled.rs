@@ -51,6 +51,36 @@ pub(super) fn pooled_counts(a: &Annotations, t: &Posterior, parts: &[Statistics]
     counts
 }
 
+/// The expected number of right annotations of all annotators together, and the number of all, by weight.
+pub(super) fn pooled_right(a: &Annotations, t: &Posterior, parts: &[Statistics]) -> [f64; 2] {
+    let n_classes = a.dims().classes;
+    let labels = a.labels_in(0..a.n_columns());
+    let of_table = |table: &[f64]| {
+        let columns = labels.iter().zip(table.chunks_exact(stride(n_classes)));
+        columns.fold([0.0; 2], |[right, all], (label, column)| {
+            let column = &column[..n_classes];
+            let own = column.get(*label as usize).copied().unwrap_or_default();
+            [right + own, all + column.iter().sum::<f64>()]
+        })
+    };
+    let of_range = |instances: Range<usize>| {
+        let (first, range) = (instances.start, a.range(instances));
+        let annotations = (0..range.len()).flat_map(|i| range.triples(i).map(move |row| (i, row)));
+        annotations.fold([0.0; 2], |[right, all], (i, (_, label, weight))| {
+            let own = t.row(first + i).get(label as usize).copied().unwrap_or_default();
+            [right + weight * own, all + weight]
+        })
+    };
+    let tables: Vec<&[f64]> = parts.iter().filter_map(Statistics::table).collect();
+    let sums: Vec<[f64; 2]> = if tables.is_empty() {
+        let ranges = ranges_of_instances(a.dims().instances, MAX_RANGES);
+        ranges.with_max_len(1).map(of_range).collect()
+    } else {
+        tables.into_par_iter().map(of_table).collect()
+    };
+    sums.into_iter().fold([0.0; 2], |[right, all], [r, n]| [right + r, all + n])
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{Annotator, ColumnModel, CountStrategy, Estimator, Prior};

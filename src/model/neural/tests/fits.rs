@@ -176,7 +176,7 @@ fn messages_of_an_aggregator_name_its_own_keys() {
     fit("warn", &mut run).unwrap();
     let ended = run.warnings().iter().find(|w| w.contains("had not converged")).unwrap();
     let keys = "raise model.aggregator.stop.max_iter or model.aggregator.stop.tol";
-    assert!(ended.ends_with(keys), "{ended}");
+    assert!(ended.contains(keys), "{ended}");
     let error = fit("fail", &mut Run::new(1)).unwrap_err().to_string();
     assert!(error.contains("model.aggregator.stop\n"), "{error}");
     // The parameters of the model itself are where they were.

@@ -1,0 +1,84 @@
+//! The crowd as the prior of each annotator: one who has few annotations errs as the crowd does, until his own counts
+//! say otherwise.
+//!
+//! ```text
+//! m[k][l]     = (sum_r n[r][k][l] + 0.1) / (sum_l of the same)         the crowd's mean row, anew in each M-step
+//! pi[r][k][l] = (n[r][k][l] + s m[k][l]) / (sum_l n[r][k][l] + s)      s: the strength, in annotations
+//! LP          = sum_{r,k,l} s m[k][l] ln(pi[r][k][l] / m[k][l])        minus s times the divergence of pi from m
+//! ```
+//! An empirical Bayes estimate of the Dirichlet kind. m moves with the counts, so that LL + LP may fall a little between
+//! two steps; for the m of a step it does not.
+//!
+//! # Why
+//! By maximum likelihood, one annotation sets a whole row of an annotator's matrix, and so confirms itself: on sparse
+//! crowds the posteriors are certain and wrong. Accuracy in percent and log-loss, at most 150 iterations:
+//!
+//! ```text
+//!                 vote        s = 0       s = 2                     vote        s = 0       s = 2
+//! adult2          76.0/2.58   74.8/5.86   75.4/2.30    mozafari     69.6/4.15   71.1/2.88   71.4/1.52
+//! bluebirds       75.9/.51    89.8/1.64   89.8/1.51    music        71.1/4.85   76.9/4.30   78.3/1.27
+//! dog             81.8/.77    84.4/3.22   84.0/1.57    product      89.7/.85    93.9/.39    93.8/.23
+//! face            63.9/4.27   64.2/6.15   64.9/3.90    rte          87.5/.35    92.8/1.08   92.8/.37
+//! flower          78.0/.43    86.5/1.59   86.5/1.09    temp         93.6/.41    94.2/1.25   94.4/.49
+//! labelme         76.9/4.04   79.3/4.55   79.9/1.20    web          77.6/1.16   82.9/2.19   82.2/.59
+//! medrel_cause    78.2/2.15   80.3/2.08   80.2/1.81    zencrowd_in  74.0/1.34   76.0/.77    76.2/.75
+//! medrel_treat    83.5/.55    93.1/.92    93.2/.67     zencrowd_us  85.4/.72    82.2/.92    82.1/.81
+//! ```
+//! With s = 5 and 10 the log-loss still falls a little, and crowds of many classes (labelme, web) lose up to 9 points.
+
+use super::kernels::{ColumnModel, RowPrior};
+use crate::frame::{Annotations, Dims};
+use crate::model::confusion::{PseudoCounts, Smoothing};
+use crate::model::posterior::Posterior;
+
+/// Added to each pooled count, so that no label is impossible for the crowd.
+const POOLED_COUNT: f64 = 0.1;
+
+/// The most cells of the crowd's matrix: 8 MB. With more classes the crowd's mean row is made of one accuracy.
+const MAX_CELLS: usize = 1 << 20;
+
+/// The pseudo-counts of an M-step: `strength` times the crowd's mean row, and `smoothing` on top. `t` are the posteriors
+/// that `columns` has counted.
+pub(super) fn row_prior(
+    a: &Annotations,
+    t: &Posterior,
+    columns: &ColumnModel,
+    strength: f64,
+    smoothing: Smoothing,
+) -> RowPrior {
+    let Dims { classes, labels, .. } = a.dims();
+    if labels < 2 {
+        return RowPrior::Smoothing(smoothing);
+    }
+    if classes.saturating_mul(labels) > MAX_CELLS {
+        let right = crowd_accuracy(a, t, columns);
+        let wrong = (1.0 - right) / (labels - 1) as f64;
+        return RowPrior::Smoothing(Smoothing {
+            everywhere: smoothing.everywhere + strength * wrong,
+            diagonal: smoothing.diagonal + strength * (right - wrong),
+            ..smoothing
+        });
+    }
+    let mut cells = columns.pooled_counts(a, t);
+    cells.iter_mut().for_each(|count| *count += POOLED_COUNT);
+    let mut sums = vec![0.0; classes];
+    let rows = |cells: &[f64], sums: &mut [f64]| {
+        for row in cells.chunks_exact(classes.max(1)) {
+            sums.iter_mut().zip(row).for_each(|(sum, count)| *sum += count);
+        }
+    };
+    rows(&cells, &mut sums);
+    for (label, row) in cells.chunks_exact_mut(classes.max(1)).enumerate() {
+        for (k, (count, sum)) in row.iter_mut().zip(&sums).enumerate() {
+            let own = if k == label { smoothing.diagonal } else { 0.0 };
+            *count = strength * *count / sum + smoothing.everywhere + own;
+        }
+    }
+    RowPrior::Matrix(PseudoCounts::new(classes, cells))
+}
+
+/// The expected share of right annotations among all.
+pub(super) fn crowd_accuracy(a: &Annotations, t: &Posterior, columns: &ColumnModel) -> f64 {
+    let [right, all] = columns.pooled_right(a, t);
+    (right + POOLED_COUNT) / (all + 2.0 * POOLED_COUNT)
+}
