@@ -116,7 +116,7 @@ impl Model for Crh {
         let rounds = Rounds {
             kind: Self::KIND,
             start: 1.0,
-            max_rounds: self.max_rounds,
+            max_steps: self.max_rounds,
             stops_when_stable: self.loss == VoteLoss::ZeroOne,
             loss: match self.loss {
                 VoteLoss::ZeroOne => None,

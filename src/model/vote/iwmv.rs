@@ -73,7 +73,7 @@ impl Model for Iwmv {
         let rounds = Rounds {
             kind: Self::KIND,
             start: 1.0,
-            max_rounds: self.max_rounds,
+            max_steps: self.max_rounds,
             stops_when_stable: true,
             loss: None,
             weigh: &|_, agreement, _| agreement.iter().map(weight).collect(),

@@ -13,6 +13,9 @@ use crate::model::fitted::{Fitted, Report, Stop, TraceRow, on_cpu};
 use crate::model::posterior::{Posterior, best, least_tied};
 use crate::run::Run;
 
+/// The weight of every annotator after a step.
+type Weigh<'a> = &'a dyn Fn(u32, &[f64], &[f64]) -> Vec<f64>;
+
 /// How a model weighs annotators by how far they agree with the current labels.
 pub(super) struct Rounds<'a> {
     /// The name of the model, for progress.
@@ -20,13 +23,13 @@ pub(super) struct Rounds<'a> {
     /// The weight of every annotator in the first vote.
     pub(super) start: f64,
     /// The most rounds.
-    pub(super) max_rounds: u32,
+    pub(super) max_steps: u32,
     /// Whether the loop ends once a round changes no label.
     pub(super) stops_when_stable: bool,
     /// The loss of every annotator, from 0 to 1 or more, in place of one minus his agreement with the labels.
     pub(super) loss: Option<fn(&Annotations, &Posterior) -> Vec<f64>>,
     /// The next weights: `(round from 1, agreement, or one minus the loss, of each annotator, his weight so far)`.
-    pub(super) weigh: &'a dyn Fn(u32, &[f64], &[f64]) -> Vec<f64>,
+    pub(super) weigh: Weigh<'a>,
 }
 
 impl Rounds<'_> {
@@ -46,8 +49,8 @@ impl Rounds<'_> {
         let mut posterior = weighted_vote(a, &weights);
         let mut labels = labels_of(a, &posterior);
         let (mut trace, mut agreed, mut converged) = (Vec::new(), vec![1.0; n], false);
-        run.progress.begin(self.kind, Some(u64::from(self.max_rounds)));
-        for step in 1..=self.max_rounds {
+        run.progress.begin(self.kind, Some(u64::from(self.max_steps)));
+        for step in 1..=self.max_steps {
             run.cancel.check()?;
             let began = run.clock.seconds();
             agreed = match self.loss {

@@ -45,7 +45,7 @@ impl Model for Wawa {
         let rounds = Rounds {
             kind: Self::KIND,
             start: 1.0,
-            max_rounds: 1,
+            max_steps: 1,
             stops_when_stable: false,
             loss: None,
             weigh: &|_, agreement, _| agreement.to_vec(),

@@ -65,7 +65,7 @@ impl Model for ZeroBasedSkill {
         let rounds = Rounds {
             kind: Self::KIND,
             start: 1.0 / evidence.annotations.dims().classes.max(1) as f64 + ABOVE_CHANCE,
-            max_rounds: self.n_steps,
+            max_steps: self.n_steps,
             stops_when_stable: false,
             loss: None,
             weigh: &|step, agreement, skill| {
