@@ -345,7 +345,7 @@ fn settings_of_a_model_that_need_gold_are_refused_before_anything_is_read() {
         }
         let gold = "source.gold = '{dir}nowhere.csv'\n";
         let file = job.write("pipeline.toml", &format!("{sources}{gold}{SINK}{model}"));
-        run_fails(&["check", &file], 3);
+        run_fails(&["check", &file], 8);
     }
 }
 

@@ -325,7 +325,7 @@ fn every_table_of_sql_has_a_name_of_its_own() {
         assert_says(&error, &[what, &format!("where: --table {}\n", names[1]), "help: choose"]);
     }
     let missing = job.url("no.csv");
-    let error = run_fails(&["sql", "--table", &format!("t={missing}"), "-c", "select 1"], 3);
+    let error = run_fails(&["sql", "--table", &format!("t={missing}"), "-c", "select 1"], 8);
     assert_says(&error, &["there is no such file", &format!("where: --table t {missing}\n")]);
 }
 

@@ -25,12 +25,12 @@ fn an_empty_file_is_told_from_an_empty_table() {
     for name in ["in.parquet", "in.csv", "in.ndjson", "in.arrow"] {
         let job = Job::new();
         job.write(name, "");
-        let error = job.fails(&IN.replace("in.parquet", name), 3);
+        let error = job.fails(&IN.replace("in.parquet", name), 8);
         assert_says(&error, &["the file is empty: 0 bytes", name, "was the upload cut short?"]);
     }
     let job = Job::new();
     job.write("in.csv", "instance_id,annotator_id,label\n");
-    let error = job.fails(&IN.replace("in.parquet", "in.csv"), 3);
+    let error = job.fails(&IN.replace("in.parquet", "in.csv"), 8);
     assert_says(&error, &["there is no annotation to learn from", "0 rows"]);
 }
 
@@ -89,12 +89,12 @@ fn pages_that_do_not_decode_are_a_data_error_that_names_the_file_and_nothing_is_
 fn a_missing_file_names_the_nearest() {
     let job = Job::new();
     job.write("answers_2026.csv", "instance_id,annotator_id,label\n");
-    let error = job.fails(&IN.replace("in.parquet", "answer_2026.csv"), 3);
+    let error = job.fails(&IN.replace("in.parquet", "answer_2026.csv"), 8);
     assert_says(
         &error,
         &["there is no such file", "answer_2026.csv", "`answers_2026.csv` beside it"],
     );
-    let error = job.fails(&IN.replace("in.parquet", "nothing/like/*.csv"), 3);
+    let error = job.fails(&IN.replace("in.parquet", "nothing/like/*.csv"), 8);
     assert_says(&error, &["there is no such file", "nothing/like/*.csv", "a pattern may hold"]);
 }
 

@@ -102,7 +102,7 @@ fn no_annotation_at_all_is_an_error_and_no_empty_result() {
         let job = Job::new();
         write_numbers(&job.path("in.parquet"), &[]);
         let error = job
-            .fails(&format!("source.annotations = '{{dir}}in.parquet'\nmodel.kind = '{kind}'"), 3);
+            .fails(&format!("source.annotations = '{{dir}}in.parquet'\nmodel.kind = '{kind}'"), 8);
         let want = [
             "there is no annotation to learn from",
             "source.annotations",

@@ -33,7 +33,7 @@ fn errors_of_evaluate_name_options_and_no_keys_of_a_pipeline() {
         ("--truth", vec!["--truth", &absent]),
         ("--confusion", vec!["--truth", &truth, "--confusion", &absent]),
     ] {
-        let error = run_fails(&[&["evaluate", "--run", &out][..], &files[..]].concat(), 3);
+        let error = run_fails(&[&["evaluate", "--run", &out][..], &files[..]].concat(), 8);
         assert_says(&error, &["there is no such file", &format!("where: {option} {absent}\n")]);
     }
 }

@@ -14,6 +14,9 @@ use crate::support::{Row, labelmill, read_table, stderr, temporary_folder, text}
 /// No test cuts the power, so nothing has to be on the disk before a commit: syncing takes longer than a small job.
 const UNSYNCED: [&str; 2] = ["--set", "sink.sync=false"];
 
+/// The model of [`vote`].
+pub const VOTE_KIND: &str = "model.kind = 'majority_vote'\n";
+
 /// A temporary folder for one test.
 pub struct Job {
     folder: tempfile::TempDir,

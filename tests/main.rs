@@ -20,6 +20,7 @@ mod s3_job;
 mod s3_server;
 mod schema_keys;
 mod support;
+mod web_server;
 mod writers_place;
 
 mod anaesthesia;
@@ -79,6 +80,7 @@ mod sql_stores;
 mod sqllogic;
 #[cfg(target_os = "linux")]
 mod starved;
+mod store_kinds;
 mod suspended;
 mod table_parts;
 mod terminal;

@@ -36,6 +36,10 @@ pub enum Fault {
     Busy,
     /// The server answers with 403: the key may not do this.
     Denied,
+    /// The server answers with 501: it does not know the request.
+    NotImplemented,
+    /// The server answers with 404: there is no such object.
+    NoSuchKey,
     /// The server answers with 412, whatever condition the request has.
     Unmatched,
     /// The server carries the request out and ignores its condition.
@@ -282,6 +286,8 @@ impl S3Access for Gate {
                 }
                 return Err(s3_error!(SlowDown));
             }
+            Some(Fault::NotImplemented) => return Err(s3_error!(NotImplemented)),
+            Some(Fault::NoSuchKey) => return Err(s3_error!(NoSuchKey)),
             Some(Fault::Denied) => return Err(s3_error!(AccessDenied)),
             Some(Fault::Unconditional) => {}
             Some(Fault::Unmatched) => return Err(s3_error!(PreconditionFailed)),

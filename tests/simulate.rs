@@ -299,7 +299,7 @@ fn mistakes_say_what_where_and_what_to_do() {
     let arguments = ["--recipe", "mbem", "--truth", &twice];
     assert_says(&error(&arguments, 3), &["two classes", "--truth", "`1`"]);
     assert_says(
-        &error(&["--recipe", "mbem", "--truth", &job.url("no.csv")], 3),
+        &error(&["--recipe", "mbem", "--truth", &job.url("no.csv")], 8),
         &["there is no such file", "--truth"],
     );
     let list = stdout(&run_ok(&["simulate", "--list"]));

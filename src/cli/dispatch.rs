@@ -14,6 +14,7 @@ use super::args::{
 use super::progress::Bars;
 use super::publish::PublishingJob;
 use super::signals::{Signals, or_signalled};
+use super::summary::JobSummary;
 use super::{
     logs_are_json, print_error, print_json, print_message, print_result, print_warning, simulate,
     sql,
@@ -31,7 +32,7 @@ use crate::model::ModelKind;
 use crate::pipeline::{self, PipelineSpec, load};
 use crate::redact::redacted;
 use crate::run::Run;
-use crate::source::ColumnsSpec;
+use crate::source::{ColumnsSpec, OnMissing};
 use crate::spec::Overrides;
 
 pub(super) async fn dispatch(args: Args, signals: Signals) -> Result<ExitCode> {
@@ -82,8 +83,14 @@ fn load_pipeline(args: &FileArgs) -> Result<PipelineSpec> {
 
 async fn run_job(spec: PipelineSpec, args: JobArgs, quiet: bool, signals: &Signals) -> Result<()> {
     let run = bounded_run(&spec.engine, spec.seed)?;
+    let skips = spec.source.on_missing == OnMissing::Skip;
     PublishingJob { run, signals, json: args.json, quiet }
-        .execute(move |mut run| async move { pipeline::run(&spec, args.force, &mut run).await })
+        .execute(move |mut run| async move {
+            match pipeline::run(&spec, args.force, &mut run).await {
+                Err(e) if e.stage == Stage::NoInput && skips => Ok(JobSummary::Skipped(e)),
+                done => done.map(|published| JobSummary::Published(Box::new(published))),
+            }
+        })
         .await
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::error::clipped;
+use crate::error::{Error, clipped};
 use crate::escape;
 use crate::model::fitted::Stop;
 use crate::sink::Published;
@@ -24,6 +24,38 @@ pub(super) trait Summary {
 
     /// The summary for programs; its keys are stable.
     fn json(&self) -> Value;
+}
+
+/// The end of a job that runs a pipeline.
+pub(super) enum JobSummary {
+    Published(Box<Published<Outcome>>),
+    /// An input is missing or empty, as this error says, and `source.on_missing` is `skip`.
+    Skipped(Error),
+}
+
+impl Summary for JobSummary {
+    fn text(&self) -> String {
+        match self {
+            Self::Published(published) => published.text(),
+            Self::Skipped(error) => {
+                let why = error.to_string();
+                let why = why.strip_prefix("error: ").unwrap_or(&why);
+                format!(
+                    "nothing to do: {why}\n  nothing was published (source.on_missing = \"skip\")"
+                )
+            }
+        }
+    }
+
+    fn json(&self) -> Value {
+        match self {
+            Self::Published(published) => published.json(),
+            Self::Skipped(error) => {
+                let why: Vec<String> = error.problems.iter().map(|p| p.what.clone()).collect();
+                json!({ "run_id": null, "no_op": true, "skipped": why })
+            }
+        }
+    }
 }
 
 impl Summary for Published<Outcome> {

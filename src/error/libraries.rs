@@ -9,6 +9,7 @@ use parquet::errors::ParquetError;
 use tokio::task::JoinError;
 
 use super::{Error, Problem, Stage};
+use crate::store::is_not_implemented;
 
 impl From<DataFusionError> for Error {
     fn from(error: DataFusionError) -> Self {
@@ -54,7 +55,7 @@ fn converted(error: &DataFusionError) -> Error {
 }
 
 /// The first error of this type in a chain of errors, such as one of labelmill's own that passed through a library.
-fn find_in_chain<'a, E: std::error::Error + 'static>(
+pub(crate) fn find_in_chain<'a, E: std::error::Error + 'static>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> Option<&'a E> {
     let mut next = Some(error);
@@ -143,7 +144,18 @@ fn store_error(error: &object_store::Error) -> Error {
     match error {
         StoreError::InvalidPath { .. } => Error::data(text.replace('\n', "\\n")).help(NAME_HELP),
         StoreError::NotFound { .. } => Error::data(first_line(&text)),
-        _ if is_local(error) => Error::store(first_line(&text)).help(DISK_HELP),
+        _ if is_local(error) => match find_in_chain::<std::io::Error>(error) {
+            Some(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                Error::spec("this user may not read or write it").found(first_line(&text))
+            }
+            _ => Error::store(first_line(&text)),
+        }
+        .help(DISK_HELP),
+        _ if is_not_implemented(error) => {
+            Error::spec("the store does not know a request that this job needs")
+                .found(first_line(&text))
+                .help("trying again does not help: use another store, or a local folder")
+        }
         _ => Error::store(first_line(&text)).help(STORE_HELP),
     }
 }

@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io;
 
-pub(crate) use libraries::{DAMAGED_HELP, NAME_HELP, QUERY_MEMORY_HELP};
+pub(crate) use libraries::{DAMAGED_HELP, NAME_HELP, QUERY_MEMORY_HELP, find_in_chain};
 pub use nearest::{did_you_mean, nearest};
 pub use offenders::{SHOWN_OFFENDERS, offenders};
 
@@ -37,6 +37,8 @@ pub enum Stage {
     Store,
     /// A quality gate that the user set.
     Gate,
+    /// The input is missing or empty: there may be nothing to do yet.
+    NoInput,
     /// A broken invariant of labelmill itself.
     Bug,
     /// SIGINT (2) or SIGTERM (15).
@@ -53,6 +55,7 @@ impl Stage {
             Self::Fit => 4,
             Self::Store => 5,
             Self::Gate => 6,
+            Self::NoInput => 8,
             Self::Bug => 70,
             Self::Interrupted(signal) => 128_u8.wrapping_add(u8::try_from(signal).unwrap_or(0)),
         }
@@ -144,14 +147,15 @@ impl Error {
         Self::several(Stage::Spec, problems)
     }
 
-    /// Joins errors that were collected. The stage is that of the first error that trying again does not mend, where
-    /// there is one.
+    /// Joins errors that were collected. The stage is that of the first error that waiting does not mend, where there
+    /// is one.
     ///
     /// # Errors
     /// The problems of all of them, when there is at least one.
     pub fn all(errors: impl IntoIterator<Item = Self>) -> Result<()> {
         let joined = errors.into_iter().reduce(|mut all, error| {
-            if all.stage == Stage::Store {
+            let is_wrong = |stage| !matches!(stage, Stage::Store | Stage::NoInput);
+            if all.stage == Stage::Store || !is_wrong(all.stage) && is_wrong(error.stage) {
                 all.stage = error.stage;
             }
             all.problems.extend(error.problems);
@@ -168,6 +172,11 @@ impl Error {
     /// An error in the input.
     pub fn data(what: impl Into<String>) -> Self {
         Self::new(Stage::Data, Problem::new(what))
+    }
+
+    /// An input that is missing or empty.
+    pub fn no_input(what: impl Into<String>) -> Self {
+        Self::new(Stage::NoInput, Problem::new(what))
     }
 
     /// An error of a model.
@@ -337,6 +346,9 @@ mod tests {
         );
         assert_eq!(joined(vec![spec(), store()]).stage, Stage::Spec);
         assert_eq!(joined(vec![store(), store()]).stage, Stage::Store);
+        let missing = || Error::no_input("d");
+        assert_eq!(joined(vec![missing(), store()]).stage, Stage::NoInput);
+        assert_eq!(joined(vec![store(), missing(), data()]).stage, Stage::Data);
         assert!(Error::all([]).is_ok());
     }
 

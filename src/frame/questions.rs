@@ -222,7 +222,9 @@ fn nothing_left(rejects: &Rejects) -> Error {
         if rejects.total() == 0 { String::new() } else { format!(": {}", offenders(reasons)) };
     let rule = rejects.iter().max_by_key(|(_, count, _)| *count);
     let rule = rule.and_then(|(reason, ..)| reason.rule()).map(|rule| format!("{rule}; "));
-    Error::data("there is no annotation to learn from")
+    // A table without rows is no wrong data: there may be none yet.
+    let make = if read == 0 { Error::no_input } else { Error::data };
+    make("there is no annotation to learn from")
         .at("source.annotations")
         .found(format!("{read} rows, {read} of them rejected{found}"))
         .help(format!(

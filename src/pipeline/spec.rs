@@ -130,6 +130,9 @@ impl PipelineSpec {
             for resource in ["name", "engine", "store", "test", "gate"] {
                 object.remove(resource);
             }
+            if let Some(source) = object.get_mut("source").and_then(Value::as_object_mut) {
+                source.remove("on_missing");
+            }
             if self.calibration == CalibrationSpec::default() {
                 object.remove("calibration");
             }

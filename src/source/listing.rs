@@ -23,12 +23,12 @@ use super::format::{Encoding, Format};
 use super::pattern::{ReachableFolders, files_in, is_folder, located, split_glob};
 use super::published::{PublishedTables, TableSearch};
 use super::unread::{
-    of_other_formats, refuse_circles, refuse_part_of_a_table, refuse_special, refuse_table_formats,
-    refuse_unlisted, refuse_unrecognised, warn_of_empty,
+    empty, no_listing, of_other_formats, refuse_circles, refuse_part_of_a_table, refuse_special,
+    refuse_table_formats, refuse_unlisted, refuse_unrecognised, warn_of_empty,
 };
 use crate::error::{Error, Result, nearest, offenders};
 use crate::run::Run;
-use crate::store::{StoreLocation, StoreSpec, parse_url, shown};
+use crate::store::{StoreLocation, StoreSpec, is_temporary, parse_url, shown};
 
 /// The files of a source URL.
 #[derive(Debug, Clone)]
@@ -103,7 +103,7 @@ impl Files {
                     TableSearch::Denied(denial) => found = format!("{found}; {denial}"),
                 }
             }
-            return Err(Error::data("there is no such file, or nothing in that folder")
+            return Err(Error::no_input("there is no such file, or nothing in that folder")
                 .found(found)
                 .help("check the path; a folder is read whole, a pattern may hold * and ?"));
         }
@@ -134,18 +134,12 @@ fn no_match(pattern: &str, near: &[ObjectMeta]) -> Error {
     let names = near.iter().filter_map(|o| o.location.filename());
     let first = if near.len() < MAX_SUGGESTED { "" } else { "first " };
     let count = near.len();
-    Error::data(format!("the pattern `{pattern}` matches none of the {first}{count} files there"))
+    Error::no_input(format!("the pattern `{pattern}` matches none of the {first}{count} files there"))
         .found(offenders(names))
         .help(
             "a * or ? stays within one folder, ** goes over several, and a name that begins with _ or . is matched by \
              a pattern that begins so too",
         )
-}
-
-/// The error for a source of 0 bytes.
-pub(super) fn empty() -> Error {
-    Error::data("the file is empty: 0 bytes")
-        .help("an empty table still has a header or a schema; was the upload cut short?")
 }
 
 /// Whether the location `outer` could name files below the folder `inner`.
@@ -224,6 +218,7 @@ async fn objects(
             }
             Ok(objects)
         }
+        Err(e) if reach.is_some() && place.is_web() && !is_temporary(&e) => Err(no_listing(&e)),
         Err(object_store::Error::NotFound { .. }) => Ok(Vec::new()),
         Err(e) => Err(e.into()),
     }

@@ -42,7 +42,8 @@ pub use published::{PublishedTables, TableSearch};
 use relation::Query;
 pub use relation::select;
 pub use spec::{
-    ColumnsSpec, InlineRows, Location, Scalar, SourceSpec, SqlSpec, name_problems, sink_problem,
+    ColumnsSpec, InlineRows, Location, OnMissing, Scalar, SourceSpec, SqlSpec, name_problems,
+    sink_problem,
 };
 pub use text::InferenceScope;
 

@@ -27,12 +27,25 @@ pub struct SourceSpec {
     pub annotator_features: Option<Location>,
     /// Any other tables that the SQL below wants to join, by name.
     pub tables: BTreeMap<String, Location>,
+    /// What a job does where an input is missing or empty: it ends with exit code 8, or there is nothing to do.
+    pub on_missing: OnMissing,
     /// The format, where the file names do not show it.
     pub format: Option<Format>,
     /// The columns' names in the files.
     pub columns: ColumnsSpec,
     /// Queries that replace the default selection of a relation.
     pub sql: SqlSpec,
+}
+
+/// What a job does where an input is missing or empty.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnMissing {
+    /// The job fails with exit code 8.
+    #[default]
+    Error,
+    /// The job has nothing to do: it publishes nothing and ends with exit code 0.
+    Skip,
 }
 
 /// A URL or a local path, or rows written in the file itself.

@@ -79,7 +79,7 @@ pub(super) async fn table(
             None => rows,
         });
     }
-    all.map(DataFrame::into_view).ok_or_else(super::listing::empty)
+    all.map(DataFrame::into_view).ok_or_else(super::unread::empty)
 }
 
 /// A scan with its columns.

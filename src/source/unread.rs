@@ -252,6 +252,20 @@ fn is_plain(path: &FilePath) -> Result<(), &'static str> {
     }
 }
 
+/// The error for a source of 0 bytes.
+pub(super) fn empty() -> Error {
+    Error::no_input("the file is empty: 0 bytes")
+        .help("an empty table still has a header or a schema; was the upload cut short?")
+}
+
+/// The error for a folder of a web server: without a listing, a server may answer a request for one with any status.
+pub(super) fn no_listing(error: &object_store::Error) -> Error {
+    let text = error.to_string();
+    Error::spec("a web server has no listing of its files")
+        .found(text.lines().next().unwrap_or_default())
+        .help("name each file by a table of its own and join them in source.sql, or download the folder")
+}
+
 /// Warns of files of 0 bytes: some tools write them, but an interrupted upload leaves them too.
 pub(super) fn warn_of_empty(place: &StoreLocation, meant: &[ObjectMeta], run: &mut Run) {
     let empty = meant.iter().filter(|o| o.size == 0);

@@ -1,4 +1,4 @@
-//! Distinguishes a store that denies a request from one that does not answer.
+//! Distinguishes a store that denies a request, or does not know it, from one that does not answer.
 //!
 //! # Why
 //! A client may be allowed to read one folder of a bucket and nothing else. A request that it may not make tells
@@ -6,24 +6,47 @@
 //! scheduler then starts again.
 
 use object_store::Error as StoreError;
+use object_store::client::{HttpError, HttpErrorKind};
+
+use crate::error::find_in_chain;
+
+/// The store does not implement the request. No retry cures this, although the status is one of the server's errors.
+#[derive(Debug, thiserror::Error)]
+#[error("the server does not know this request: 501 Not Implemented{0}")]
+pub(super) struct NotImplementedAnswer(pub(super) String);
+
+/// Whether the store answered that it does not know such a request.
+pub(crate) fn is_not_implemented(error: &StoreError) -> bool {
+    matches!(error, StoreError::NotImplemented { .. })
+        || find_in_chain::<NotImplementedAnswer>(error).is_some()
+        || has_status(error, &["405"])
+        || has_status(error, &["400"]) && error.to_string().contains("NotImplemented")
+}
+
+/// Whether the same request may succeed later: the server was busy or failed, or no answer came.
+pub(crate) fn is_temporary(error: &StoreError) -> bool {
+    let is_broken =
+        |e: &HttpError| !matches!(e.kind(), HttpErrorKind::Decode | HttpErrorKind::Unknown);
+    find_in_chain::<HttpError>(error).is_some_and(is_broken)
+        || has_status(error, &["408", "429", "500", "502", "503", "504"])
+}
+
+/// Whether the error has one of these statuses in its text, as `object_store` writes it. Not every request maps a
+/// status to a kind of error.
+pub(super) fn has_status(error: &StoreError, statuses: &[&str]) -> bool {
+    let text = error.to_string();
+    statuses.iter().any(|status| text.contains(&format!("status code: {status}")))
+}
 
 /// Whether the store answered that this client may not make the request, or that it does not know such a request.
 pub(crate) fn is_denied(error: &StoreError) -> bool {
     match error {
-        StoreError::PermissionDenied { .. }
-        | StoreError::Unauthenticated { .. }
-        | StoreError::NotImplemented { .. } => true,
+        StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => true,
         // The error of a listing has the status in its text alone.
-        StoreError::Generic { .. } => {
-            let text = error.to_string();
-            DENIED.iter().any(|status| text.contains(status))
-        }
-        _ => false,
+        StoreError::Generic { .. } if has_status(error, &["401", "403"]) => true,
+        _ => is_not_implemented(error),
     }
 }
-
-/// The statuses of such answers, as `object_store` writes them.
-const DENIED: [&str; 3] = ["status code: 401", "status code: 403", "status code: 501"];
 
 /// Whether there is no such object, as far as this client may know: to a client that may not list, S3 denies a request
 /// for a missing object.
@@ -46,9 +69,22 @@ mod tests {
         };
         assert!(is_denied(&status("403 Forbidden")) && is_denied(&status("401 Unauthorized")));
         assert!(!is_denied(&status("503 Slow Down")) && !is_denied(&status("400 Bad Request")));
+        assert!(is_temporary(&status("503 Slow Down")) && !is_temporary(&status("400 x")));
+        let unknown = status("400 Bad Request: <Code>NotImplemented</Code>");
+        assert!(is_not_implemented(&unknown) && is_not_implemented(&status("405 x")));
+        assert!(!is_not_implemented(&status("400 Bad Request")));
         let denied = || StoreError::PermissionDenied { path: "x".to_owned(), source: "403".into() };
         let missing = || StoreError::NotFound { path: "x".to_owned(), source: "404".into() };
         assert!(is_denied(&denied()) && !is_denied(&missing()));
         assert!(is_absent(&denied()) && is_absent(&missing()) && !is_absent(&status("503 x")));
+    }
+
+    #[test]
+    fn a_local_folder_without_rights_is_named_so_and_no_error_of_a_store() {
+        let denied: std::io::Error = std::io::ErrorKind::PermissionDenied.into();
+        let error = StoreError::Generic { store: "LocalFileSystem", source: Box::new(denied) };
+        let error = crate::error::Error::from(error);
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("this user may not read or write"), "{error}");
     }
 }

@@ -21,6 +21,10 @@ use object_store::client::{
 use object_store::{ClientConfigKey, ClientOptions};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
+use super::METADATA_HOST;
+use super::denied::NotImplementedAnswer;
+use crate::error::Error;
+
 /// The size of the frames that are handed to the connection: it asks for the next one when it has sent these bytes.
 const FRAME_BYTES: usize = 64 << 10;
 
@@ -68,6 +72,9 @@ impl HttpService for IdleTimeoutClient {
         let (parts, body) = request.into_parts();
         let url = parts.uri.to_string().parse::<url::Url>();
         let url = url.map_err(|e| HttpError::new(HttpErrorKind::Unknown, e))?;
+        let is_metadata = url.host_str() == Some(METADATA_HOST);
+        let token = url.query_pairs().find(|(name, _)| name == "continuation-token");
+        let token = token.map(|(_, token)| token.into_owned());
         let (moved, length) = (Arc::new(AtomicU64::new(0)), body.content_length() as u64);
         let mut request = reqwest::Request::new(parts.method, url);
         *request.headers_mut() = parts.headers;
@@ -81,6 +88,10 @@ impl HttpService for IdleTimeoutClient {
         let answer = loop {
             let before = moved.load(Ordering::Relaxed);
             match timeout(limit, &mut answer).await {
+                // The instance metadata service is either near or absent: a retry would only take time.
+                Ok(Err(e)) if is_metadata => {
+                    return Err(HttpError::new(HttpErrorKind::Unknown, e.without_url()));
+                }
                 Ok(answer) => break answer.map_err(http_error)?,
                 Err(_) if moved.load(Ordering::Relaxed) == before => return Err(stalled(limit)),
                 // The last bytes are still in the system's send buffer, and leave it no faster than the bytes before
@@ -92,12 +103,38 @@ impl HttpService for IdleTimeoutClient {
             }
         };
         let (status, headers) = (answer.status(), answer.headers().clone());
-        let body = HttpResponseBody::new(TimedBody::new(answer.into(), self.idle));
+        let mut body = HttpResponseBody::new(TimedBody::new(answer.into(), self.idle));
+        if status == reqwest::StatusCode::NOT_IMPLEMENTED {
+            let bytes = body.bytes().await.unwrap_or_default();
+            let text = String::from_utf8_lossy(&bytes);
+            let text = text.lines().next().map_or(String::new(), |line| format!(": {line}"));
+            return Err(HttpError::new(HttpErrorKind::Unknown, NotImplementedAnswer(text)));
+        }
+        if let Some(token) = token.filter(|_| status.is_success()) {
+            let page = body.bytes().await?;
+            if next_token(&String::from_utf8_lossy(&page)).is_some_and(|next| next == token) {
+                return Err(HttpError::new(HttpErrorKind::Unknown, endless_listing()));
+            }
+            body = page.into();
+        }
         let mut response = HttpResponse::new(body);
         *response.status_mut() = status;
         *response.headers_mut() = headers;
         Ok(response)
     }
+}
+
+/// The token of the next page in a page of a listing, as S3 writes it.
+fn next_token(page: &str) -> Option<String> {
+    let (_, rest) = page.split_once("<NextContinuationToken>")?;
+    let (token, _) = rest.split_once("</NextContinuationToken>")?;
+    let signs = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&apos;", "'"), ("&amp;", "&")];
+    Some(signs.iter().fold(token.to_owned(), |text, (name, sign)| text.replace(name, sign)))
+}
+
+fn endless_listing() -> Error {
+    Error::spec("the store's listing never ends: a page names itself as the next one")
+        .help("trying again does not help: report it to whoever runs the store, or use another one")
 }
 
 /// A request body in small frames. It counts the bytes that the connection takes.

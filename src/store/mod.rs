@@ -8,6 +8,7 @@
 //! time. It fails if no byte moves for `idle_seconds` (`http.rs`), an interrupted download resumes where it stopped
 //! (`resume.rs`), and a large object is uploaded in pieces, each of which can be sent again (`upload.rs`).
 
+mod delete;
 mod denied;
 mod http;
 mod local;
@@ -15,12 +16,14 @@ mod location;
 mod pieces;
 mod resume;
 mod upload;
+mod whole_files;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::client::{HttpClient, HttpConnector as _};
 use object_store::http::HttpBuilder;
 use object_store::path::Path;
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
@@ -32,7 +35,8 @@ use crate::engine::parse_bytes;
 use crate::error::{Error, NAME_HELP, Problem, Result};
 use crate::redact::redacted_location;
 use crate::spec::Problems;
-pub(crate) use denied::{is_absent, is_denied};
+use delete::DeleteOne;
+pub(crate) use denied::{is_absent, is_denied, is_not_implemented, is_temporary};
 use http::IdleTimeoutConnector;
 use local::LocalFiles;
 use location::URL_HELP;
@@ -44,7 +48,7 @@ use resume::Resuming;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StoreSpec {
-    /// Endpoint of an S3-compatible store; else `AWS_ENDPOINT_URL`, else Amazon's own.
+    /// Endpoint of an S3-compatible store; else `AWS_ENDPOINT_URL_S3`, else `AWS_ENDPOINT_URL`, else Amazon's own.
     pub endpoint: Option<String>,
     /// Region; else `AWS_REGION`, else us-east-1.
     pub region: Option<String>,
@@ -83,6 +87,9 @@ impl Default for StoreSpec {
         }
     }
 }
+
+/// The host of the metadata service, which gives an instance the credentials of its role.
+const METADATA_HOST: &str = "169.254.169.254";
 
 /// The environment variables that can set the endpoint of S3.
 const ENDPOINT_VARIABLES: [&str; 3] = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
@@ -216,7 +223,8 @@ pub fn open(url: &Url, spec: &StoreSpec) -> Result<StoreLocation> {
     } else {
         let path = Path::from_url_path(url.path()).map_err(|e| unusable(e.into()))?;
         let bucket = url.host_str().unwrap_or_default();
-        (Arc::new(Resuming::new(remote(url, spec).map_err(unusable)?, bucket)) as _, path)
+        let (store, delete) = remote(url, spec).map_err(unusable)?;
+        (Arc::new(Resuming::new(store, bucket, delete)) as _, path)
     };
     Ok(StoreLocation {
         url: url.clone(),
@@ -226,9 +234,18 @@ pub fn open(url: &Url, spec: &StoreSpec) -> Result<StoreLocation> {
     })
 }
 
-fn remote(url: &Url, spec: &StoreSpec) -> object_store::Result<Arc<dyn ObjectStore>> {
-    Ok(match url.scheme() {
-        "s3" | "s3a" => Arc::new(s3(url, spec)?),
+/// The store, and how it deletes one object, where it may not be able to delete many at once.
+fn remote(
+    url: &Url,
+    spec: &StoreSpec,
+) -> object_store::Result<(Arc<dyn ObjectStore>, Option<DeleteOne>)> {
+    let store: Arc<dyn ObjectStore> = match url.scheme() {
+        "s3" | "s3a" => {
+            let (store, client) = s3(url, spec)?;
+            let store = Arc::new(store);
+            let delete = DeleteOne::new(&store, client, spec.max_retries);
+            return Ok((store, Some(delete)));
+        }
         "http" | "https" => {
             let http = HttpBuilder::new().with_url(&url[..Position::BeforePath]);
             let options = spec.client(url.scheme() == "http");
@@ -251,14 +268,18 @@ fn remote(url: &Url, spec: &StoreSpec) -> object_store::Result<Arc<dyn ObjectSto
         }
         // The error of `parse_url` names the schemes that exist, and those that were not built in.
         _ => Arc::from(object_store::parse_url(url)?.0),
-    })
+    };
+    Ok((store, None))
 }
 
 /// The settings of S3, from the spec before the environment.
 fn s3_builder(spec: &StoreSpec) -> AmazonS3Builder {
     let mut builder = AmazonS3Builder::from_env();
-    if let Some(endpoint) = &spec.endpoint {
-        builder = builder.with_endpoint(endpoint);
+    // The newer variable is a setting of its own, which the builder prefers.
+    let of_s3 = builder.get_config_value(&AmazonS3ConfigKey::S3Endpoint);
+    if let Some(endpoint) = spec.endpoint.clone().or(of_s3) {
+        builder =
+            builder.with_config(AmazonS3ConfigKey::S3Endpoint, &endpoint).with_endpoint(endpoint);
     }
     if let Some(region) = &spec.region {
         builder = builder.with_region(region);
@@ -296,14 +317,15 @@ fn check_s3(spec: &StoreSpec) -> Result<()> {
         .help("write the server's URL, such as http://localhost:9000"))
 }
 
-fn s3(url: &Url, spec: &StoreSpec) -> object_store::Result<impl ObjectStore + use<>> {
+/// The store, and a client with its options.
+fn s3(url: &Url, spec: &StoreSpec) -> object_store::Result<(AmazonS3, HttpClient)> {
     // Read the endpoint from the builder, so that an http endpoint is allowed from the spec and from the environment.
     let builder = s3_builder(spec).with_url(url.as_str()).with_retry(spec.retries());
     let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint).unwrap_or_default();
-    builder
-        .with_client_options(spec.client(endpoint.starts_with("http://")))
-        .with_http_connector(spec.connector())
-        .build()
+    let options = spec.client(endpoint.starts_with("http://"));
+    let client = spec.connector().connect(&options)?;
+    let store = builder.with_client_options(options).with_http_connector(spec.connector());
+    Ok((store.build()?, client))
 }
 
 #[cfg(test)]

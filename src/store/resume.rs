@@ -1,4 +1,4 @@
-//! Resumes interrupted downloads, and distinguishes a missing bucket from a missing object.
+//! Resumes interrupted downloads, and says what is missing: a bucket, credentials, or a server's support of ranges.
 //!
 //! # Why
 //! `object_store` counts retries and their time from the start of a request: a download of hours that breaks off twice
@@ -23,6 +23,9 @@ use object_store::{
     PutPayload, PutResult, Result,
 };
 
+use super::METADATA_HOST;
+use super::delete::DeleteOne;
+use super::whole_files::{WholeFiles, is_whole_answer};
 use crate::error::Error;
 
 /// A store whose downloads resume.
@@ -30,11 +33,17 @@ use crate::error::Error;
 pub(super) struct Resuming {
     store: Arc<dyn ObjectStore>,
     bucket: String,
+    delete: Option<DeleteOne>,
+    whole_files: WholeFiles,
 }
 
 impl Resuming {
-    pub(super) fn new(store: Arc<dyn ObjectStore>, bucket: &str) -> Self {
-        Self { store, bucket: bucket.to_owned() }
+    pub(super) fn new(
+        store: Arc<dyn ObjectStore>,
+        bucket: &str,
+        delete: Option<DeleteOne>,
+    ) -> Self {
+        Self { store, bucket: bucket.to_owned(), delete, whole_files: WholeFiles::default() }
     }
 
     /// Names the bucket in the error if the bucket itself was not found.
@@ -50,12 +59,41 @@ const MISSING_BUCKET: [&str; 3] =
 fn named(error: StoreError, bucket: &str) -> StoreError {
     // Not every request maps "not found" to `NotFound`: look at the text instead.
     let text = error.to_string();
+    if METADATA_PATHS.iter().any(|path| text.contains(path)) {
+        let source = Box::new(no_credentials(&text));
+        return StoreError::Generic { store: "no credentials", source };
+    }
     if !MISSING_BUCKET.iter().any(|code| text.contains(code)) {
         return error;
     }
     let own = Error::store(format!("the bucket `{bucket}` does not exist"))
         .help("check its name, and the endpoint and the region that it is asked at; or make it");
     StoreError::Generic { store: MISSING, source: Box::new(own) }
+}
+
+/// The paths of the metadata service.
+const METADATA_PATHS: [&str; 3] = [METADATA_HOST, "/latest/api/token", "/latest/meta-data/"];
+
+/// The error of a request to the metadata service, which is asked only where no variable gives credentials.
+fn no_credentials(text: &str) -> Error {
+    let profile = std::env::var("AWS_PROFILE").map_or(String::new(), |name| format!(" ({name})"));
+    Error::spec(
+        "no credentials: AWS_ACCESS_KEY_ID and AWS_WEB_IDENTITY_TOKEN_FILE are not set, profiles (AWS_PROFILE, ~/.aws) \
+         are not read, and there is no instance role",
+    )
+    .found(format!("the metadata service of the instance gave none{profile}: {}", reason(text)))
+    .help(
+        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (with a profile: eval \"$(aws configure export-credentials \
+         --format env)\"), or AWS_SKIP_SIGNATURE=true for a public bucket",
+    )
+}
+
+/// The last part of a store's error, without the request.
+fn reason(text: &str) -> String {
+    let reason = text.lines().next().unwrap_or_default();
+    let reason = reason.rsplit_once(" - ").map_or(reason, |(_, reason)| reason);
+    // The status must not be taken for one of the store.
+    reason.replace("Server returned non-2xx status code: ", "")
 }
 
 /// Marks the error of a missing bucket.
@@ -109,7 +147,13 @@ impl RemainingDownload {
 #[async_trait::async_trait]
 impl ObjectStore for Resuming {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        let found = self.store.get_opts(location, options.clone()).await;
+        let mut found = self.store.get_opts(location, options.clone()).await;
+        if let (Err(e), Some(range)) = (&found, &options.range)
+            && is_whole_answer(e)
+        {
+            let (store, options) = (self.store.as_ref(), options.clone());
+            found = self.whole_files.part(store, location, options, range).await;
+        }
         let found = found.map_err(|e| self.named(e))?;
         let GetResult { payload, meta, range, attributes } = found;
         let payload = match (payload, meta.e_tag.clone().filter(|tag| is_strong(tag))) {
@@ -151,7 +195,13 @@ impl ObjectStore for Resuming {
         &self,
         locations: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        self.store.delete_stream(locations)
+        let store = Arc::clone(&self.store);
+        let deleted = match self.delete.clone() {
+            Some(delete) => delete.stream(store, locations),
+            None => store.delete_stream(locations),
+        };
+        let bucket = self.bucket.clone();
+        deleted.map_err(move |e| named(e, &bucket)).boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
@@ -257,7 +307,7 @@ mod tests {
         let path = Path::from("x");
         inner.put(&path, PutPayload::from("eighteen bytes of it")).await.unwrap();
         let breaking = Arc::new(Breaking { inner, tag, matched: AtomicUsize::new(0) });
-        let store = Resuming::new(Arc::clone(&breaking) as Arc<dyn ObjectStore>, "b");
+        let store = Resuming::new(Arc::clone(&breaking) as Arc<dyn ObjectStore>, "b", None);
         let stream = store.get(&path).await.unwrap().into_stream();
         let bytes: Result<Vec<Bytes>> = stream.try_collect().await;
         let text = bytes.map(|bytes| String::from_utf8(bytes.concat()).unwrap());

@@ -159,7 +159,7 @@ impl FeatureReader {
 
     pub(in crate::frame) fn finish(self) -> Result<Features> {
         let Some(writer) = self.writer else {
-            return Err(Error::data("there are no features").help("check the path"));
+            return Err(Error::no_input("there are no features").help("check the path"));
         };
         let (ids, rank) = self.ids.finish(|_| true)?;
         let mut places = vec![0; rank.len()];

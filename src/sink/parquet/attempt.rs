@@ -14,7 +14,7 @@ use rand::TryRngCore;
 use rand::rngs::OsRng;
 use tokio::task::block_in_place;
 
-use super::control::{ControlFile, json, version_of};
+use super::control::{ControlFile, json, version_of, write_error};
 use super::disk::{
     Created, STAGED, create_with_folders, is_full, not_synced, on_disk, sync, sync_folder_of,
 };
@@ -23,7 +23,7 @@ use super::manifest::ManifestNumber;
 use super::parquet_sink::ParquetSink;
 use crate::error::{Error, Result};
 use crate::sink::JobCommand;
-use crate::store::is_denied;
+use crate::store::{is_denied, is_not_implemented};
 
 /// The longest time between two touches of a lease.
 const HEARTBEAT: Duration = Duration::from_secs(20);
@@ -103,9 +103,9 @@ impl ParquetSink {
         else {
             let mut lease = self.new_lease(run_id, 1, Vec::new());
             let version = self.create_lease(&mut lease).await.map_err(|e| e.or_at("sink.url"))?;
-            self.warn_if_not_renewed(&lease, version).await;
+            let replaced = self.expect_replace(&lease, version).await;
             self.remove_trial(&lease).await;
-            return Ok(());
+            return replaced;
         };
         let mut made: Vec<&FilePath> = leases.ancestors().chain(runs.ancestors().take(1)).collect();
         made.retain(|folder| !folder.exists());
@@ -124,23 +124,29 @@ impl ParquetSink {
         expected
     }
 
-    /// Warns of a store that does not let a lease be renewed: it takes no puts on condition of a version (If-Match).
-    async fn warn_if_not_renewed(&self, lease: &Lease, version: UpdateVersion) {
+    /// Refuses a store that takes no puts on condition of a version (If-Match): no lease could be renewed there, and
+    /// `latest` could not move.
+    async fn expect_replace(&self, lease: &Lease, version: UpdateVersion) -> Result<()> {
         let mut touched = self.touch(lease, version).await;
         if let Err(object_store::Error::Precondition { .. }) = touched {
             // The answer to an earlier put may have been lost: then the lease has a newer version.
             let read = self.read_control::<Lease>(&self.lease_path(&lease.attempt)).await;
-            let Ok(ControlFile::Whole(_, meta)) = read else { return };
+            let Ok(ControlFile::Whole(_, meta)) = read else { return Ok(()) };
             touched = self.touch(lease, version_of(&meta)).await;
         }
-        if let Err(e) = touched
-            && (is_denied(&e) || matches!(e, object_store::Error::Precondition { .. }))
-        {
-            tracing::warn!(
-                error = %e,
-                "the store does not let a lease be renewed (If-Match): other machines may take a longer run for dead, \
-                 and `latest` may not move to it"
-            );
+        match touched {
+            Err(e) if is_denied(&e) || matches!(e, object_store::Error::Precondition { .. }) => {
+                let text = e.to_string();
+                Err(Error::spec("the store does not let an object be replaced only if it is unchanged")
+                    .at("sink.url")
+                    .found(text.lines().next().unwrap_or_default())
+                    .help(
+                        "a lease is renewed, and `latest` moves, by conditional puts (If-Match): allow them, or use \
+                         another store",
+                    ))
+            }
+            // The next steps meet the same error, or it has passed.
+            _ => Ok(()),
         }
     }
 
@@ -229,10 +235,12 @@ impl ParquetSink {
                     }
                     return Ok(version);
                 }
-                Err(object_store::Error::NotImplemented { .. }) => return Err(no_create_only()),
+                Err(e) if is_not_implemented(&e) || is_missing_key(&e) => {
+                    return Err(no_create_only().found(e.to_string().lines().next().unwrap_or("")));
+                }
                 // This process was suspended here, and another one swept its lease and the empty folder of leases.
                 Err(e @ object_store::Error::NotFound { .. }) if self.place.local().is_some() => {
-                    failed = e.into();
+                    failed = write_error(e);
                 }
                 // On local disk no answer is lost: the lease was not created.
                 Err(e @ object_store::Error::Generic { .. }) if self.place.local().is_some() => {
@@ -243,7 +251,7 @@ impl ParquetSink {
                     | object_store::Error::Precondition { .. }
                     | object_store::Error::Generic { .. }),
                 ) => failed = e.into(),
-                Err(e) => return Err(e.into()),
+                Err(e) => return Err(write_error(e)),
             }
         }
         Err(failed)
@@ -264,10 +272,11 @@ impl ParquetSink {
                     object_store::Error::AlreadyExists { .. }
                     | object_store::Error::Precondition { .. },
                 ) => return Ok(()),
+                Err(e) if is_not_implemented(&e) || is_missing_key(&e) => break,
                 Err(e) => failed = Some(e),
             }
         }
-        Err(failed.map_or_else(no_create_only, Error::from))
+        Err(failed.map_or_else(no_create_only, write_error))
     }
 
     /// Touches the lease at regular intervals until the task is aborted or the lease is gone. Sets `is_lost` in the
@@ -326,6 +335,12 @@ impl ParquetSink {
         attempt.heartbeat.abort();
         let _ = self.place.store.delete(&self.lease_path(&attempt.lease.attempt)).await;
     }
+}
+
+/// Whether the store says that the object which is to be created does not exist: some versions of MinIO do.
+fn is_missing_key(error: &object_store::Error) -> bool {
+    let is_missing = matches!(error, object_store::Error::NotFound { .. });
+    is_missing && error.to_string().contains("NoSuchKey")
 }
 
 fn no_create_only() -> Error {

@@ -6,14 +6,14 @@ use chrono::Utc;
 use object_store::ObjectMeta;
 
 use super::attempt::Attempt;
-use super::control::ControlFile;
+use super::control::{ControlFile, write_error};
 use super::disk::Created;
 use super::latest::PointerMove;
 use super::manifest::{Latest, Manifest};
 use super::manifest_names::{Committed, ManifestState, RunState, manifest_path};
 use super::parquet_sink::ParquetSink;
 use super::write::WrittenFiles;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, offenders};
 use crate::run::Run;
 use crate::sink::{Contents, JobIdentity};
 use crate::tables::SCHEMA_VERSION;
@@ -56,7 +56,7 @@ impl ParquetSink {
                 RunState::Open(number) => number,
             };
             if number > 1
-                && let Err(e) = self.remove_leftovers(run_id).await
+                && let Err(e) = self.remove_leftovers(run_id, None).await
             {
                 tracing::warn!(run_id, error = %e, "what earlier attempts left could not be removed");
             }
@@ -135,8 +135,8 @@ impl ParquetSink {
         if self.sweep(attempt).await? {
             return Ok(AttemptOutcome::NameUsedUp);
         }
-        let WrittenFiles { tables, model } = match self.write(attempt, contents, run).await {
-            Ok(files) => files,
+        let manifest = match self.write_manifest_of(attempt, job, contents, run).await {
+            Ok(manifest) => manifest,
             Err(e) => {
                 run.cancel.check()?;
                 // A sweeper may have removed files of this attempt while it was writing them.
@@ -151,6 +151,22 @@ impl ParquetSink {
                 };
             }
         };
+        run.cancel.begin_commit()?;
+        let outcome = self.commit(attempt, &manifest).await;
+        run.cancel.end_commit(matches!(outcome, Ok(AttemptOutcome::Committed { .. })));
+        run.progress.end();
+        outcome
+    }
+
+    /// Writes the files of an attempt, looks whether they are still there, and returns its manifest.
+    async fn write_manifest_of(
+        &self,
+        attempt: &Attempt,
+        job: &JobIdentity,
+        contents: &Contents<'_>,
+        run: &Run,
+    ) -> Result<Manifest> {
+        let WrittenFiles { tables, model } = self.write(attempt, contents, run).await?;
         let manifest = Manifest {
             run_id: attempt.lease.run_id.clone(),
             attempt: attempt.lease.attempt.clone(),
@@ -163,11 +179,16 @@ impl ParquetSink {
             model,
             measures: contents.measures.clone(),
         };
-        run.cancel.begin_commit()?;
-        let outcome = self.commit(attempt, &manifest).await;
-        run.cancel.end_commit(matches!(outcome, Ok(AttemptOutcome::Committed { .. })));
-        run.progress.end();
-        outcome
+        // Somebody may have cleaned up: a lifecycle rule, or `rm -rf runs`.
+        let missing = self.missing(&self.run_path(&manifest.run_id), &manifest).await?;
+        if missing.is_empty() {
+            return Ok(manifest);
+        }
+        let shown = offenders(missing.iter().map(|file| file.path.as_str()));
+        Err(Error::store("files of this run vanished before its commit: nothing is published")
+            .at(self.text(&self.run_path(&manifest.run_id)))
+            .found(format!("missing, or of another size: {shown}"))
+            .help("does a lifecycle rule or another job remove files here? run the job again"))
     }
 
     /// Sends requests to create the manifest until the outcome is known, [`COMMIT_REQUESTS`] at most.
@@ -189,7 +210,7 @@ impl ParquetSink {
                 Ok(Created::Refused(e)) => failed = Some(e),
                 Ok(Created::Yes) => (was_asked, is_created) = (true, true),
                 Ok(Created::Exists) => was_asked = true,
-                Err(e) => (failed, was_asked) = (Some(Error::from(e)), true),
+                Err(e) => (failed, was_asked) = (Some(write_error(e)), true),
             }
             match self.manifest_state(&folder, number).await {
                 Ok(ManifestState::Absent) => {}

@@ -21,7 +21,7 @@ use tokio::task::block_in_place;
 
 use super::disk::{Created, create_on_disk, on_disk, replace_on_disk};
 use super::parquet_sink::ParquetSink;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Stage};
 
 /// The state of a control file.
 #[derive(Debug)]
@@ -42,6 +42,19 @@ const MAX_BYTES: u64 = 64 << 20;
 /// The version of an object, for a conditional put.
 pub(super) fn version_of(meta: &ObjectMeta) -> UpdateVersion {
     UpdateVersion { e_tag: meta.e_tag.clone(), version: meta.version.clone() }
+}
+
+/// The error of a request that writes. "Not found" is no error of the data there: a folder or a bucket has vanished.
+pub(super) fn write_error(error: object_store::Error) -> Error {
+    let is_missing = matches!(error, object_store::Error::NotFound { .. });
+    let mut error = Error::from(error);
+    if is_missing {
+        error.stage = Stage::Store;
+        error = error.help(
+            "check the URL, and whether its bucket or folder still exists; then run the job again",
+        );
+    }
+    error
 }
 
 impl ParquetSink {

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path as FilePath;
+use std::time::UNIX_EPOCH;
 
 use futures::TryStreamExt;
 use object_store::path::Path;
@@ -45,8 +46,15 @@ impl ParquetSink {
                 for name in names {
                     if !is_manifest(&name) {
                         found.has_files |= folder.join(&name).is_dir();
-                    } else if let Some(object) = self.look_up(&runs, &[&run_id, &name]).await {
-                        found.manifests.push(object);
+                    } else if let Ok(file) = fs::metadata(folder.join(&name)) {
+                        // Not by the store: it would take a thread for each of a thousand tombstones.
+                        found.manifests.push(ObjectMeta {
+                            location: runs.clone().join(run_id.as_str()).join(name),
+                            last_modified: file.modified().unwrap_or(UNIX_EPOCH).into(),
+                            size: file.len(),
+                            e_tag: None,
+                            version: None,
+                        });
                     }
                 }
                 folders.insert(run_id, found);
@@ -67,6 +75,18 @@ impl ParquetSink {
         Ok(folders)
     }
 
+    /// The names of the folders in a run's folder, such as those of attempts.
+    pub(super) async fn subfolders(&self, run: &Path) -> Result<Vec<String>> {
+        if let Some(run) = self.local(run) {
+            let names = names_in(&run)?.into_iter();
+            return Ok(names.filter(|name| run.join(name).is_dir()).collect());
+        }
+        let listed = self.place.store.list_with_delimiter(Some(run)).await;
+        let listed = listed.map_err(|e| Error::from(e).or_at("sink.url"))?;
+        let names = listed.common_prefixes.iter().filter_map(Path::filename);
+        Ok(names.map(str::to_owned).collect())
+    }
+
     /// The files that are named like leases, each with the attempt in its name.
     pub(super) async fn lease_files(&self) -> Result<Vec<(String, ObjectMeta)>> {
         let leases = self.leases();
@@ -74,7 +94,7 @@ impl ParquetSink {
         if let Some(folder) = self.local(&leases) {
             for name in names_in(&folder)? {
                 if let Some(attempt) = attempt_of(&name)
-                    && let Some(object) = self.look_up(&leases, &[&name]).await
+                    && let Some(object) = self.look_up(&leases.clone().join(name.as_str())).await
                 {
                     found.push((attempt.to_owned(), object));
                 }
@@ -93,13 +113,12 @@ impl ParquetSink {
     }
 
     /// The metadata of a file on local disk; `None` if it is gone or cannot be read.
-    async fn look_up(&self, folder: &Path, below: &[&str]) -> Option<ObjectMeta> {
-        let path = below.iter().fold(folder.clone(), |path, name| path.join(*name));
-        match self.place.store.head(&path).await {
+    async fn look_up(&self, path: &Path) -> Option<ObjectMeta> {
+        match self.place.store.head(path).await {
             Ok(object) => Some(object),
             Err(object_store::Error::NotFound { .. }) => None,
             Err(e) => {
-                tracing::warn!(file = self.text(&path), error = %e, "a file cannot be looked at: it is passed over");
+                tracing::warn!(file = self.text(path), error = %e, "a file cannot be looked at: it is passed over");
                 None
             }
         }

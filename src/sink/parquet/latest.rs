@@ -17,7 +17,7 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, PutMode};
 use tokio::task::block_in_place;
 
-use super::control::{ControlFile, json, version_of};
+use super::control::{ControlFile, json, version_of, write_error};
 use super::disk::{replace_on_disk, sync};
 use super::manifest::{Latest, Manifest};
 use super::manifest_names::{Committed, RunState};
@@ -123,7 +123,7 @@ impl ParquetSink {
                 object_store::Error::Precondition { .. }
                 | object_store::Error::AlreadyExists { .. },
             ) => Ok(MoveOutcome::Changed),
-            Err(e) => Err(e.into()),
+            Err(e) => Err(write_error(e)),
         }
     }
 

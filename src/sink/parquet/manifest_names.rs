@@ -6,6 +6,9 @@
 //! The store lets only one of the two succeed. A name that holds a tombstone or a damaged manifest is used up for good,
 //! and the next attempt takes the next name. As a used-up name is never freed, a run has at most one valid commit,
 //! however long any process was suspended. `protocol/` checks every order of events.
+//!
+//! The names are used in their order, and nothing is committed before a name that is used up. So the last one is found
+//! in steps that double, and not one by one: a run whose id is used again and again stays as cheap as a new one.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +18,7 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use serde::Deserialize;
 
-use super::control::ControlFile;
+use super::control::{ControlFile, write_error};
 use super::disk::Created;
 use super::lease::Lease;
 use super::manifest::{FileEntry, Manifest, ManifestNumber, Tombstone};
@@ -93,14 +96,20 @@ impl ParquetSink {
 
     /// The commit of a run, or the first name that can still hold one.
     pub(super) async fn run_state(&self, run: &Path) -> Result<RunState> {
-        for number in 1.. {
+        // The last name that is known to be used up, and the first one that is known to be absent.
+        let (mut used, mut absent) = (0, None);
+        loop {
+            let number = match absent {
+                Some(absent) if absent - used == 1 => return Ok(RunState::Open(absent)),
+                Some(absent) => used + (absent - used) / 2,
+                None => (2 * used).max(1),
+            };
             match self.manifest_state(run, number).await? {
-                ManifestState::Absent => return Ok(RunState::Open(number)),
+                ManifestState::Absent => absent = Some(number),
                 ManifestState::Committed(committed) => return Ok(RunState::Committed(committed)),
-                ManifestState::Tombstone(_) => {}
+                ManifestState::Tombstone(_) => used = number,
             }
         }
-        Err(Error::bug("a run has used up every name"))
     }
 
     /// The states of the runs, in their order. [`READS_AT_ONCE`] of them at most are read at the same time.
@@ -122,7 +131,7 @@ impl ParquetSink {
         let mut tombstone = tombstone(&lease.run_id, &lease.attempt, why);
         tombstone.stopped_tables.clone_from(&lease.tables);
         let created = self.create(&path, &tombstone, staging).await;
-        created.map_err(|e| Error::from(e).or_at("sink.url"))
+        created.map_err(|e| write_error(e).or_at("sink.url"))
     }
 
     /// Replaces a commit by a tombstone, and then deletes the files that the commit listed. If another process replaced

@@ -55,7 +55,7 @@ pub use encode::Compression;
 use latest::PointerMove;
 use lease::Lease;
 pub use manifest::{FileEntry, Manifest};
-use manifest_names::{READS_AT_ONCE, RunState};
+use manifest_names::RunState;
 pub use parquet_sink::ParquetSink;
 pub use published::PublishedRun;
 
@@ -76,24 +76,27 @@ impl Sink for ParquetSink {
         Ok(Some(CommittedRun { manifest: committed.manifest, missing }))
     }
 
-    /// A fixed `sink.run_id` may have been forced a thousand times: the states of several runs are read at once, of
-    /// twice as many in each step, and no files are looked up.
+    /// A job may have been forced a thousand times. The run that `latest` names is almost always the last of them, so
+    /// the next number is tried first; then the numbers are searched in steps that double. An id is not used again, even
+    /// if its run was collected: each use would leave one more manifest name that is used up.
     async fn next_free(&self, run_id: &str) -> Result<String> {
         self.check_obstacles(run_id)?;
-        self.latest().await?;
-        let (mut first, mut count) = (1, 1);
+        let latest = self.latest().await?;
+        let number = latest.and_then(|latest| number_of(&latest, run_id)).unwrap_or(0);
+        // The last number that is known to be used, and the first one that is known to be free.
+        let (first, mut used, mut free) = (number, number, None);
         loop {
-            let numbers = first..first + count;
-            let run_ids: Vec<String> = numbers.map(|n| numbered(run_id, n)).collect();
-            let states = self.run_states(&run_ids).await;
-            for (candidate, state) in run_ids.into_iter().zip(states) {
-                self.check_obstacles(&candidate)?;
-                if let RunState::Open(_) = state? {
-                    return Ok(candidate);
-                }
+            let n = match free {
+                Some(free) if free - used == 1 => return Ok(numbered(run_id, free)),
+                Some(free) => used + (free - used) / 2,
+                None => (first + 2 * (used - first)).max(used + 1),
+            };
+            let candidate = numbered(run_id, n);
+            self.check_obstacles(&candidate)?;
+            match self.run_state(&self.run_path(&candidate)).await? {
+                RunState::Open(1) => free = Some(n),
+                RunState::Open(_) | RunState::Committed(_) => used = n,
             }
-            first += count;
-            count = (2 * count).min(READS_AT_ONCE);
         }
     }
 
@@ -150,6 +153,14 @@ impl Sink for ParquetSink {
         run: &Run,
     ) -> Result<Manifest> {
         self.publish_attempts(run_id, job, contents, run).await
+    }
+}
+
+/// The number of an id that [`numbered`] gave.
+fn number_of(id: &str, run_id: &str) -> Option<usize> {
+    match id.strip_prefix(run_id)? {
+        "" => Some(1),
+        rest => rest.strip_prefix('-')?.parse().ok().filter(|n| numbered(run_id, *n) == id),
     }
 }
 

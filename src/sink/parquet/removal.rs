@@ -45,9 +45,18 @@ impl ParquetSink {
     }
 
     /// Deletes the files that a run's tombstones release and that still exist: files of a revoked commit, if the
-    /// process that revoked it was interrupted, and files of a stopped attempt that arrived late.
-    pub(super) async fn remove_leftovers(&self, run_id: &str) -> Result<()> {
+    /// process that revoked it was interrupted, and files of a stopped attempt that arrived late. `committed` is the
+    /// attempt that is committed: where there are no other files, the tombstones are not read.
+    pub(super) async fn remove_leftovers(
+        &self,
+        run_id: &str,
+        committed: Option<&str>,
+    ) -> Result<()> {
         let run = self.run_path(run_id);
+        let subfolders = self.subfolders(&run).await?;
+        if subfolders.iter().all(|name| Some(name.as_str()) == committed) {
+            return Ok(());
+        }
         for number in 1.. {
             match self.manifest_state(&run, number).await? {
                 ManifestState::Tombstone(Some(tombstone)) => {

@@ -32,19 +32,21 @@ impl ParquetSink {
         for run_ids in run_ids.chunks(READS_AT_ONCE) {
             let states = self.run_states(run_ids).await;
             for (run_id, state) in run_ids.iter().zip(states) {
-                let has_tombstones = match state {
+                let (number, attempt) = match state {
                     Ok(RunState::Committed(committed)) => {
-                        let number = committed.number;
+                        let found = (committed.number, Some(committed.manifest.attempt.clone()));
                         if is_own(&committed, run_id) {
                             runs.push(committed);
                         }
-                        number > 1
+                        found
                     }
-                    Ok(RunState::Open(number)) => number > 1,
+                    Ok(RunState::Open(number)) => (number, None),
                     // A folder of someone else.
-                    Err(_) => false,
+                    Err(_) => (1, None),
                 };
-                if has_tombstones && let Err(e) = self.remove_leftovers(run_id).await {
+                if number > 1
+                    && let Err(e) = self.remove_leftovers(run_id, attempt.as_deref()).await
+                {
                     tracing::warn!(run_id, error = %e, "files of an attempt that was stopped could not be removed");
                 }
             }

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::block_in_place;
 
 use super::attempt::Attempt;
+use super::control::write_error;
 use super::disk::{not_synced, sync, sync_if_readable};
 use super::encode::encode;
 use super::manifest::FileEntry;
@@ -191,7 +192,7 @@ impl ParquetSink {
         if sent.is_err() && self.place.local().is_none() {
             target.lost_uploads.store(true, Ordering::Relaxed);
         }
-        sent.map_err(|e| Error::from(e).or_at(&self.text(&place)))?;
+        sent.map_err(|e| write_error(e).or_at(&self.text(&place)))?;
         if let Some(file) = self.local(&place).filter(|_| self.spec.sync) {
             sync_in_background(file.clone()).await.map_err(|e| not_synced(&file, &e))?;
         }

@@ -130,7 +130,7 @@ impl TextTable {
             files.push(TextFile { object, encoding, header });
         }
         if files.is_empty() {
-            return Err(super::listing::empty());
+            return Err(super::unread::empty());
         }
         let schema = Arc::new(columns.schema(format, &seen)?);
         Ok(Self {

@@ -17,6 +17,15 @@ impl State {
         if commits.len() > 1 {
             return Some("two commits of one run");
         }
+        // Processes search the last name in steps that double: they need not read every name.
+        let is_used = |name: &Name| *name != Name::Absent;
+        if self.names.windows(2).any(|pair| !is_used(&pair[0]) && is_used(&pair[1])) {
+            return Some("a name was used before an earlier one");
+        }
+        let is_commit = |name: &Name| matches!(name, Name::Commit(_));
+        if self.names.windows(2).any(|pair| is_commit(&pair[0]) && is_used(&pair[1])) {
+            return Some("a name was used after a commit");
+        }
         let writers = || self.writers.iter().zip([0, 1]);
         let was_committed =
             self.names.iter().any(|n| matches!(n, Name::Commit(_) | Name::Revoked(_)));

@@ -13,6 +13,7 @@
 //! The search visits every reachable state, and asserts in each of them:
 //! - the files of a commit all exist, unless the accident deleted them;
 //! - the run has at most one commit;
+//! - the names are used in their order, and none after a commit, so that the last one can be searched in few steps;
 //! - if a writer reported success, the run was committed (it may have been collected since), and its files existed;
 //! - a writer that reported failure has no commit;
 //! - files that no commit names are known to a lease, to a tombstone or to the writer that is working on them, unless
