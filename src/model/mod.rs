@@ -5,7 +5,7 @@
 //! 2. Give it a spec struct: every field documented (the text is what `labelmill models KIND` prints), with a default.
 //! 3. Implement [`em::EmSteps`] (the loop, restarts, trusted rows and the trace come with it), or [`Model`] itself.
 //! 4. Add its `mod` line and its line in the slice `KINDS` to the folder's `mod.rs`. The command line, the JSON Schema,
-//!    the README's table and the conformance suite walk [`MODELS`]: the model is tested before you write a test.
+//!    the README's table and the tests walk [`MODELS`]; add the kind to the list of `testing/conformance`, which tests it.
 //! 5. Add fixtures with their origin to `tests/`, and a case worked by hand to the file.
 //! 6. Name every key of the spec above a test that shows what it does (`// keys: my_model.my_key`): `tests/keys.rs` walks
 //!    the schema and fails for a key that no test names.

@@ -1,17 +1,14 @@
-//! The properties that every model must have. The suite iterates over the registry, so that a new model is tested at
-//! once.
+//! The properties that every model must have. A test compares the tested kinds with the registry, so that no new model is
+//! left out.
 
 mod checks;
 mod crowds;
 mod subject;
 mod variant;
 
-use std::iter;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Mutex, PoisonError};
-use std::thread::{self, ScopedJoinHandle};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::model::{MODELS, ModelKind, Properties};
+use crate::model::{ModelKind, Properties};
 use crate::panics;
 use checks::{
     annotator_permutation, better_than_chance, class_permutation, degenerate, double_weight,
@@ -76,36 +73,11 @@ const CHECKS: &[NamedCheck] = &[
     ("an interrupted training goes on to the same bits", CLASSIFIERS, Defaults, resumed),
 ];
 
-/// Runs every check on the kinds that `chosen` selects; returns the failures in alphabetical order, each as
-/// `kind: check: what`.
-///
-/// # Why
-/// As tasks of a thread pool, kinds nested: a thread that waited for a fit began the next kind, and went on with the
-/// first one only when that had ended. The networks took 31 s on two processors with 50 s of work; with a queue that
-/// every thread takes one check from, they take 27 s (AMD EPYC; before: commit `6f84447`).
-///
-/// # Panics
-/// If there is no such kind.
+/// Runs every check on a kind; returns the failures, each as `kind: check: what`.
 #[must_use]
-pub fn failures(chosen: fn(&ModelKind) -> bool) -> Vec<String> {
-    let kinds = MODELS.iter().copied().filter(|kind| chosen(kind));
-    let kinds: Vec<BothSubjects<'_>> = kinds.map(BothSubjects::new).collect();
-    assert!(!kinds.is_empty(), "no kind is chosen");
-    // Neighbours in the queue are different kinds: checks of one kind wait for the fit that they share.
-    let work = CHECKS.iter().flat_map(|check| kinds.iter().map(move |kind| (kind, check)));
-    let work = Mutex::new(work);
-    let next = || work.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let run = || -> Vec<String> {
-        iter::from_fn(next).flat_map(|(kind, check)| kind.failures_of(check)).collect()
-    };
-    let processors = thread::available_parallelism().map_or(1, usize::from);
-    let mut failures: Vec<String> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..processors).map(|_| scope.spawn(run)).collect();
-        let joined = threads.into_iter().map(ScopedJoinHandle::join);
-        joined.flat_map(|found| found.unwrap_or_else(|panic| resume_unwind(panic))).collect()
-    });
-    failures.sort();
-    failures
+pub fn failures(kind: &ModelKind) -> Vec<String> {
+    let subjects = BothSubjects::new(kind);
+    CHECKS.iter().flat_map(|check| subjects.failures_of(check)).collect()
 }
 
 /// A kind with its defaults, and with other parameters.
@@ -147,15 +119,49 @@ impl<'a> BothSubjects<'a> {
 
 #[cfg(test)]
 mod tests {
-    #[test]
-    fn every_label_only_model_conforms() {
-        let failures = super::failures(|kind| !kind.needs_features);
-        assert!(failures.is_empty(), "{}", failures.join("\n"));
+    use crate::model::{MODELS, model_kind};
+
+    /// A test for each kind, so that kinds run in parallel and one of them can be run alone, and a test that no kind is
+    /// left out.
+    macro_rules! conform {
+        ($($kind:ident),* $(,)?) => {
+            $(
+                #[test]
+                fn $kind() {
+                    let failures = super::failures(model_kind(stringify!($kind)).unwrap());
+                    assert!(failures.is_empty(), "{}", failures.join("\n"));
+                }
+            )*
+
+            #[test]
+            fn every_kind_has_a_test() {
+                let mut tested = vec![$(stringify!($kind)),*];
+                let mut kinds: Vec<&str> = MODELS.iter().map(|kind| kind.kind).collect();
+                tested.sort_unstable();
+                kinds.sort_unstable();
+                assert_eq!(tested, kinds);
+            }
+        };
     }
 
-    #[test]
-    fn every_model_with_features_conforms() {
-        let failures = super::failures(|kind| kind.needs_features);
-        assert!(failures.is_empty(), "{}", failures.join("\n"));
-    }
+    // The slowest kinds come first, so that no long test is left for the end.
+    conform!(
+        agg_net,
+        weighted_doctor_net,
+        conal,
+        tcl,
+        doctor_net,
+        max_mig,
+        crowd_layer,
+        trace_regularised,
+        dl,
+        single_confusion,
+        soft_bootstrap,
+        gem,
+        glad,
+        ibcc,
+        one_coin,
+        dawid_skene,
+        majority_vote,
+    );
 }

@@ -111,6 +111,18 @@ fn trusted_instances_give_the_first_matrices() {
     assert!(error.to_string().contains("no trusted instance"), "{error}");
 }
 
+/// Classes 0 and 1 have three trusted instances and one; with one count added to each, the prior is (2/3, 1/3). The rows
+/// of the only annotator, who is right once for each class, are (2/3, 1/3) and (1/3, 2/3): its label 1 of the last
+/// instance says as much against the prior, and leaves a half.
+#[test]
+fn the_first_prior_counts_the_trusted_instances_of_each_class() {
+    let mut a = tiny(2, &[(0, 0, 0), (3, 0, 1), (4, 0, 1)]);
+    a.trusted = Some(vec![Some(0), Some(0), Some(0), Some(1), None]);
+    let model = Tcl { initialise: Initialise::Trusted, ..Tcl::default() };
+    let fitted = model.aggregate((&a).into(), &mut Run::new(1)).unwrap().unwrap();
+    near(&fitted.posterior.row(4), &[0.5, 0.5]);
+}
+
 /// A wrong trusted class takes part in the calibration, but the classifier is trained on it only in the retraining.
 #[test]
 fn co_training_does_not_use_trusted_classes() {
