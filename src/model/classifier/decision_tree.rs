@@ -260,9 +260,9 @@ mod tests {
         assert_near(&of(spec(), &one), &[0.5, 0.5], 1e-15);
     }
 
-    /// Four examples with one feature and two classes on one thread: columns of 16 bytes, 80 bytes of work, four leaves
-    /// of 24 bytes of nodes and 16 of probabilities, and 64 bytes of the examples' probabilities: 320, half of the
-    /// memory. With at least 4 of the weight 8 in a leaf there are two leaves.
+    /// Four examples with one feature and two classes on one thread: columns of 32 bytes, 84 bytes of work, twice four
+    /// leaves of 24 bytes of nodes and 16 of probabilities, and 64 bytes of the examples' probabilities: 500, half of
+    /// the memory. With at least 4 of the weight 8 in a leaf there are two leaves.
     #[test]
     fn trees_beyond_half_of_the_memory_are_refused() {
         let fit = |bytes, min_leaf_weight| {
@@ -271,8 +271,8 @@ mod tests {
             let fit = || DecisionTree::new(spec, 1, 2).fit(four().examples(), &run);
             run.pool().install(fit)
         };
-        assert!(fit(640, 0.0).is_ok() && fit(480, 4.0).is_ok() && fit(479, 4.0).is_err());
-        let error = fit(639, 0.0).unwrap_err().to_string();
+        assert!(fit(1000, 0.0).is_ok() && fit(680, 4.0).is_ok() && fit(679, 4.0).is_err());
+        let error = fit(999, 0.0).unwrap_err().to_string();
         assert!(error.contains("engine.memory_limit"), "{error}");
     }
 }

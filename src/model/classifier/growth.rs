@@ -9,10 +9,8 @@
 //! wins; among equal gains, that of the lowest feature, and then of the lowest threshold. A node whose best gain is zero
 //! is a leaf.
 //!
-//! At each node, the examples are sorted by each feature: growing a level of the tree costs O(rows (log rows + classes)
-//! features).
-
-use std::cmp::Ordering;
+//! All examples are sorted by each feature once, for all trees of all fits. A node with many of them picks its own from
+//! that order, and one with few sorts them: growing a level of the tree costs O(rows (log rows + classes) features).
 
 use rand::seq::SliceRandom as _;
 use rand::seq::index::sample;
@@ -40,9 +38,10 @@ pub(super) fn check_memory(
     run: &Run,
 ) -> Result<()> {
     let (n, n_classes) = (examples.len(), examples.n_classes);
-    let columns = n.saturating_mul(examples.width()).saturating_mul(size_of::<f32>());
-    // The weights of a bootstrap, the lists of the pending nodes, and the sorted values of a feature.
-    let of_thread = n * (size_of::<f64>() + size_of::<u32>() + size_of::<(f32, u32)>());
+    let columns = n.saturating_mul(examples.width()).saturating_mul(FeatureColumns::BYTES_OF_VALUE);
+    // The weights of a bootstrap, the lists of the pending nodes, the keys of a feature, and the marks of a node.
+    let of_thread =
+        n * (size_of::<f64>() + size_of::<u32>() + size_of::<u64>() + size_of::<bool>());
     // A leaf has an example of positive weight; a tree has one inner node less than leaves.
     let by_weight = (examples.total_weight() / spec.min_leaf_weight).ceil();
     #[allow(clippy::cast_sign_loss)] // Weights are not negative.
@@ -52,7 +51,8 @@ pub(super) fn check_memory(
     let parts = [
         columns,
         of_thread.saturating_mul(rayon::current_num_threads()),
-        of_tree.saturating_mul(n_trees),
+        // The trees of the best round are kept beside those that grow.
+        of_tree.saturating_mul(2).saturating_mul(n_trees),
         n.saturating_mul(n_classes).saturating_mul(size_of::<f64>()),
     ];
     let bytes = parts.into_iter().fold(0, usize::saturating_add);
@@ -112,7 +112,7 @@ impl Growth<'_> {
             if let Some(parent) = right_of {
                 tree.set_right(parent);
             }
-            let node = Node { growth: self, weights, examples: &examples };
+            let node = Node::new(self, weights, &examples);
             let counts = node.counts();
             let is_full = depth == self.spec.max_depth;
             let split = if is_full { None } else { node.best_split(&counts, &mut random) };
@@ -185,9 +185,31 @@ struct Node<'a> {
     growth: &'a Growth<'a>,
     weights: &'a [f64],
     examples: &'a [u32],
+    /// Whether each of all examples is in the node, for a node with so many that sorting them takes longer than a look
+    /// at all.
+    marks: Option<Vec<bool>>,
 }
 
-impl Node<'_> {
+impl<'a> Node<'a> {
+    fn new(growth: &'a Growth<'a>, weights: &'a [f64], examples: &'a [u32]) -> Self {
+        let (n, all) = (examples.len(), growth.columns.n_examples());
+        let marks = (n * n.max(2).ilog2() as usize > all).then(|| {
+            let mut marks = vec![false; all];
+            examples.iter().for_each(|i| marks[*i as usize] = true);
+            marks
+        });
+        Self { growth, weights, examples, marks }
+    }
+
+    /// The examples in the order of a feature.
+    fn sorted(&self, feature: usize) -> Vec<u32> {
+        let columns = self.growth.columns;
+        let Some(marks) = &self.marks else { return columns.sorted(feature, self.examples) };
+        let mut sorted = Vec::with_capacity(self.examples.len());
+        sorted.extend(columns.order(feature).iter().filter(|i| marks[**i as usize]));
+        sorted
+    }
+
     /// The weight of each class.
     fn counts(&self) -> Vec<f64> {
         let mut counts = vec![0.0; self.growth.examples.n_classes];
@@ -238,17 +260,14 @@ impl Node<'_> {
     fn best_threshold(&self, feature: usize, counts: &[f64], weight: f64) -> Option<Split> {
         let Growth { columns, spec, .. } = self.growth;
         let values = columns.feature(feature);
-        let mut sorted: Vec<(f32, u32)> =
-            self.examples.iter().map(|i| (values[*i as usize], *i)).collect();
-        sorted.sort_unstable_by(|(a, i), (b, j)| {
-            a.partial_cmp(b).unwrap_or(Ordering::Equal).then(i.cmp(j))
-        });
+        let sorted = self.sorted(feature);
         let purity = self.growth.purity(counts.iter().copied(), weight);
         let least = spec.min_leaf_weight - MIN_RELATIVE_GAIN * weight;
         let (mut left, mut left_weight) = (vec![0.0; counts.len()], 0.0);
         let mut best: Option<Split> = None;
         for pair in sorted.windows(2) {
-            let [(value, i), (following, _)] = *pair else { continue };
+            let [i, next] = *pair else { continue };
+            let (value, following) = (values[i as usize], values[next as usize]);
             self.add(i, &mut left);
             left_weight += self.weights[i as usize];
             let right_weight = weight - left_weight;

@@ -310,6 +310,12 @@ impl ClassifierSpec {
         }
     }
 
+    /// Whether a fit grows trees, which is no maximum of the likelihood: rounds of them may go around in circles.
+    #[must_use]
+    pub fn grows_trees(&self) -> bool {
+        matches!(self.kind, ClassifierKind::DecisionTree | ClassifierKind::RandomForest)
+    }
+
     /// The number of fits until the classifier is trained.
     #[must_use]
     pub fn n_fits(&self) -> u32 {

@@ -12,6 +12,9 @@ use crate::run::Run;
 /// The prefix of the names of the classifier's arrays.
 const OF_CLASSIFIER: &str = "classifier.";
 
+/// The prefix of the names of the arrays of rounds that grow trees.
+const OF_ROUNDS: &str = "rounds.";
+
 impl Steps<'_> {
     /// The digest of the settings, the seed, the annotations and the features. It reads all data once.
     ///
@@ -43,6 +46,9 @@ impl Steps<'_> {
         params.classifier.save_state(&mut of_classifier)?;
         all.merge(OF_CLASSIFIER, &of_classifier);
         all.f64s("prior".to_owned(), params.prior.clone());
+        if self.spec.classifier.grows_trees() {
+            all.merge(OF_ROUNDS, &self.save_rounds(params)?);
+        }
         checkpoint::write(fingerprint, all, &self.run)
     }
 
@@ -61,6 +67,9 @@ impl Steps<'_> {
         let state = LoopState::saved(&all, a.dims())?;
         params.prior = all.take_n_f64s("prior", params.prior.len())?;
         params.classifier.load_state(&all.part(OF_CLASSIFIER), run)?;
+        if self.spec.classifier.grows_trees() {
+            self.load_rounds(a, params, &all.part(OF_ROUNDS))?;
+        }
         Ok(Some(state))
     }
 }

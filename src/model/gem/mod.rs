@@ -20,7 +20,8 @@
 //! 2010, section 3 for two classes, and section 4 for more.
 //!
 //! Differs from the paper in that its classifier may be a tree, a forest or a network, for which the objective may fall,
-//! because their fit is no maximum of the likelihood. A network is trained by `classifier.network.epochs_per_fit` epochs
+//! because their fit is no maximum of the likelihood. Trees are grown in at most 20 rounds, until three in a row gain
+//! nothing; then those of the best round stay, and the rounds go on from it until they converge. A network is trained by `classifier.network.epochs_per_fit` epochs
 //! in each round, at a learning rate that falls. After `classifier.network.epochs` it stays as it is; the rounds end no
 //! sooner, and converge. An instance without features has the same prior probability of all classes. With a single
 //! annotation for every instance, nothing tells the annotators' mistakes from the classifier's: a warning says so.
@@ -40,6 +41,7 @@
 //! assert!(fitted.posterior.row(1)[1] > 0.99);
 //! ```
 
+mod best_round;
 mod checkpoint;
 #[cfg(test)]
 mod tests;
@@ -49,6 +51,8 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+
+use best_round::TreeRounds;
 
 use crate::error::{Problem, Result};
 use crate::frame::{
@@ -130,11 +134,11 @@ impl Spec for Gem {
 }
 
 impl Gem {
-    /// The memory of its fit: beside that of matrices with expected counts, the prior of each instance, and the target
-    /// that the classifier learns.
+    /// The memory of its fit: beside that of matrices with expected counts, the prior of each instance, the target
+    /// that the classifier learns, and the prior and the posterior of the best round of trees.
     fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
         let own = kernels::fit_bytes(sizes)?;
-        let rows = own.posteriors.checked_mul(2)?;
+        let rows = own.posteriors.checked_mul(4)?;
         Some(FitBytes { working: own.working.checked_add(rows)?, ..own })
     }
 }
@@ -186,6 +190,8 @@ struct Params {
     classifier: Box<dyn Classifier>,
     /// Whether the last M-step has fitted the classifier.
     was_fitted: bool,
+    /// The rounds that grow trees, if the classifier has any.
+    rounds: TreeRounds,
     columns: ColumnModel,
     smoothing: Smoothing,
 }
@@ -260,6 +266,11 @@ impl<'a> Steps<'a> {
             fingerprint: None,
         })
     }
+
+    /// A classifier that has learned nothing yet.
+    fn new_classifier(&self, a: &Annotations) -> Box<dyn Classifier> {
+        self.spec.classifier.build(self.features.matrix().shape(), a.dims().classes)
+    }
 }
 
 impl EmSteps for Steps<'_> {
@@ -269,8 +280,9 @@ impl EmSteps for Steps<'_> {
         let Dims { instances, classes, .. } = a.dims();
         Params {
             prior: vec![1.0 / classes as f64; instances * classes],
-            classifier: self.spec.classifier.build(self.features.matrix().shape(), classes),
+            classifier: self.new_classifier(a),
             was_fitted: false,
+            rounds: TreeRounds::default(),
             columns: ColumnModel::new(a),
             smoothing: Smoothing::new(a, self.spec.smoothing, self.spec.diagonal),
         }
@@ -284,11 +296,11 @@ impl EmSteps for Steps<'_> {
         &self,
         a: &Annotations,
         t: &Posterior,
-        Params { prior, classifier, was_fitted, columns, smoothing }: &mut Params,
+        Params { prior, classifier, was_fitted, rounds, columns, smoothing }: &mut Params,
         cancel: &Cancel,
     ) -> Result<()> {
         columns.m_step(a, t, smoothing);
-        *was_fitted = classifier.epochs_left() != Some(0);
+        *was_fitted = !rounds.are_over() && classifier.epochs_left() != Some(0);
         if !*was_fitted {
             return Ok(());
         }
@@ -315,7 +327,17 @@ impl EmSteps for Steps<'_> {
         let n_classes = t.n_classes();
         let term = |(i, class): &(usize, usize)| prior[i * n_classes + class].ln();
         let log_likelihood = of_annotated + self.trusted_alone.iter().map(term).sum::<f64>();
-        Objective::penalised(log_likelihood, classifier.log_prior() + columns.prior_terms())
+        let log_prior = classifier.log_prior() + columns.prior_terms();
+        let objective = Objective::penalised(log_likelihood, log_prior);
+        if self.spec.classifier.grows_trees() && params.was_fitted {
+            return self.end_round(a, t, params, objective);
+        }
+        objective
+    }
+
+    /// Rounds that end before the trees stay end with the best one.
+    fn posteriors(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) {
+        self.return_to_best(a, t, params);
     }
 
     fn report(&self, a: &Annotations, t: &Posterior, params: Params) -> Report {
@@ -331,7 +353,8 @@ impl EmSteps for Steps<'_> {
     }
 
     fn is_in_training(&self, params: &Params) -> bool {
-        params.classifier.epochs_left().is_some_and(|epochs| epochs > 0)
+        let grows_trees = self.spec.classifier.grows_trees() && !params.rounds.are_over();
+        grows_trees || params.classifier.epochs_left().is_some_and(|epochs| epochs > 0)
     }
 
     fn resume(

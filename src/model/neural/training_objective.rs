@@ -12,14 +12,29 @@ use super::train::spec::{Reduction, TrainSpec};
 use super::train::state::TrainState;
 use crate::frame::{Annotations, Dims};
 
+/// So many annotations of an instance leave its class open, on average, and the classifier decides it.
+const FEW_ANNOTATIONS: f64 = 4.0;
+
 /// The loss of a model, with the acts of its training and its reports, for the training loop.
 pub trait TrainingObjective {
     /// The default divisor of the annotations' losses; `None` if the loss is not a sum over annotations.
     const REDUCTION: Option<Reduction>;
 
-    /// The default learning rate of annotators' parameters. It is larger than the classifier's, because an annotator is
-    /// in few batches.
+    /// The default learning rate of annotators' parameters, for at most [`FEW_ANNOTATIONS`] of an instance. It is larger
+    /// than the classifier's, because an annotator is in few batches.
     const ANNOTATOR_RATE: f64 = 0.1;
+
+    /// The power by which the default rate falls with the mean number of annotations of an instance; 0 for one rate.
+    ///
+    /// # Why
+    /// Many annotations determine an instance's class without the classifier. At a high rate the parameters of their
+    /// annotators then follow the mistakes of a classifier with weak features (`benches/networks.md`).
+    const RATE_POWER: f64 = 0.0;
+
+    /// The default learning rate of annotators' parameters, given the mean number of annotations of an instance.
+    fn annotator_rate(&self, of_instance: f64) -> f64 {
+        Self::ANNOTATOR_RATE * (FEW_ANNOTATIONS / of_instance).min(1.0).powf(Self::RATE_POWER)
+    }
 
     /// Whether annotators' parameters are frozen in the first epochs by default. Models whose matrices start at the
     /// identity freeze them: if the matrices are trained before the classifier has learned anything, they can swap

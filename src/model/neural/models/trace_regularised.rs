@@ -20,7 +20,7 @@
 //! the annotator's share of annotations in the batch. Over an epoch the sum is the same, and the cost does not grow with
 //! the number of annotators. The likelihood is computed in the log domain, where the code clamps it at 1e-10 and then has
 //! no gradient. The matrices are frozen in the first fifth of the epochs (`train.optimiser.annotator_delay`) and then
-//! learn at the rate 0.1 (`annotator_learning_rate`), where the code trains everything together at one rate. Network and
+//! learn at the rate 0.1 (`annotator_learning_rate`), or 0.1 (4/m)^1.5 for m > 4 annotations of an instance, where the code trains everything together at one rate. Network and
 //! training are labelmill's defaults. `preset = "paper"` trains everything at one rate from the first step on, with the
 //! paper's lambda; the paper gives neither epochs nor rate, and its network is for images: those of the preset are the ones
 //! that other papers have for LabelMe.
@@ -179,6 +179,7 @@ impl CrowdNet for TraceRegularised {
 
 impl TrainingObjective for TraceRegularised {
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
+    const RATE_POWER: f64 = 1.5;
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
         let Dims { annotators, classes, labels, .. } = context.dims;

@@ -12,7 +12,7 @@ use crate::model::ModelKind;
 use crate::model::neural::fit::split_annotations;
 use crate::model::snapshot::Snapshot;
 use crate::run::Progress;
-use crate::testing::{described, weighted};
+use crate::testing::{assert_close, described, weighted};
 
 /// Counts the epochs that end.
 pub(super) struct Epochs(pub(super) Arc<AtomicU64>);
@@ -243,4 +243,44 @@ fn settings_of_annotators_are_a_warning_where_descent_trains_no_annotator() {
             assert_eq!(warns, !trains_annotators(kind), "{}: {:?}", kind.kind, run.warnings());
         }
     }
+}
+
+/// With 8 annotations of an instance, twice as many as leave the rate at 0.1, the rate falls to a sixteenth and to
+/// 2^-1.5; `crowd_layer` has one rate for all crowds.
+#[test]
+fn the_default_rate_of_annotators_falls_with_the_annotations_of_an_instance() {
+    let rates = |of_instance: f64| {
+        [
+            MaxMig::default().annotator_rate(of_instance),
+            TraceRegularised::default().annotator_rate(of_instance),
+            Conal::default().annotator_rate(of_instance),
+            CrowdLayer::default().annotator_rate(of_instance),
+        ]
+    };
+    assert_close(&rates(1.0), &[0.1; 4], 1e-15, "rate");
+    assert_close(&rates(4.0), &[0.1; 4], 1e-15, "rate");
+    assert_close(
+        &rates(8.0),
+        &[0.1 / 16.0, 0.1 / 8_f64.sqrt(), 0.1 / 8_f64.sqrt(), 0.1],
+        1e-15,
+        "rate",
+    );
+}
+
+/// Ten instances have eight annotations each.
+#[test]
+fn a_fit_without_a_rate_has_that_of_its_annotations() {
+    let mut rows: Vec<_> = (0..80).map(|n| (n / 8, n % 8, (n / 8) % 2)).collect();
+    rows[3].2 = 1;
+    let a = tiny(2, &rows);
+    let described = described(&a);
+    let fitted = |rate: Option<f64>| {
+        let optimiser = OptimiserSpec { annotator_learning_rate: rate, ..OptimiserSpec::default() };
+        let train = TrainSpec { epochs: 3, optimiser, ..TrainSpec::default() };
+        let spec = on_cpu(train, MaxMig::default());
+        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        spec.fit(evidence, &mut Run::new(1)).unwrap().posterior
+    };
+    assert_eq!(fitted(None), fitted(Some(0.1 / 16.0)));
+    assert_ne!(fitted(None), fitted(Some(0.1)));
 }

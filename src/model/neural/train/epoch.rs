@@ -38,7 +38,8 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         let updates = EpochUpdates {
             learners: self.learners.updates(optimiser, phase, epoch),
             annotators: Optimiser::new(optimiser),
-            annotator_rate: factor * annotator_rate.unwrap_or(N::ANNOTATOR_RATE),
+            annotator_rate: factor
+                * annotator_rate.unwrap_or_else(|| self.default_annotator_rate()),
         };
         self.learners.freeze(phase.learners, self.data)?;
         self.keep_constants(phase, run)?;

@@ -198,6 +198,14 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         self.annotator_params.load(snapshot)
     }
 
+    /// The model's learning rate of annotators' parameters for these data.
+    fn default_annotator_rate(&self) -> f64 {
+        let a = self.data.annotations;
+        let is_annotated = |i: &usize| !a.columns_of_instance(*i).is_empty();
+        let annotated = (0..a.dims().instances).filter(is_annotated).count();
+        self.model.annotator_rate(a.len() as f64 / annotated.max(1) as f64)
+    }
+
     /// Epochs of a phase in which annotators' parameters are frozen while the classifier is trained.
     fn annotator_delay(&self, phase: &Phase) -> u32 {
         let delays = phase.learners != LearnerSubset::NONE

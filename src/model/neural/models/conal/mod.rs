@@ -19,8 +19,8 @@
 //! Differs from the public code in the optimiser, which the code creates again in every epoch
 //! (`train.optimiser.reset_each_epoch`); in that a step subtracts only the norms of the annotators in its batch, each
 //! weighted by the annotator's share of annotations in the batch; in that annotators' parameters are frozen in the
-//! first fifth of the epochs (`annotator_delay`); in their learning rate of 0.1 (`annotator_learning_rate`), where
-//! the code has one rate; in the embeddings of annotators, which have no bias that all of them share; and in network
+//! first fifth of the epochs (`annotator_delay`); in their learning rate of 0.1 (`annotator_learning_rate`), or
+//! 0.1 (4/m)^1.5 for m > 4 annotations of an instance, where the code has one rate; in the embeddings of annotators, which have no bias that all of them share; and in network
 //! and training, which are labelmill's defaults. Every form starts at the code's 2 I (`initial_strength`), which for
 //! `row_stochastic` is far from certain: 0.45 on the diagonal with ten classes. `preset = "paper"` has the settings of
 //! the code.
@@ -264,6 +264,7 @@ impl CrowdNet for Conal {
 
 impl TrainingObjective for Conal {
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
+    const RATE_POWER: f64 = 1.5;
 
     /// Joint training; the network of annotators' features has no parameters.
     fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {

@@ -14,8 +14,8 @@
 //!
 //! Differs from the public code in u, which is the mean of the random number that the code draws; in the total
 //! variation, where a hyperbolic tangent replaces the sign, whose slope is zero almost everywhere; in that V is frozen
-//! in the first fifth of the epochs (`train.optimiser.annotator_delay`); in V's learning rate of 0.1
-//! (`annotator_learning_rate`); and in network and training, which are labelmill's defaults. `preset = "paper"` has the
+//! in the first fifth of the epochs (`train.optimiser.annotator_delay`); in V's learning rate
+//! (`annotator_learning_rate`), which is 0.1 for up to 4 annotations of an instance and 0.1 (4/m)^4 for m; and in network and training, which are labelmill's defaults. `preset = "paper"` has the
 //! settings of the code for LabelMe.
 
 mod divergence;
@@ -176,6 +176,7 @@ impl CrowdNet for MaxMig {
 
 impl TrainingObjective for MaxMig {
     const REDUCTION: Option<Reduction> = None;
+    const RATE_POWER: f64 = 4.0;
     const DROPS_LAST_BATCH: bool = true;
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {

@@ -2,9 +2,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use candle_core::backend::BackendStorage as _;
 use candle_core::{
-    CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, InplaceOp2, Layout, Result, Shape,
-    Tensor, Var,
+    CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, DType, InplaceOp2, Layout, Result,
+    Shape, Tensor, Var,
 };
 
 use crate::model::neural::net::gpu::kernel::{KernelCall, not_contiguous};
@@ -77,9 +78,20 @@ impl<T> OnDevice<T> {
         T: DeviceOp<N>,
     {
         let more = self.0.more_inputs()?;
-        let more: Vec<Vec<f32>> =
-            more.iter().map(|x| x.flatten_all()?.to_vec1()).collect::<Result<_>>()?;
-        let slices = inputs.iter().map(|(x, layout)| {
+        let more: Vec<Vec<f32>> = more
+            .iter()
+            .map(|x| x.flatten_all()?.to_dtype(DType::F32)?.to_vec1())
+            .collect::<Result<_>>()?;
+        // Numbers of 16 bits, as the tests have them, are computed in 32, as by the kernels.
+        let dtype = inputs[0].0.dtype();
+        let is_widened = dtype != DType::F32;
+        let widen = |(x, layout): &(&CpuStorage, &Layout)| x.to_dtype(layout, DType::F32);
+        let to_widen = inputs.iter().filter(|_| is_widened);
+        let widened: Vec<CpuStorage> = to_widen.map(widen).collect::<Result<_>>()?;
+        let slices = inputs.iter().enumerate().map(|(n, (x, layout))| {
+            if is_widened {
+                return widened[n].as_slice::<f32>();
+            }
             let (from, to) = layout.contiguous_offsets().ok_or_else(not_contiguous)?;
             Ok(&x.as_slice::<f32>()?[from..to])
         });
@@ -92,7 +104,9 @@ impl<T> OnDevice<T> {
             self.0.kernel(out.len())?.check(slices.len())?;
         }
         self.0.on_host(&slices, &mut out);
-        Ok((CpuStorage::F32(out), shape))
+        let out = CpuStorage::F32(out);
+        let out = if is_widened { out.to_dtype(&Layout::contiguous(&shape), dtype)? } else { out };
+        Ok((out, shape))
     }
 
     #[cfg(feature = "cuda")]
