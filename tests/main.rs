@@ -74,6 +74,7 @@ mod settings;
 mod simulate;
 mod slow_links;
 mod sources;
+mod spellings;
 mod sql_limits;
 mod sql_rights;
 mod sql_stores;

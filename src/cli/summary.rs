@@ -191,8 +191,11 @@ fn classes(result: &QuestionResult) -> String {
     parts.join(", ")
 }
 
-/// A name, cut to 40 characters.
+/// A name, cut to 40 characters; in quotes where its ends could not be seen.
 fn short(mut name: String) -> String {
+    if name.trim().len() != name.len() || name.is_empty() {
+        name = format!("\"{name}\"");
+    }
     if let Some((end, _)) = name.char_indices().nth(40) {
         name.truncate(end);
         name.push_str("...");

@@ -32,6 +32,7 @@ pub async fn check(spec: &PipelineSpec, run: &mut Run) -> Result<()> {
         all_open || sql.is_none() && ctx.table_exist(table).unwrap_or(false)
     };
     let sql = &spec.source.sql;
+    let frame = spec.frame.normalised(&spec.source.cleaning());
     // Ids and labels of this schema; `None` where later rows may change a type.
     let mut annotated = None;
     let query = if is_there("annotations", sql.annotations.as_ref()) {
@@ -41,13 +42,13 @@ pub async fn check(spec: &PipelineSpec, run: &mut Run) -> Result<()> {
     };
     match query {
         Some(Ok(query)) => {
-            planned.extend(check_annotations(&query, &spec.frame, &source).err());
+            planned.extend(check_annotations(&query, &frame, &source).err());
             annotated = Some(query).filter(|_| are_types_certain(&source));
         }
         not_planned => {
             // A value that is listed twice as text is so in every type. The first error decides the exit code.
             let text = Schema::new(vec![Field::new("label", DataType::Utf8, true)]);
-            if let Err(listed) = check_listed_labels(&text, &spec.frame) {
+            if let Err(listed) = check_listed_labels(&text, &frame) {
                 errors.insert(0, listed);
             }
             planned.extend(not_planned.and_then(Result::err));

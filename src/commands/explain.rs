@@ -21,7 +21,8 @@ pub async fn explain(spec: &PipelineSpec, run: &mut Run) -> Result<String> {
     let source = Source::list(&spec.source, &spec.store, &RunTables, run).await?;
     source.open(&ctx, InferenceScope::First).await?;
     let annotations = source.annotations(&ctx).await.map_err(|e| source.at_query(e))?;
-    check_annotations(&annotations, &spec.frame, &source).map_err(|e| source.at_query(e))?;
+    let frame = spec.frame.normalised(&spec.source.cleaning());
+    check_annotations(&annotations, &frame, &source).map_err(|e| source.at_query(e))?;
     let plan = annotations.clone().into_optimized_plan()?;
     let physical = annotations.create_physical_plan().await?;
     let rows = rows_in(&physical);

@@ -115,6 +115,15 @@ impl ListedLabels {
     }
 }
 
+/// The provisional numbers of all listed labels.
+///
+/// # Errors
+/// All problems of both lists at once.
+pub(super) fn intern_listed(interner: &mut Interner, spec: &FrameSpec) -> Result<Vec<u32>> {
+    let ListedLabels { classes, extra } = ListedLabels::intern(interner, spec)?;
+    Ok(classes.into_iter().flatten().chain(extra).collect())
+}
+
 /// Checks the lists of labels before any row is read, given the column of the labels.
 ///
 /// # Errors

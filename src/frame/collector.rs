@@ -10,15 +10,17 @@ use super::Duplicates;
 use super::annotation_columns::AnnotationColumns;
 use super::annotations::{Annotations, Dims, Repeated};
 use super::budget::{BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, HeldBytes};
-use super::classes::{LabelAxis, MAX_LABELS, too_many_labels};
+use super::classes::{LabelAxis, MAX_LABELS, intern_listed, too_many_labels};
 use super::fit_bytes::QuestionSizes;
-use super::gold::{Gold, GoldNumber, GoldRows, UnknownGold};
+use super::gold::{Gold, GoldNumber, GoldRows, UnknownGold, replace_values};
 use super::id_columns::id_columns;
 use super::ids::{Ids, Interner, NULL};
 use super::optional_columns::OptionalColumns;
 use super::rejects::{Reason, Rejects};
 use super::role::Role;
+use super::shape::Shape;
 use super::shown_column::ShownColumn;
+use super::spellings::{ColumnValues, DataWarning, replace};
 use super::{Frame, FrameSpec};
 use crate::error::{Error, Result, offenders};
 
@@ -203,8 +205,9 @@ impl Collector {
         spec: &FrameSpec,
         held: &mut HeldBytes<'_>,
     ) -> Result<Finished> {
-        let labels_of_rows = self.labels.len();
-        let gold_numbers = match gold {
+        let of_rows = [&self.instances, &self.annotators, &self.labels].map(Interner::len);
+        let listed = intern_listed(&mut self.labels, spec)?;
+        let mut gold_numbers = match gold {
             Some(rows) => rows.number(&mut self.instances, &mut self.labels)?,
             None => Vec::new(),
         };
@@ -214,7 +217,12 @@ impl Collector {
         }
         let building = self.building();
         held.hold(building)?;
-        let used_labels = used(&self.rows.label, labels_of_rows, &self.rejects);
+        let (same, mut warnings) = self.join_equal_numbers(&of_rows, &listed);
+        let [same_instances, same_annotators, same_labels] = same;
+        let of_gold = [same_instances.as_ref(), same_labels.as_ref()];
+        replace_values(&mut gold_numbers, of_gold, of_rows[0]);
+        let used_labels =
+            used(&self.rows.label, of_rows[2], self.rejects.total() == 0 && same_labels.is_none());
         let classes = LabelAxis::resolve(
             self.labels,
             spec,
@@ -228,12 +236,15 @@ impl Collector {
         if spec.duplicates == Duplicates::Last {
             self.rejects.add_rows(Reason::Superseded, self.rows.keep_newest());
         }
-        let stays = instances_that_stay(self.instances.len(), &gold_numbers);
+        let mut stays = instances_that_stay(self.instances.len(), &gold_numbers);
+        let replaced = (0..).zip(same_instances.iter().flatten()).filter(|(n, other)| n != *other);
+        replaced.for_each(|(n, _)| stays[n as usize] = false);
         if self.rows.instance.is_empty() {
             return Ok(Finished::Nothing(Unlabelled::of(self.rejects, &stays, &gold_numbers)));
         }
         tracing::debug!(rows = self.read, "read");
-        let used_annotators = used(&self.rows.annotator, self.annotators.len(), &self.rejects);
+        let is_certain = self.rejects.total() == 0 && same_annotators.is_none();
+        let used_annotators = used(&self.rows.annotator, of_rows[1], is_certain);
         let (instances, annotators) = rayon::join(
             || self.instances.finish(|n| stays[n as usize]),
             || self.annotators.finish(|n| used_annotators[n as usize]),
@@ -258,6 +269,9 @@ impl Collector {
             gold_roles: Role::ALL.into_iter().filter(has).collect(),
         };
         held.expect_fit(building, &sizes)?;
+        let given_labels = used_labels.iter().filter(|used| **used).count();
+        let shape = Shape { dims, annotations: annotations.len(), given_labels };
+        warnings.extend(shape.warnings());
         let axis = (&classes, spec.classes.is_some());
         let (gold, unknown) = Gold::resolve(gold_numbers, &instance_rank, axis, &instances)?;
         annotations.trusted = Gold::trusted(&gold, dims.instances);
@@ -272,8 +286,35 @@ impl Collector {
             described: None,
             rejects: self.rejects,
             left_out: Vec::new(),
+            warnings,
             rows_read: self.read,
         })))
+    }
+
+    /// Joins the spellings of equal numbers in the rows. Returns, for instances, annotators and labels, the value that stands
+    /// for each one where some were joined; and warnings of spellings.
+    fn join_equal_numbers(
+        &mut self,
+        of_rows: &[usize; 3],
+        listed: &[u32],
+    ) -> ([Option<Vec<u32>>; 3], Vec<DataWarning>) {
+        let rows = &mut self.rows;
+        let columns = [
+            ("instance ids", &self.instances, &mut rows.instance, None),
+            ("annotator ids", &self.annotators, &mut rows.annotator, None),
+            ("labels", &self.labels, &mut rows.label, Some(listed)),
+        ];
+        let mut warnings = Vec::new();
+        let mut of_rows = of_rows.iter();
+        let same = columns.map(|(what, values, rows, listed)| {
+            let of_rows = of_rows.next().copied().unwrap_or_default();
+            let found =
+                ColumnValues { what, values, of_rows, rows: rows.as_slice(), listed }.look();
+            replace(rows, found.same.as_ref());
+            warnings.extend(found.warnings);
+            found.same
+        });
+        (same, warnings)
     }
 }
 
@@ -293,10 +334,10 @@ fn intern(
     ids.intern_all(&columns, numbers)
 }
 
-/// Whether each of the `n` provisional numbers of a column's values is in a row that is left. If no row was rejected,
-/// all are.
-fn used(numbers: &[u32], n: usize, rejects: &Rejects) -> Vec<bool> {
-    if rejects.total() == 0 {
+/// Whether each of the `n` provisional numbers of a column's values is in a row that is left: all are where `is_certain`,
+/// because no row was rejected and no value stands for another.
+fn used(numbers: &[u32], n: usize, is_certain: bool) -> Vec<bool> {
+    if is_certain {
         return vec![true; n];
     }
     let mut used = vec![false; n];

@@ -1,5 +1,7 @@
 //! Trusted classes: rows of the gold relation by role, matched to the instances that were read.
 
+use std::collections::HashSet;
+
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
 use arrow::buffer::NullBuffer;
 use arrow::compute::{cast, take, take_record_batch};
@@ -43,6 +45,27 @@ pub(super) struct GoldNumber {
     pub(super) role: Role,
     /// Whether no annotation row mentioned the instance, and this is the first gold row that does.
     pub(super) is_new: bool,
+}
+
+/// Replaces instances and classes by the values that stand for them; the first `annotated` instances have annotations.
+pub(super) fn replace_values(
+    gold: &mut Vec<GoldNumber>,
+    [instances, classes]: [Option<&Vec<u32>>; 2],
+    annotated: usize,
+) {
+    if let Some(classes) = classes {
+        for row in gold.iter_mut().filter(|row| row.class != NULL) {
+            row.class = classes[row.class as usize];
+        }
+    }
+    if let Some(instances) = instances {
+        let mut seen = HashSet::new();
+        for row in gold.iter_mut() {
+            row.instance = instances[row.instance as usize];
+            row.is_new = row.instance as usize >= annotated && seen.insert(row.instance);
+        }
+        gold.retain(|row| row.is_new || row.class != NULL);
+    }
 }
 
 /// The gold relation as it was read.

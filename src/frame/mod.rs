@@ -23,7 +23,9 @@ mod read_all;
 mod rejects;
 mod relations;
 mod role;
+mod shape;
 mod shown_column;
+mod spellings;
 mod truth;
 mod units;
 
@@ -54,7 +56,8 @@ pub use role::Role;
 pub use truth::{TrueCrowd, Truth};
 pub use units::{ITEMS_PER_BLOCK, MAX_RANGES, ranges_of_instances};
 
-use crate::source::Scalar;
+use crate::run::WarningCode;
+use crate::source::{Cleaning, Scalar};
 
 /// How rows become annotations.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -68,6 +71,23 @@ pub struct FrameSpec {
     pub extra_labels: Vec<Scalar>,
     /// What to do with repeated annotations of one instance by one annotator.
     pub duplicates: Duplicates,
+}
+
+impl FrameSpec {
+    /// The spec with its labels spelled as those of the annotations are.
+    #[must_use]
+    pub fn normalised(&self, cleaning: &Cleaning) -> Self {
+        let normal = |label: &Scalar| match label {
+            Scalar::Text(text) => Scalar::Text(cleaning.normalised(text)),
+            other => other.clone(),
+        };
+        let all = |labels: &Vec<Scalar>| labels.iter().map(normal).collect();
+        Self {
+            classes: self.classes.as_ref().map(all),
+            extra_labels: all(&self.extra_labels),
+            duplicates: self.duplicates,
+        }
+    }
 }
 
 /// Everything that was read about one question, ready for a model.
@@ -93,6 +113,8 @@ pub struct Frame {
     pub rejects: Rejects,
     /// Questions without a frame, because none of their rows can be used. Only the first frame lists them.
     pub left_out: Vec<QuestionLeftOut>,
+    /// Doubts about the spelling of values and about the shape of the table.
+    pub warnings: Vec<(WarningCode, String)>,
     /// The number of rows that were read, including those of `left_out`.
     pub rows_read: u64,
 }

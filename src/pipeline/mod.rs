@@ -141,7 +141,8 @@ async fn read_relations(
     } else {
         warn_of_unread_features(spec, run);
     }
-    let frames = collect(relations, &spec.frame, run).await;
+    let spec = spec.frame.normalised(&spec.source.cleaning());
+    let frames = collect(relations, &spec, run).await;
     frames.map_err(|e| e.or_at("source.annotations"))
 }
 

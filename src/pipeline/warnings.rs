@@ -38,6 +38,11 @@ pub(super) fn warn_of_rows(frames: &[Frame], run: &mut Run) {
     if let Some(reason) = rejects.main_reason(frames.iter().map(|frame| frame.rows_read).sum()) {
         run.warn(reason);
     }
+    for frame in frames.iter().filter(|frame| !frame.warnings.is_empty()) {
+        run.warn_about_question(frame.subject());
+        frame.warnings.iter().for_each(|(code, text)| run.warn_code(*code, text));
+        run.warn_about(None);
+    }
     let left_out = frames.iter().flat_map(|frame| &frame.left_out);
     let names: Vec<String> = left_out.map(|question| question.question.text(0)).collect();
     if !names.is_empty() {

@@ -6,11 +6,34 @@
 pub enum WarningCode {
     /// The iterations ran out before the objective converged.
     NotConverged,
+    /// There are many more annotators than instances: their columns may be exchanged.
+    ColumnsExchanged,
+    /// Ids or labels that are text were joined, because they are equal numbers.
+    EqualNumbers,
+    /// Most rows have a label of their own: the label may be a key.
+    LabelsNearlyDistinct,
+    /// Ids or labels are words for a missing value.
+    MissingValueWords,
+    /// All annotations are of one annotator.
+    OneAnnotator,
+    /// Ids are numbers with an exponent, as a spreadsheet rounds them.
+    RoundedIds,
+    /// Ids or labels differ only in case, in outer spaces or in the spelling of a number.
+    SeveralSpellings,
 }
 
 impl WarningCode {
     /// Every code, in the order of the documentation.
-    pub const ALL: &[Self] = &[Self::NotConverged];
+    pub const ALL: &[Self] = &[
+        Self::NotConverged,
+        Self::ColumnsExchanged,
+        Self::EqualNumbers,
+        Self::LabelsNearlyDistinct,
+        Self::MissingValueWords,
+        Self::OneAnnotator,
+        Self::RoundedIds,
+        Self::SeveralSpellings,
+    ];
 
     /// The code as it is written.
     #[must_use]
@@ -29,6 +52,29 @@ impl WarningCode {
             Self::NotConverged => {
                 ("not_converged", "the iterations ran out before the objective converged")
             }
+            Self::ColumnsExchanged => (
+                "columns_exchanged",
+                "there are many more annotators than instances: their columns may be exchanged",
+            ),
+            Self::EqualNumbers => (
+                "equal_numbers",
+                "ids or labels that are text were joined, because they are equal numbers",
+            ),
+            Self::LabelsNearlyDistinct => (
+                "labels_nearly_distinct",
+                "most rows have a label of their own: the label may be a key",
+            ),
+            Self::MissingValueWords => {
+                ("missing_value_words", "ids or labels are words for a missing value")
+            }
+            Self::OneAnnotator => ("one_annotator", "all annotations are of one annotator"),
+            Self::RoundedIds => {
+                ("rounded_ids", "ids are numbers with an exponent, as a spreadsheet rounds them")
+            }
+            Self::SeveralSpellings => (
+                "several_spellings",
+                "ids or labels differ only in case, in outer spaces or in the spelling of a number",
+            ),
         }
     }
 }

@@ -12,6 +12,7 @@ use super::contract::Origin;
 use super::format::{INTEGERS, MIXED};
 use super::relation::{Query, table_or_sql};
 use super::synonyms::synonym;
+use super::views::value_type;
 use crate::error::{Error, Result, nearest, offenders};
 use crate::run::Run;
 
@@ -193,15 +194,6 @@ fn warn_of_ignored<'a>(
              can make columns numbers, or leave them out)",
             offenders(names)
         ));
-    }
-}
-
-/// The type of a column's values, also behind a dictionary or run ends.
-pub(crate) fn value_type(data_type: &DataType) -> &DataType {
-    match data_type {
-        DataType::Dictionary(_, values) => values,
-        DataType::RunEndEncoded(_, values) => values.data_type(),
-        own => own,
     }
 }
 

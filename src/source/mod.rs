@@ -6,7 +6,9 @@
 
 mod arrow;
 mod batch_rows;
+mod cleaning;
 mod contract;
+mod decimal;
 mod features;
 pub mod files;
 mod format;
@@ -34,8 +36,9 @@ use crate::error::{Error, Result, Stage};
 use crate::run::Run;
 use crate::store::{StoreSpec, secret_problem};
 pub use batch_rows::{BATCHES_IN_FLIGHT, batches_at_once};
+pub use cleaning::{Cleaning, Normalisation};
 pub use contract::{Origin, Relation, contract_columns};
-pub(crate) use features::value_type;
+pub use decimal::{Decimal, as_plain_integer};
 use files::Files;
 pub use plain_integer::is_plain_integer;
 pub use published::{PublishedTables, TableSearch};
@@ -46,6 +49,7 @@ pub use spec::{
     sink_problem,
 };
 pub use text::InferenceScope;
+pub(crate) use views::value_type;
 
 /// The registered sources of one run.
 pub struct Source {
@@ -238,8 +242,9 @@ impl Source {
     /// # Errors
     /// When a column is missing (the nearest name is suggested) or the user's SQL does not plan.
     pub async fn annotations(&self, ctx: &SessionContext) -> Result<DataFrame> {
-        relation::query(ctx, Relation::Annotations, self.sql("annotations"), &self.spec.columns)
-            .await
+        let sql = self.sql("annotations");
+        let found = relation::query(ctx, Relation::Annotations, sql, &self.spec.columns).await?;
+        self.spec.cleaning().apply(found)
     }
 
     /// The gold relation, where there is one: `instance_id`, `class` and perhaps `role`, `question`.
@@ -250,7 +255,9 @@ impl Source {
         if !self.spec.has_gold() {
             return Ok(None);
         }
-        relation::query(ctx, Relation::Gold, self.sql("gold"), &self.spec.columns).await.map(Some)
+        let sql = self.sql("gold");
+        let found = relation::query(ctx, Relation::Gold, sql, &self.spec.columns).await?;
+        self.spec.cleaning().apply(found).map(Some)
     }
 
     /// The features relation, where there is one: `instance_id`, then a column of lists or columns of numbers. `run` is
@@ -280,7 +287,8 @@ impl Source {
         let id = ("instance_id", self.spec.columns.instance.as_deref());
         let origin = self.origin_of_features(sql.is_some());
         let columns = (&self.spec.columns, learned);
-        features::query(ctx, ("features", origin), sql, id, columns, run).await.map(Some)
+        let found = features::query(ctx, ("features", origin), sql, id, columns, run).await?;
+        self.spec.cleaning().apply(found).map(Some)
     }
 
     /// The origin of features: the user's names may be those of annotations or of another table, where there is one.
@@ -310,7 +318,9 @@ impl Source {
         let id = ("annotator_id", self.spec.columns.annotator.as_deref());
         let origin = self.origin_of_features(sql.is_some());
         let columns = (&self.spec.columns, &[][..]);
-        features::query(ctx, ("annotator_features", origin), sql, id, columns, run).await.map(Some)
+        let table = ("annotator_features", origin);
+        let found = features::query(ctx, table, sql, id, columns, run).await?;
+        self.spec.cleaning().apply(found).map(Some)
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::cleaning::{Cleaning, Normalisation};
 use super::files::Format;
 use super::known_columns::KnownColumns;
 use super::listing::could_match_below;
@@ -33,6 +34,12 @@ pub struct SourceSpec {
     pub format: Option<Format>,
     /// The columns' names in the files.
     pub columns: ColumnsSpec,
+    /// Words that stand for a missing value in columns of text: ids, labels, classes, questions and weights, such as
+    /// "NA". Rows with one are rejected as those with a null.
+    pub null_values: Vec<String>,
+    /// Steps that make spellings alike in all ids, labels, classes and questions that are text, those of gold, features and
+    /// `frame.classes` too.
+    pub normalise: Vec<Normalisation>,
     /// Queries that replace the default selection of a relation.
     pub sql: SqlSpec,
 }
@@ -198,6 +205,12 @@ impl SourceSpec {
             let problem = sink_problem(&self.key(name), url, sink);
             problem.into_iter().for_each(|p| problems.push(p.at(format!("{place}: sink.url"))));
         }
+    }
+
+    /// The rules for text values.
+    #[must_use]
+    pub fn cleaning(&self) -> Cleaning {
+        Cleaning { null_values: self.null_values.clone(), normalise: self.normalise.clone() }
     }
 
     /// Whether features of instances are given.

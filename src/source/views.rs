@@ -47,6 +47,15 @@ fn is_bytes(t: &DataType) -> bool {
     t.is_string() || t.is_binary()
 }
 
+/// The type of a column's values, also behind a dictionary or run ends.
+pub(crate) fn value_type(data_type: &DataType) -> &DataType {
+    match data_type {
+        DataType::Dictionary(_, values) => values,
+        DataType::RunEndEncoded(_, values) => values.data_type(),
+        own => own,
+    }
+}
+
 /// The type that values of this column are written with: the type in the files, or plain text or binary for views that
 /// a query made.
 #[must_use]

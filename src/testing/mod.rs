@@ -85,6 +85,7 @@ pub fn frame_of([instances, annotators, labels]: [Ids; 3], annotations: Annotati
         described: None,
         rejects: Rejects::default(),
         left_out: Vec::new(),
+        warnings: Vec::new(),
         rows_read: 0,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, BooleanArray, Float64Array};
+use arrow::array::{ArrayRef, AsArray, Float64Array, LargeStringArray};
 use arrow::compute::kernels::cmp::neq;
 use arrow::compute::{cast, nullif};
 use arrow::datatypes::{DataType, Float64Type};
@@ -15,7 +15,7 @@ use crate::error::{Error, Result, offenders};
 use crate::frame::{Ids, cast_exact_text};
 use crate::metrics::LabelsWithTruth;
 use crate::run::Run;
-use crate::source::{is_plain_integer, value_type};
+use crate::source::{as_plain_integer, value_type};
 
 /// The rows of the truth that give a class.
 pub(super) struct TrueClasses {
@@ -121,17 +121,15 @@ fn as_type(column: &str, array: &ArrayRef, like: &Ids) -> Result<ArrayRef> {
     Ok(nullif(&values, &is_cut)?)
 }
 
-/// As [`as_type`], for text: as in gold, "007" is no integer.
+/// As [`as_type`], for text: as in gold, "1.0" is an integer, and "007" is none.
 fn as_type_of_text(texts: &ArrayRef, wanted: &DataType) -> Result<ArrayRef, ArrowError> {
-    let values = cast_exact_text(texts, wanted)?;
     if !wanted.is_integer() {
-        return Ok(values);
+        return cast_exact_text(texts, wanted);
     }
     let texts = cast(texts, &DataType::LargeUtf8)?;
     let texts = texts.as_string::<i64>().iter();
-    let is_other: BooleanArray =
-        texts.map(|text| text.map(|text| !is_plain_integer(text))).collect();
-    nullif(&values, &is_other)
+    let plain: LargeStringArray = texts.map(|text| text.and_then(as_plain_integer)).collect();
+    cast_exact_text(&(Arc::new(plain) as ArrayRef), wanted)
 }
 
 /// The run's labels or predictions, scored on the instances of the truth.

@@ -8,6 +8,8 @@ mod confusion;
 mod labels;
 mod tables;
 
+use arrow::util::display::array_value_to_string;
+use datafusion::prelude::SessionContext;
 use serde::Serialize;
 
 use super::at_options;
@@ -15,7 +17,9 @@ use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
 use crate::run::Run;
 use crate::sink::{RunTables, register_run};
-use crate::source::{ColumnsSpec, Location, Origin, Relation, Source, SourceSpec, select};
+use crate::source::{
+    Cleaning, ColumnsSpec, Location, Origin, Relation, Source, SourceSpec, select,
+};
 use crate::store::StoreSpec;
 use labels::{ScoredLabels, TrueClasses};
 use tables::Tables;
@@ -82,6 +86,7 @@ async fn evaluate_run(
             .map_err(|e| {
                 e.at("--truth").help("name the columns with --instance-column and --class-column")
             })?;
+    let truth = cleaning_of_run(&ctx).await?.apply(truth)?;
     let (mut found, mut disjoint) = (Vec::new(), Vec::new());
     let questions = Tables::of_questions(&ctx).await?;
     tables::check_questions(&truth, &questions, run).await?;
@@ -126,6 +131,20 @@ async fn evaluate_run(
     }
     source.check_unchanged().await?;
     Ok(found)
+}
+
+/// The rules for text values that the run was made with: the truth must be read by the same.
+async fn cleaning_of_run(ctx: &SessionContext) -> Result<Cleaning> {
+    if !ctx.table_exist("run")? {
+        return Ok(Cleaning::default());
+    }
+    let rows = ctx.table("run").await?.select_columns(&["spec"])?.collect().await?;
+    let spec = rows.first().filter(|batch| batch.num_rows() > 0);
+    let spec = spec.map(|batch| array_value_to_string(batch.column(0), 0)).transpose()?;
+    let spec: serde_json::Value =
+        serde_json::from_str(&spec.unwrap_or_default()).unwrap_or_default();
+    // Runs of `predict` have no source of this form.
+    Ok(serde_json::from_value(spec["source"].clone()).unwrap_or_default())
 }
 
 fn url(text: &str) -> Location {

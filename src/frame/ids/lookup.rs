@@ -1,6 +1,8 @@
 //! Looks up the numbers of values among known ids.
 
-use arrow::array::{Array, ArrayRef};
+use std::collections::HashMap;
+
+use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field};
 
@@ -9,6 +11,7 @@ use super::interner::{Interner, another_type};
 use super::key::{IdType, NULL};
 use super::untyped::{integers, is_untyped, marked};
 use crate::error::{Error, Result};
+use crate::source::{Decimal, value_type};
 
 /// An index of known ids by value, made once where several columns are looked up.
 pub struct IdIndex {
@@ -110,7 +113,34 @@ impl IdIndex {
             self.interner.find_other(field, array)?
         };
         let place = |n: u32| (n != NULL).then(|| self.place[n as usize]);
-        Ok(numbers.into_iter().map(place).collect())
+        let mut found: Vec<Option<u32>> = numbers.into_iter().map(place).collect();
+        self.find_equal_numbers(array, &mut found)?;
+        Ok(found)
+    }
+
+    /// Finds text by its number, where it has another spelling here and all values are numbers.
+    fn find_equal_numbers(&self, array: &ArrayRef, found: &mut [Option<u32>]) -> Result<()> {
+        let is_text = self.interner.is_text() && value_type(array.data_type()).is_string();
+        let n = self.interner.len() as u32;
+        let number = |n: u32| self.interner.with_text(n, Decimal::parse);
+        if !is_text || found.iter().all(Option::is_some) || !(0..n).all(|n| number(n).is_some()) {
+            return Ok(());
+        }
+        let mut of_number = HashMap::new();
+        for n in 0..n {
+            if let Some(value) = number(n) {
+                let place = self.place[n as usize];
+                let first = of_number.entry(value).or_insert(place);
+                *first = place.min(*first);
+            }
+        }
+        let texts = cast(array, &DataType::LargeUtf8)?;
+        for (found, text) in found.iter_mut().zip(texts.as_string::<i64>()) {
+            if found.is_none() {
+                *found = text.and_then(Decimal::parse).and_then(|v| of_number.get(&v).copied());
+            }
+        }
+        Ok(())
     }
 }
 

@@ -12,7 +12,7 @@ use super::long_keys::LongKeys;
 use crate::error::Result;
 use crate::frame::offsets::number;
 use crate::source::files::UNTYPED;
-use crate::source::is_plain_integer;
+use crate::source::{as_plain_integer, is_plain_integer};
 
 /// The value of the mark where text must not become integers, because other columns must have the same type.
 const STAYS_TEXT: &str = "text";
@@ -61,7 +61,8 @@ pub(super) fn as_integers(
     if has_any { integers } else { None }
 }
 
-/// Untyped text as integers of 64 bits, null where it is not such an integer. The arrays hold the rows one after the
+/// Untyped text as integers of 64 bits, null where it is not such an integer; "1.0" is one, because other programs make
+/// floats of the integers of a column with a missing value. The arrays hold the rows one after the
 /// other: there are several where some rows are negative and others above all signed integers.
 pub(super) fn integers(texts: &ArrayRef) -> Result<Vec<ArrayRef>> {
     let texts = cast(texts, &DataType::Utf8)?;
@@ -83,7 +84,8 @@ pub(super) fn integers(texts: &ArrayRef) -> Result<Vec<ArrayRef>> {
 /// Whether the text is an integer that only the unsigned type of 64 bits holds.
 fn is_above_signed(text: Option<&str>) -> bool {
     // Few texts are long enough to be parsed here.
-    let value = text.filter(|text| text.len() >= 19).and_then(|text| text.parse::<u64>().ok());
+    let plain = text.filter(|text| text.len() >= 19 || text.contains(['e', 'E']));
+    let value = plain.and_then(as_plain_integer).and_then(|text| text.parse::<u64>().ok());
     value.is_some_and(|value| i64::try_from(value).is_err())
 }
 
@@ -91,7 +93,8 @@ fn parsed<T: ArrowPrimitiveType>(texts: &[Option<&str>]) -> ArrayRef
 where
     T::Native: FromStr,
 {
-    let values = texts.iter().map(|text| text.and_then(plain::<T::Native>));
+    let parse = |text: &str| as_plain_integer(text)?.parse().ok();
+    let values = texts.iter().map(|text| text.and_then(parse));
     Arc::new(values.collect::<PrimitiveArray<T>>())
 }
 

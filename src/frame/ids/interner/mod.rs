@@ -1,5 +1,7 @@
 //! Gives values provisional numbers as they arrive; [`Interner::finish`] then numbers them in sorted order.
 
+mod text;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

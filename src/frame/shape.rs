@@ -1,0 +1,45 @@
+//! Warns of tables whose shape shows that a column is probably the wrong one.
+
+use super::Dims;
+use super::spellings::DataWarning;
+use crate::run::WarningCode;
+
+/// The size of a question.
+pub(super) struct Shape {
+    pub(super) dims: Dims,
+    pub(super) annotations: usize,
+    /// The number of labels that annotators gave.
+    pub(super) given_labels: usize,
+}
+
+/// How many more annotators than instances are taken for exchanged columns, and the fewest annotators for it.
+const EXCHANGED: (usize, usize) = (3, 12);
+
+/// The fewest labels that are taken for a key, where most rows have one of their own.
+const KEYS: usize = 10;
+
+impl Shape {
+    pub(super) fn warnings(&self) -> Vec<DataWarning> {
+        let Self { dims: Dims { instances, annotators, .. }, annotations, given_labels } = *self;
+        let mut warnings = Vec::new();
+        if annotators >= EXCHANGED.1 && annotators >= EXCHANGED.0 * instances {
+            let text = format!(
+                "{instances} instances have {annotators} annotators: are source.columns.instance and \
+                 source.columns.annotator exchanged?"
+            );
+            warnings.push((WarningCode::ColumnsExchanged, text));
+        }
+        if annotators == 1 && instances > 1 && annotations > 1 {
+            let text = format!(
+                "one annotator gave all {annotations} annotations: there is nothing to compare them with; is \
+                 source.columns.annotator the right column?"
+            );
+            warnings.push((WarningCode::OneAnnotator, text));
+        }
+        if given_labels >= KEYS && 2 * given_labels > annotations {
+            let text = format!("{given_labels} classes in {annotations} rows: is the label a key?");
+            warnings.push((WarningCode::LabelsNearlyDistinct, text));
+        }
+        warnings
+    }
+}

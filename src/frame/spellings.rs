@@ -1,0 +1,368 @@
+//! One thing in several spellings: equal numbers become one value; missing values, case, outer spaces and rounded ids are
+//! found, and the line that mends them is proposed.
+//!
+//! # Why
+//! Everything here looks at distinct values, not at rows: millions of rows have few labels, and rows are counted only where
+//! something was found.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Write as _;
+
+use rayon::prelude::*;
+
+use super::ids::{Interner, NULL};
+use crate::error::SHOWN_OFFENDERS;
+use crate::run::WarningCode;
+use crate::source::{Decimal, is_plain_integer};
+
+/// A warning about the data of a question, with its code.
+pub(crate) type DataWarning = (WarningCode, String);
+
+/// The values of a column of annotations.
+pub(super) struct ColumnValues<'a> {
+    /// What the values are, in messages: "labels".
+    pub(super) what: &'static str,
+    pub(super) values: &'a Interner,
+    /// The number of values of the rows; those of gold and of lists come after them.
+    pub(super) of_rows: usize,
+    /// The number of each used row's value.
+    pub(super) rows: &'a [u32],
+    /// The values that the user listed: they are meant, and their spelling is kept. `None` for ids.
+    pub(super) listed: Option<&'a [u32]>,
+}
+
+/// What was found about the spellings of a column.
+#[derive(Default)]
+pub(super) struct Spellings {
+    /// The number of the value that stands for each value, where equal numbers have several spellings.
+    pub(super) same: Option<Vec<u32>>,
+    pub(super) warnings: Vec<DataWarning>,
+}
+
+/// Replaces each number by that of the value that stands for it.
+pub(super) fn replace(numbers: &mut [u32], same: Option<&Vec<u32>>) {
+    let Some(same) = same else { return };
+    numbers.par_iter_mut().filter(|n| **n != NULL).for_each(|n| *n = same[*n as usize]);
+}
+
+/// Words that programs write for a missing value, in lower case. `none` is one only as Python writes it.
+const MISSING: [&str; 8] = ["", "-", "na", "n/a", "#n/a", "<na>", "nan", "null"];
+
+/// The longest of these words.
+const LONGEST: usize = 4;
+
+impl ColumnValues<'_> {
+    /// Finds equal numbers and doubtful spellings.
+    pub(super) fn look(&self) -> Spellings {
+        if !self.values.is_text() || self.of_rows == 0 {
+            return Spellings::default();
+        }
+        let same = self.equal_numbers();
+        let missing = self.missing();
+        let variants = self.variants(same.as_ref(), &missing);
+        let rounded = if self.listed.is_none() { self.rounded() } else { Vec::new() };
+        let mut warnings = Vec::new();
+        if same.is_some() || !(missing.is_empty() && variants.is_empty() && rounded.is_empty()) {
+            let rows = self.count_rows();
+            let what = self.what;
+            // Spellings of gold alone are as good as those of the rows.
+            let is_moved = |(n, other): (usize, &u32)| n != *other as usize && rows[n] > 0;
+            let moved = same.iter().flatten().enumerate().filter(|row| is_moved(*row));
+            let moved: Vec<u32> = moved.map(|(n, _)| n as u32).collect();
+            if let (Some(same), [_, ..]) = (&same, &moved[..]) {
+                let text = self.merge_text(moved, same, &rows);
+                warnings.push((WarningCode::EqualNumbers, text));
+            }
+            if !missing.is_empty() {
+                let words = missing.iter().map(|n| format!("{:?}", self.text(*n)));
+                let words = words.collect::<Vec<_>>().join(", ");
+                let meant = match self.listed {
+                    Some(_) => {
+                        "; list a label that is meant in frame.classes or frame.extra_labels"
+                    }
+                    None => "",
+                };
+                let found = self.counted(&missing, &rows);
+                let text = format!(
+                    "{what} look like missing values: {found}: source.null_values = [{words}] makes them null{meant}"
+                );
+                warnings.push((WarningCode::MissingValueWords, text));
+            }
+            if !variants.is_empty() {
+                warnings
+                    .push((WarningCode::SeveralSpellings, self.variants_text(&variants, &rows)));
+            }
+            if !rounded.is_empty() {
+                let found = self.counted(&rounded, &rows);
+                let text = format!(
+                    "{what} look rounded, as spreadsheets do: {found}: different ids may have become one; export them as text"
+                );
+                warnings.push((WarningCode::RoundedIds, text));
+            }
+        }
+        Spellings { same, warnings }
+    }
+
+    /// The value that stands for each value, where all values of the rows are numbers and some are equal: a listed one, or
+    /// else the shortest spelling among the rows, or else that in gold. Equally short ones are taken by the alphabet. A user
+    /// who lists equal numbers means different labels: none are joined.
+    fn equal_numbers(&self) -> Option<Vec<u32>> {
+        let is_plain = |n: u32| self.with_text(n, is_plain_integer);
+        let number = |n: u32| self.with_text(n, Decimal::parse);
+        let is_number = |n: u32| is_plain(n) || number(n).is_some();
+        let all = 0..self.values.len() as u32;
+        if !(0..self.of_rows as u32).into_par_iter().all(is_number)
+            || all.clone().into_par_iter().all(is_plain)
+        {
+            return None;
+        }
+        let listed = || self.listed.iter().copied().flatten().filter_map(|n| number(*n));
+        if listed().collect::<HashSet<_>>().len() < listed().count() {
+            return None;
+        }
+        let order = |n: u32| {
+            let is_listed = self.listed.is_some_and(|listed| listed.contains(&n));
+            let text = self.text(n);
+            (!is_listed, n as usize >= self.of_rows, text.len(), text)
+        };
+        let mut standing: HashMap<Decimal, u32> = HashMap::new();
+        for n in all.clone() {
+            let Some(value) = number(n) else { continue };
+            let first = standing.entry(value).or_insert(n);
+            if order(n) < order(*first) {
+                *first = n;
+            }
+        }
+        let same: Vec<u32> =
+            all.map(|n| number(n).and_then(|v| standing.get(&v)).copied().unwrap_or(n)).collect();
+        (0..).zip(&same).any(|(n, other)| n != *other).then_some(same)
+    }
+
+    /// The values of the rows that are words for a missing value and not listed.
+    fn missing(&self) -> Vec<u32> {
+        let is_missing = |text: &str| {
+            let text = text.trim();
+            text.len() <= LONGEST
+                && (text == "None" || MISSING.contains(&text.to_lowercase().as_str()))
+        };
+        let found = (0..self.of_rows as u32).into_par_iter();
+        let found = found.filter(|n| self.with_text(*n, is_missing) && !self.is_listed(*n));
+        self.by_text(found.collect())
+    }
+
+    /// Groups of values that differ in case and outer spaces only; labels also as numbers and as truth values.
+    fn variants(&self, same: Option<&Vec<u32>>, missing: &[u32]) -> Vec<Vec<u32>> {
+        let is_label = self.listed.is_some();
+        // Gold's classes are classes of the run; its ids are not of these rows.
+        let all = 0..(if is_label { self.values.len() } else { self.of_rows }) as u32;
+        let candidates: Vec<u32> = if is_label {
+            all.collect()
+        } else {
+            // Distinct values that are all in lower case and without outer spaces have no variants.
+            if !all.clone().into_par_iter().any(|n| self.with_text(n, is_folded_away)) {
+                return Vec::new();
+            }
+            let mut hashes: Vec<(u64, u32)> =
+                all.into_par_iter().map(|n| (self.with_text(n, hash_of_folded), n)).collect();
+            hashes.par_sort_unstable();
+            let groups = hashes.chunk_by(|a, b| a.0 == b.0).filter(|group| group.len() > 1);
+            groups.flatten().map(|(_, n)| *n).collect()
+        };
+        let mut groups: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+        for n in candidates.into_iter().filter(|n| !missing.contains(n)) {
+            // A spelling that another one stands for has been mended.
+            if same.is_none_or(|same| same[n as usize] == n) {
+                let folded = self.with_text(n, |text| fold(text, is_label));
+                groups.entry(folded).or_default().push(n);
+            }
+        }
+        let is_meant = |group: &Vec<u32>| group.iter().all(|n| self.is_listed(*n));
+        let groups = groups.into_values().filter(|group| group.len() > 1 && !is_meant(group));
+        groups.map(|group| self.by_text(group)).collect()
+    }
+
+    /// Ids such as `1.29403E+18`.
+    fn rounded(&self) -> Vec<u32> {
+        let is_rounded = |text: &str| {
+            (text.contains("E+") || text.contains("e+")) && Decimal::parse(text).is_some()
+        };
+        let found = (0..self.of_rows as u32).into_par_iter();
+        self.by_text(found.filter(|n| self.with_text(*n, is_rounded)).collect())
+    }
+
+    fn merge_text(&self, moved: Vec<u32>, same: &[u32], rows: &[u64]) -> String {
+        let parts = self.by_text(moved).into_iter().map(|n| {
+            format!("`{}` {} as `{}`", self.text(n), rows[n as usize], self.text(same[n as usize]))
+        });
+        let help = match self.listed {
+            Some(_) => "list them in frame.classes",
+            None => "make them text, such as 'v' || id, in source.sql.annotations",
+        };
+        format!(
+            "{} that are equal numbers are one value: {}; where they are different things, {help}",
+            self.what,
+            first_few(parts, ", ")
+        )
+    }
+
+    fn variants_text(&self, groups: &[Vec<u32>], rows: &[u64]) -> String {
+        let alike = |make: fn(&str) -> String| {
+            groups.iter().all(|group| {
+                let first = make(&self.text(group[0]));
+                group.iter().all(|n| make(&self.text(*n)) == first)
+            })
+        };
+        let (what, help) = if alike(|text| text.trim().to_owned()) {
+            ("in spaces around them", "source.normalise = [\"trim\"] joins them")
+        } else if alike(str::to_lowercase) {
+            ("in case", "source.normalise = [\"lower\"] joins them")
+        } else if alike(|text| text.trim().to_lowercase()) {
+            (
+                "in case or in spaces around them",
+                "source.normalise = [\"trim\", \"lower\"] joins them",
+            )
+        } else {
+            (
+                "in their spelling",
+                "write each in one way, such as with CASE in source.sql.annotations",
+            )
+        };
+        let found = groups.iter().map(|group| self.counted(group, rows));
+        format!("{} differ only {what}: {}: {help}", self.what, first_few(found, "; "))
+    }
+
+    fn counted(&self, values: &[u32], rows: &[u64]) -> String {
+        let one = |n: &u32| format!("`{}` {}", self.text(*n), rows[*n as usize]);
+        first_few(values.iter().map(one), ", ")
+    }
+
+    fn count_rows(&self) -> Vec<u64> {
+        let mut counts = vec![0; self.values.len()];
+        self.rows.iter().for_each(|n| counts[*n as usize] += 1);
+        counts
+    }
+
+    fn is_listed(&self, n: u32) -> bool {
+        self.listed.is_some_and(|listed| listed.contains(&n))
+    }
+
+    fn by_text(&self, mut values: Vec<u32>) -> Vec<u32> {
+        values.sort_by_cached_key(|n| self.text(*n));
+        values
+    }
+
+    fn text(&self, n: u32) -> String {
+        self.with_text(n, str::to_owned)
+    }
+
+    fn with_text<T>(&self, n: u32, read: impl FnOnce(&str) -> T) -> T {
+        self.values.with_text(n, read)
+    }
+}
+
+/// The first parts, then a count.
+fn first_few(parts: impl Iterator<Item = String>, between: &str) -> String {
+    let mut parts = parts.fuse();
+    let mut text = parts.by_ref().take(SHOWN_OFFENDERS).collect::<Vec<_>>().join(between);
+    let more = parts.count();
+    if more > 0 {
+        let _ = write!(text, " and {more} more");
+    }
+    text
+}
+
+/// Whether folding changes the text.
+fn is_folded_away(text: &str) -> bool {
+    text.trim().len() != text.len() || text.chars().any(char::is_uppercase)
+}
+
+/// A hash of the text without outer spaces and in lower case: equal texts have equal hashes. ASCII, of which nearly all ids
+/// are, needs no text of its own.
+fn hash_of_folded(text: &str) -> u64 {
+    let hash = |bytes: &[u8]| {
+        bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(byte.to_ascii_lowercase())).wrapping_mul(0x0100_0000_01b3)
+        })
+    };
+    let text = text.trim();
+    if text.is_ascii() { hash(text.as_bytes()) } else { hash(text.to_lowercase().as_bytes()) }
+}
+
+/// What the spellings of one value have in common.
+fn fold(text: &str, is_label: bool) -> String {
+    let folded = text.trim().to_lowercase();
+    let folded = match folded.as_str() {
+        "true" if is_label => "1",
+        "false" if is_label => "0",
+        other => other,
+    };
+    match Decimal::parse(folded) {
+        Some(number) if is_label => format!("{number:?}"),
+        _ => folded.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, StringArray};
+    use arrow::datatypes::{DataType, Field};
+
+    use super::*;
+
+    fn look(texts: &[&str], of_rows: usize, is_label: bool) -> (Vec<String>, Vec<String>) {
+        let mut values = Interner::new(&Field::new("label", DataType::Utf8, true));
+        let array: ArrayRef = Arc::new(StringArray::from(texts.to_vec()));
+        let mut rows = Vec::new();
+        values.intern(&array, &mut rows).unwrap();
+        rows.truncate(of_rows);
+        let listed = is_label.then_some(&[][..]);
+        let column = ColumnValues { what: "values", values: &values, of_rows, rows: &rows, listed };
+        let found = column.look();
+        let stands = found.same.unwrap_or_else(|| (0..values.len() as u32).collect());
+        (
+            stands.into_iter().map(|n| column.text(n)).collect(),
+            found.warnings.into_iter().map(|(_, text)| text).collect(),
+        )
+    }
+
+    #[test]
+    fn equal_numbers_are_the_shortest_of_the_rows_in_any_order() {
+        assert_eq!(look(&["0.0", "1", "0", "1.00"], 4, true).0, ["0", "1", "0", "1"]);
+        assert_eq!(look(&["1.00", "0", "1", "0.0"], 4, true).0, ["1", "0", "1", "0"]);
+        // The spelling of the rows stays, where gold has a shorter one.
+        assert_eq!(
+            look(&["0.0", "1.0", "0", "2", "2.0"], 2, true).0,
+            ["0.0", "1.0", "0.0", "2", "2"]
+        );
+        // One word, or a code: nothing is a number for certain.
+        assert_eq!(look(&["0.0", "0", "x"], 3, true).0, ["0.0", "0", "x"]);
+        assert_eq!(look(&["7", "07", "7.0"], 3, false).0, ["7", "07", "7.0"]);
+        let long = ["1294030000000000001", "1294030000000000000", "1294030000000000000.0"];
+        assert_eq!(look(&long, 3, false).0, [long[0], long[1], long[1]]);
+    }
+
+    #[test]
+    fn each_doubt_names_its_values_and_the_line_that_mends_it() {
+        let (_, warnings) = look(&["pos", "POS", "pos ", "None", "#N/A", "none"], 6, true);
+        assert_eq!(
+            warnings,
+            [
+                "values look like missing values: `#N/A` 1, `None` 1: source.null_values = [\"#N/A\", \"None\"] makes them \
+                 null; list a label that is meant in frame.classes or frame.extra_labels",
+                "values differ only in case or in spaces around them: `POS` 1, `pos` 1, `pos ` 1: \
+                 source.normalise = [\"trim\", \"lower\"] joins them",
+            ]
+        );
+        let (_, warnings) = look(&["ben", "ben ", "Ann", "1.29403E+18"], 4, false);
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        assert!(
+            warnings[0].contains("`ben` 1, `ben ` 1: source.normalise = [\"trim\"]"),
+            "{warnings:?}"
+        );
+        assert!(warnings[1].contains("`1.29403E+18` 1: different ids may"), "{warnings:?}");
+        assert!(look(&["1", "True", "x"], 3, true).1[0].contains("`1` 1, `True` 1"));
+        assert_eq!(look(&["Ann", "ben", "T1", "T2"], 4, false).1, [""; 0]);
+    }
+}
