@@ -37,11 +37,12 @@ impl Decimal {
         if digits.is_empty() {
             return Some(Self { is_negative: false, digits: String::new(), exponent: 0 });
         }
-        let zeros = (significant.len() - digits.len()) as i64;
+        let zeros = i64::try_from(significant.len() - digits.len()).ok()?;
+        let places = i64::try_from(fraction.len()).ok()?;
         Some(Self {
             is_negative: text.starts_with('-'),
             digits: digits.to_owned(),
-            exponent: exponent - fraction.len() as i64 + zeros,
+            exponent: exponent - places + zeros,
         })
     }
 
