@@ -150,7 +150,7 @@ def measure(
     if model.has_matrices:
         scores = call(args.labelmill, "evaluate", "--run", out, "--truth", crowd / "truth",
                       "--confusion", crowd / "true_confusion", "--json")
-        error = 100 * next(s["value"] for s in json.loads(scores) if s["name"] == "confusion_error")
+        error = 100 * json.loads(scores)["confusion_error"]
     return Found(accuracy["valid"], accuracy["holdout"], error, weight, rate)
 
 

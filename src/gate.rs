@@ -38,6 +38,15 @@ pub struct Measures {
     pub abstained: f64,
     /// The lowest accuracy of a question on gold of the role `holdout`, where there is any.
     pub accuracy: Option<f64>,
+    /// What the shares are of: rows, instances, and the gold of the accuracy; 0 where an older version did not count them.
+    #[serde(default)]
+    pub rows: u64,
+    /// The number of instances.
+    #[serde(default)]
+    pub instances: u64,
+    /// The number of scored instances of the question with the lowest accuracy.
+    #[serde(default)]
+    pub scored: u64,
 }
 
 impl Measures {
@@ -47,18 +56,29 @@ impl Measures {
         let share =
             |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
         let (counts, run) = (outcome.tally(), &outcome.run);
-        let scores = outcome.metrics.iter().map(|(_, metric)| metric);
-        let scores = scores.filter(|m| m.name == "accuracy" && m.split == "holdout");
+        let of_holdout = |name: &'static str| {
+            let metrics = outcome.metrics.iter();
+            metrics.filter(move |(_, m)| m.name == name && m.split == "holdout")
+        };
+        let scores = of_holdout("accuracy").filter_map(|(question, metric)| {
+            let mut n = of_holdout("instances").filter(|(other, _)| other == question);
+            Some((metric.value?, n.next().and_then(|(_, n)| n.value).unwrap_or_default() as u64))
+        });
         let left_out = || outcome.results.iter().flat_map(|result| &result.frame.left_out);
         let unlabelled: u64 = left_out().map(|question| question.instances).sum();
         // Such a question has no labels: its accuracy is 0.
-        let missed = left_out().filter(|question| question.held_out > 0).map(|_| 0.0);
+        let missed = left_out().filter(|question| question.held_out > 0);
+        let missed = missed.map(|question| (0.0, question.held_out));
+        let lowest = scores.chain(missed).min_by(|(a, _), (b, _)| a.total_cmp(b));
         let instances = counts.total() + unlabelled;
         Self {
             rejected: share(run.rows_rejected, run.rows_read),
             tied: share(counts.tied, instances),
             abstained: share(counts.abstained + unlabelled, instances),
-            accuracy: scores.filter_map(|m| m.value).chain(missed).reduce(f64::min),
+            accuracy: lowest.map(|(accuracy, _)| accuracy),
+            rows: run.rows_read,
+            instances,
+            scored: lowest.map_or(0, |(_, n)| n),
         }
     }
 }
@@ -92,7 +112,8 @@ impl GateSpec {
     /// # Errors
     /// Every bound that the measures break, at once.
     pub fn check(&self, measures: &Measures, rejects: &Rejects) -> Result<()> {
-        let help = "nothing was published; look into the input, or move the bound";
+        let help = "nothing was published; look into the input, or move the bound; --keep-rejected publishes the run \
+                    under rejected/ for a look";
         self.check_bounds(measures, rejects, help)
     }
 
@@ -103,8 +124,12 @@ impl GateSpec {
             ("max_abstained", "instances have no label", self.max_abstained, measures.abstained),
         ];
         let broken = most.into_iter().filter_map(|(key, what, bound, found)| {
+            let (n, of) = match key {
+                "max_rejected" => (measures.rows, "rows"),
+                _ => (measures.instances, "instances"),
+            };
             let bound = bound.filter(|bound| found > *bound)?;
-            let mut found = vec![format!("{found:.4}")];
+            let mut found = vec![share_of(found, n, of)];
             if key == "max_rejected" {
                 found.extend(rejects.texts());
             }
@@ -127,8 +152,17 @@ impl GateSpec {
                     .help("give gold with the role `holdout`"),
             ),
             Some(lowest) => (lowest < bound).then(|| {
-                Problem::new("the accuracy is too low").at(place).found(format!("{lowest:.4}"))
+                let found = share_of(lowest, measures.scored, "gold instances");
+                Problem::new("the accuracy is too low").at(place).found(found)
             }),
         }
     }
+}
+
+/// A share with what it is of: `0.2000 (1 of 5 rows)`.
+fn share_of(share: f64, n: u64, of: &str) -> String {
+    if n == 0 {
+        return format!("{share:.4}");
+    }
+    format!("{share:.4} ({:.0} of {n} {of})", share * n as f64)
 }

@@ -159,11 +159,12 @@ fn a_test_that_fails_says_which_row_is_missing_and_ends_with_code_6() {
          [[test]]
          name = 'wishful'
          given.annotations = [['i', 'a', 'yes']]
-         given.gold = [['I', 'no', 'holdout']]
+         given.gold = [['I', 'yes', 'holdout'], ['i', 'yes', 'holdout']]
          expect.labels = [{ instance_id = 'i', label = 'no' }]",
     );
     let error = run_fails(&["test", &file], 6);
-    assert_says(&error, &["warning: no row of gold is of an instance that was read"]);
+    let warning = "warning: 1 of 2 instances of gold is not in the annotations: `I`";
+    assert_says(&error, &[warning]);
     assert_says(
         &error,
         &["FAILED", "wishful", "instance_id = i, label = no", "0 passed, 1 failed"],
@@ -341,10 +342,7 @@ fn evaluate_gives_the_scores_worked_out_by_hand() {
     let (out, columns) = (job.url("out"), ["--instance-column", "id", "--class-column", "truth"]);
     let arguments = ["evaluate", "--run", &out, "--truth", &truth, "--json"];
     let scores = json(&run_ok(&[&arguments[..], &columns[..]].concat()));
-    let score = |name: &str| {
-        let found = scores.as_array().unwrap().iter().find(|s| s["name"] == name).unwrap();
-        found["value"].as_f64()
-    };
+    let score = |name: &str| scores[name].as_f64();
     // The labels are y, n (a tie: the lowest class) and n; the true class of all is y. The run has no instance 9.
     assert_eq!(score("instances"), Some(3.0));
     assert!((score("accuracy").unwrap() - 1.0 / 3.0).abs() < 1e-12);

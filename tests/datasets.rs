@@ -89,11 +89,9 @@ pub fn scores(data: &Path, dataset: &str, output: &Path) -> BTreeMap<String, f64
     let truth = data.join(dataset).join("truth.parquet").display().to_string();
     let run = output.display().to_string();
     let output = run_ok(&["evaluate", "--run", &run, "--truth", &truth, "--json"]);
-    let scores: Vec<serde_json::Value> = serde_json::from_str(&stdout(&output)).unwrap();
-    scores
-        .iter()
-        .filter_map(|s| Some((s["name"].as_str()?.to_owned(), s["value"].as_f64()?)))
-        .collect()
+    let scores: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let scores = scores.as_object().unwrap().iter();
+    scores.filter_map(|(name, value)| Some((name.clone(), value.as_f64()?))).collect()
 }
 
 #[test]

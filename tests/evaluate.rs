@@ -47,10 +47,13 @@ pub(crate) fn classes() -> (&'static str, NamedColumns) {
 pub(crate) fn scores_of(run: &str, truth: &str, more: &[&str], question: &Value) -> Scores {
     let arguments = ["evaluate", "--run", run, "--truth", truth, "--json"];
     let output = stdout(&run_ok(&[&arguments[..], more].concat()));
-    let found: Vec<Value> = serde_json::from_str(&output).unwrap();
-    let name = |s: &Value| s["name"].as_str().unwrap().to_owned();
-    let own = found.iter().filter(|s| s["question"] == *question);
-    own.map(|s| (name(s), s["value"].as_f64())).collect()
+    let found: Value = serde_json::from_str(&output).unwrap();
+    let own = match question.as_str() {
+        Some(question) => &found["questions"][question],
+        None => &found,
+    };
+    let own = own.as_object().unwrap().iter().filter(|(name, _)| *name != "warnings");
+    own.map(|(name, value)| (name.clone(), value.as_f64())).collect()
 }
 
 pub(crate) fn scores(run: &str, truth: &str, more: &[&str]) -> Scores {
@@ -303,10 +306,10 @@ fn a_truth_of_other_questions_than_the_run_is_a_warning() {
         run_ok(&["evaluate", "--run", &out, "--truth", &truth, "--json"])
     };
     let done = evaluate("instance_id,class,question\n1,y,p\n1,n,r\n");
-    let found: Vec<Value> = serde_json::from_str(&stdout(&done)).unwrap();
-    assert!(found.iter().all(|score| score["question"] == "p"), "{found:?}");
-    let accuracy = found.iter().find(|score| score["name"] == "accuracy").unwrap();
-    assert_eq!(accuracy["value"], 1.0);
+    let found: Value = serde_json::from_str(&stdout(&done)).unwrap();
+    assert_eq!(found["questions"].as_object().unwrap().keys().collect::<Vec<_>>(), ["p"]);
+    assert_eq!(found["questions"]["p"]["accuracy"], 1.0);
+    assert_eq!(found.get("accuracy"), None);
     assert_says(
         &stderr(&done),
         &[

@@ -1,6 +1,7 @@
 //! A run that fails its gates publishes nothing and leaves the last one in place.
 
 use crate::job::{Job, assert_says};
+use crate::support::{run_ok, stdout};
 
 /// One of five rows is rejected; one of three instances is a tie, one has no label; the label of the holdout is wrong.
 const CROWD: &str = "source.annotations = [['i', 'a', 'x'], ['j', 'a', 'x'], ['j', 'b', 'y'], ['i', 'b', 'x'], ['k', 'a', 'z']]
@@ -15,11 +16,12 @@ fn every_broken_bound_is_named_with_what_was_found() {
     assert_says(
         &error,
         &[
-            "too many rows were rejected\n  where: gate.max_rejected = 0.19\n  found: 0.2000; 1 ",
-            "too many labels are broken ties\n  where: gate.max_tied = 0.33\n  found: 0.3333",
-            "too many instances have no label\n  where: gate.max_abstained = 0.3\n  found: 0.3333",
-            "the accuracy is too low\n  where: gate.min_accuracy = 0.5\n  found: 0.0000",
+            "too many rows were rejected\n  where: gate.max_rejected = 0.19\n  found: 0.2000 (1 of 5 rows); 1 ",
+            "too many labels are broken ties\n  where: gate.max_tied = 0.33\n  found: 0.3333 (1 of 3 instances)",
+            "too many instances have no label\n  where: gate.max_abstained = 0.3\n  found: 0.3333 (1 of 3 instances)",
+            "the accuracy is too low\n  where: gate.min_accuracy = 0.5\n  found: 0.0000 (0 of 1 gold instances)",
             "nothing was published",
+            "--keep-rejected",
         ],
     );
 }
@@ -96,4 +98,25 @@ fn a_gate_that_was_moved_holds_for_a_run_that_was_committed_before() {
     assert!(!job.path("out/latest.json").exists());
     assert_says(&job.ends(CROWD, &[], 0), &["nothing to do"]);
     assert!(job.path("out/latest.json").exists());
+}
+
+#[test]
+fn a_refused_run_that_is_kept_is_published_below_rejected_and_never_as_latest() {
+    let job = Job::new();
+    let first = job.run(CROWD);
+    let refused = CROWD.to_owned() + "seed = 1\n[gate]\nmax_tied = 0.0";
+    for _ in 0..2 {
+        let error = job.ends(&refused, &["--keep-rejected"], 6);
+        assert_says(&error, &["too many labels are broken ties", "out/rejected/runs/"]);
+        assert_eq!(job.path("out/latest").canonicalize().unwrap(), first);
+        let runs: Vec<_> = std::fs::read_dir(job.path("out/rejected/runs")).unwrap().collect();
+        assert_eq!(runs.len(), 1, "{runs:?}");
+        let run = runs[0].as_ref().unwrap().path().display().to_string();
+        let query = ["sql", "--json", "--run", &run, "-c", "select count(*) as n from labels"];
+        assert_eq!(stdout(&run_ok(&query)), "{\"n\":3}\n");
+    }
+    assert_eq!(std::fs::read_dir(job.path("out/runs")).unwrap().count(), 1);
+    // A run that meets its gate is published as always.
+    job.ends(&(CROWD.to_owned() + "seed = 2"), &["--keep-rejected"], 0);
+    assert_ne!(job.path("out/latest").canonicalize().unwrap(), first);
 }

@@ -353,9 +353,9 @@ fn negative_gold_beside_annotations_above_all_signed_integers_is_refused() {
                     model.kind = 'majority_vote'";
     let gold = |role: &str| {
         let rows = vec![
-            ("instance_id", Arc::new(Int64Array::from(vec![-1])) as ArrayRef),
-            ("class", Arc::new(StringArray::from(vec!["x"]))),
-            ("role", Arc::new(StringArray::from(vec![role]))),
+            ("instance_id", Arc::new(Int64Array::from(vec![-1, 1])) as ArrayRef),
+            ("class", Arc::new(StringArray::from(vec!["x", "x"]))),
+            ("role", Arc::new(StringArray::from(vec![role, role]))),
         ];
         write_parquet(&job.path("gold.parquet"), rows);
     };

@@ -128,7 +128,7 @@ fn run(spec: &PipelineSpec) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let mut run = Run::new(spec.seed).with_threads(spec.engine.threads()).unwrap();
     run.clock = Clock::Stopped;
-    runtime.block_on(pipeline::run(spec, false, &mut run)).unwrap();
+    runtime.block_on(pipeline::run(spec, pipeline::Rerun::default(), &mut run)).unwrap();
 }
 
 proptest! {

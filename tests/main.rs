@@ -84,6 +84,7 @@ mod starved;
 mod store_kinds;
 mod suspended;
 mod table_parts;
+mod tables_that_never_meet;
 mod terminal;
 mod truth_types;
 mod variables;

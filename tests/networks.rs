@@ -176,7 +176,10 @@ fn bad_features_are_named() {
     let strangers: ArrayRef = Arc::new(UInt32Array::from(vec![900, 901]));
     let columns = vec![("instance_id", strangers), ("features", list(&[1.0; 10], WIDTH))];
     write_parquet(&job.path("features.parquet"), columns);
-    assert_says(&job.fails(&pipeline("kind = 'dl'"), 3), &["no annotated instance has features"]);
+    assert_says(
+        &job.fails(&pipeline("kind = 'dl'"), 3),
+        &["the annotations and the features have no instance in common"],
+    );
     let without = pipeline("kind = 'dl'").replace("features = '{dir}features.parquet'", "");
     assert_says(&job.fails(&without, 2), &["`dl` learns from features", "source.features"]);
 }
@@ -251,12 +254,11 @@ fn evaluate_scores_a_classifier_as_the_run_itself_does() {
     let model = pipeline("kind = 'max_mig'");
     let run = job.run(&model.replace("[model]", "gold = '{dir}gold.csv'\n[model]"));
     let arguments = ["evaluate", "--run", &job.url("out"), "--truth", &gold, "--json"];
-    let told: Vec<serde_json::Value> = serde_json::from_str(&stdout(&run_ok(&arguments))).unwrap();
+    let told: serde_json::Value = serde_json::from_str(&stdout(&run_ok(&arguments))).unwrap();
     let metrics = read_table(&run, "metrics");
     assert!(metrics.iter().any(|row| text(row, "name") == "prediction_ece_adaptive"));
     for row in &metrics {
-        let found = told.iter().find(|s| s["name"] == text(row, "name")).unwrap();
-        let (own, told) = (number(row, "value"), found["value"].as_f64().unwrap());
+        let (own, told) = (number(row, "value"), told[text(row, "name")].as_f64().unwrap());
         assert!((own - told).abs() < 1e-12, "{row:?} {told}");
     }
 }

@@ -372,3 +372,21 @@ fn the_description_of_one_run_and_the_numbers_of_another_are_no_model() {
         assert_says(&refuses(&job, &job.url("mixed"), "features.parquet", &[], 3), &[expected]);
     }
 }
+
+/// A job of predictions is identified by its files, not by their names.
+#[test]
+fn features_that_changed_in_place_are_predicted_again() {
+    let job = job();
+    let run = job.run(&pipeline("kind = 'crowd_layer'").replace("epochs = 20", "epochs = 1"));
+    let model = run.display().to_string();
+    predicts(&job, &model, "features.parquet", &[]);
+    let predicted = || read_table(&job.path("predicted/latest"), "predictions");
+    let first = predicted();
+    assert_says(&predicts(&job, &model, "features.parquet", &[]), &["nothing to do"]);
+    let mut backwards = features();
+    backwards.reverse();
+    write_features(&job.path("features.parquet"), list(&backwards, WIDTH));
+    let stderr = predicts(&job, &model, "features.parquet", &[]);
+    assert!(!stderr.contains("nothing to do"), "{stderr}");
+    assert_ne!(predicted(), first);
+}

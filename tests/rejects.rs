@@ -188,7 +188,7 @@ fn where_every_row_is_rejected_the_error_says_why() {
          model.kind = 'majority_vote'",
         3,
     );
-    assert_says(&error, &["2 rows, 2 of them rejected", "`unknown_class 2`"]);
+    assert_says(&error, &["no label in common", "2 labels in the annotations: `x`, `y`"]);
 }
 
 #[test]

@@ -166,9 +166,9 @@ fn sql_and_evaluate_read_a_run_from_s3() {
         assert_eq!(labels, ["yes", "no", "yes"], "{run}");
         let answer =
             server.run_ok(&["evaluate", "--json", "--run", run, "--truth", "s3://crowd/truth"]);
-        let scores: Vec<Value> = serde_json::from_str(&stdout(&answer)).unwrap();
-        let accuracy = scores.iter().find(|s| s["name"] == "accuracy").unwrap();
-        assert!((accuracy["value"].as_f64().unwrap() - 2.0 / 3.0).abs() < 1e-12, "{accuracy}");
+        let scores: Value = serde_json::from_str(&stdout(&answer)).unwrap();
+        let accuracy = scores["accuracy"].as_f64().unwrap();
+        assert!((accuracy - 2.0 / 3.0).abs() < 1e-12, "{accuracy}");
     }
 }
 

@@ -115,9 +115,9 @@ fn features_of_annotators_are_matched_or_the_run_says_what_they_change() {
     assert_says(
         &error,
         &[
-            "no annotator has features",
+            "the annotations and the features of annotators have no annotator in common",
             "where: source.annotator_features",
-            "8 annotators such as `0`, 2 rows of features such as `900`",
+            "2 annotators in the features of annotators: `900`, `901`; 8 annotators in the annotations: `0`, `1`",
         ],
     );
     let unread = |kind: &str| format!("`{kind}` does not learn from features of annotators");

@@ -57,10 +57,7 @@ fn a_drawn_crowd_is_aggregated_and_scored_against_itself() {
     let arguments = ["evaluate", "--run", &out, "--truth", &truth, "--confusion", &confusion];
     let scores: Value =
         serde_json::from_str(&stdout(&run_ok(&[&arguments[..], &["--json"]].concat()))).unwrap();
-    let score = |name: &str| {
-        let found = scores.as_array().unwrap().iter().find(|s| s["name"] == name).unwrap();
-        found["value"].as_f64().unwrap()
-    };
+    let score = |name: &str| scores[name].as_f64().unwrap();
     // The truth covers every instance, and the true matrices are those that the annotations were drawn from.
     assert_eq!(score("instances"), 400.0);
     assert!(score("accuracy") > 0.8, "{scores}");

@@ -126,11 +126,12 @@ fn text_that_the_runs_type_would_round_is_another_class() {
             vec![("instance_id", words("1 2")), ("annotator_id", words("a a")), ("label", labels)],
         );
         job.run("source.annotations = '{dir}in.parquet'\nmodel.kind = 'majority_vote'");
-        for (classes, accuracy) in [(right, 1.0), (rounded, 0.0)] {
-            let truth = truth_of(&job, "1 2", words(classes));
-            let found = scores(&job.url("out"), &truth, &[]);
-            assert_scores(&found, &[("instances", 2.0), ("accuracy", accuracy)]);
-        }
+        let truth = truth_of(&job, "1 2", words(right));
+        let found = scores(&job.url("out"), &truth, &[]);
+        assert_scores(&found, &[("instances", 2.0), ("accuracy", 1.0)]);
+        let truth = truth_of(&job, "1 2", words(rounded));
+        let error = run_fails(&["evaluate", "--run", &job.url("out"), "--truth", &truth], 3);
+        assert_says(&error, &["no class in common"]);
     }
 }
 

@@ -224,6 +224,7 @@ impl FoundMap {
         named.map(move |(name, value)| Metric {
             name: format!("{prefix}calibration_{name}"),
             split,
+            bin: None,
             value: Some(value),
         })
     }

@@ -215,7 +215,7 @@ pub(super) fn nothing_to_hold_out(a: &Annotations, predicts: bool) -> Option<&'s
 mod tests {
     use super::*;
     use crate::model::vote::MajorityVote;
-    use crate::testing::tiny;
+    use crate::testing::{assert_close, tiny, weighted};
 
     /// A majority vote that warns of fewer annotations than `all`, or fails.
     struct OfAll {
@@ -267,6 +267,37 @@ mod tests {
         assert!(nothing_to_hold_out(&pair, false).is_some());
         let soft = tiny(2, &[(0, 0, 0), (0, 0, 1), (1, 1, 1)]);
         assert!(nothing_to_hold_out(&soft, true).is_some(), "two rows of one answer");
+    }
+
+    /// The held-out annotations of instance 0, which keeps one, and of instance 1, which keeps none; instance 2 has none.
+    fn held_out(weights: Vec<f64>) -> HeldOut {
+        let dims = Dims { instances: 3, annotators: 2, classes: 2, labels: 2 };
+        let training = weighted(dims, &[(0, 0, 0), (2, 0, 1)], vec![1.0, 1.0]);
+        let annotations = weighted(dims, &[(0, 1, 0), (1, 0, 1)], weights);
+        let fitted = MajorityVote::default().fit((&training).into(), &mut Run::new(1)).unwrap();
+        // Annotator 1 gives the label 0 to class 0 with a probability of .8, and to class 1 with .2; so does annotator 0
+        // with the label 1 and class 1.
+        let log_likelihoods = (0..annotations.n_columns()).flat_map(|column| {
+            let of_first = annotations.annotator_of(column as u32) == 1;
+            if of_first { [0.8_f64.ln(), 0.2_f64.ln()] } else { [0.2_f64.ln(), 0.8_f64.ln()] }
+        });
+        let log_likelihoods = log_likelihoods.collect();
+        HeldOut { training, annotations, fitted, log_likelihoods }
+    }
+
+    #[test]
+    fn a_held_out_annotation_counts_with_its_weight() {
+        let found = held_out(vec![2.0, 0.5]);
+        assert_close(&found.likelihood(0), &[1.0, 0.25_f64.powi(2)], 1e-12, "weight 2");
+        assert_close(&found.likelihood(1), &[0.25_f64.sqrt(), 1.0], 1e-12, "weight .5");
+    }
+
+    #[test]
+    fn instances_that_the_second_fit_has_seen_calibrate_posteriors_and_others_predictions() {
+        let found = held_out(vec![1.0, 1.0]);
+        let compared = |rows| (0..3).filter(|i| found.is_compared(*i, rows)).collect::<Vec<_>>();
+        assert_eq!(compared(RowKind::Posteriors), [0]);
+        assert_eq!(compared(RowKind::Predictions), [1]);
     }
 
     /// The only annotation of an annotator is never held out.

@@ -96,6 +96,14 @@ pub struct JobArgs {
     pub json: bool,
 }
 
+/// What becomes of a run that a gate refuses.
+#[derive(Debug, clap::Args)]
+pub struct GateArgs {
+    /// Publish a run that a gate refuses under rejected/ of the sink, never as latest; the exit code stays 6
+    #[arg(long)]
+    pub keep_rejected: bool,
+}
+
 #[derive(Debug, clap::Args)]
 #[allow(missing_docs)]
 pub struct RunArgs {
@@ -103,6 +111,8 @@ pub struct RunArgs {
     pub file: FileArgs,
     #[command(flatten)]
     pub job: JobArgs,
+    #[command(flatten)]
+    pub gate: GateArgs,
 }
 
 /// A job without a pipeline file.
@@ -129,6 +139,9 @@ pub struct AggregateArgs {
     /// How the job runs.
     #[command(flatten)]
     pub job: JobArgs,
+    /// What becomes of a run that a gate refuses.
+    #[command(flatten)]
+    pub gate: GateArgs,
 }
 
 #[derive(Debug, clap::Args)]

@@ -4,12 +4,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use comfy_table::{ContentArrangement, Table as TextTable, presets::NOTHING};
-use serde_json::json;
 
 use super::allocator::bound_job;
 use super::args::{
-    AggregateArgs, Args, Command, EvaluateArgs, FileArgs, JobArgs, ModelsArgs, PredictArgs,
-    read_text, store,
+    AggregateArgs, Args, Command, EvaluateArgs, FileArgs, GateArgs, JobArgs, ModelsArgs,
+    PredictArgs, read_text, store,
 };
 use super::progress::Bars;
 use super::publish::PublishingJob;
@@ -21,7 +20,7 @@ use super::{
 };
 use crate::commands::aggregate::Aggregation;
 use crate::commands::check::check;
-use crate::commands::evaluate::{Evaluation, evaluate};
+use crate::commands::evaluate::{self, Evaluation, evaluate};
 use crate::commands::explain::explain;
 use crate::commands::models::{ModelParameter, as_json, models, parameters};
 use crate::commands::predict::{Prediction, predict};
@@ -29,7 +28,7 @@ use crate::commands::test::{Verdict, exit_code, run_tests};
 use crate::engine::EngineSpec;
 use crate::error::{Error, Problem, Result, Stage};
 use crate::model::ModelKind;
-use crate::pipeline::{self, PipelineSpec, load};
+use crate::pipeline::{self, PipelineSpec, Rerun, load};
 use crate::redact::redacted;
 use crate::run::Run;
 use crate::source::{ColumnsSpec, OnMissing};
@@ -39,12 +38,12 @@ pub(super) async fn dispatch(args: Args, signals: Signals) -> Result<ExitCode> {
     let quiet = args.quiet;
     match args.command {
         Command::Run(args) => {
-            run_job(load_pipeline(&args.file)?, args.job, quiet, &signals).await?;
+            run_job(load_pipeline(&args.file)?, (args.job, args.gate), quiet, &signals).await?;
         }
         Command::Aggregate(args) => {
-            let AggregateArgs { annotations, features, gold, model, set, output, job } = args;
+            let AggregateArgs { annotations, features, gold, model, set, output, job, gate } = args;
             let what = Aggregation { annotations, features, gold, model, output, set };
-            run_job(what.pipeline()?, job, quiet, &signals).await?;
+            run_job(what.pipeline()?, (job, gate), quiet, &signals).await?;
         }
         Command::Predict(args) => run_prediction(args, quiet, &signals).await?,
         Command::Simulate(args) => simulate::command(args, quiet, &signals).await?,
@@ -81,12 +80,18 @@ fn load_pipeline(args: &FileArgs) -> Result<PipelineSpec> {
     load(&text, &place, &Overrides { set: args.set.clone(), var: args.var.clone() })
 }
 
-async fn run_job(spec: PipelineSpec, args: JobArgs, quiet: bool, signals: &Signals) -> Result<()> {
+async fn run_job(
+    spec: PipelineSpec,
+    (args, gate): (JobArgs, GateArgs),
+    quiet: bool,
+    signals: &Signals,
+) -> Result<()> {
+    let rerun = Rerun { force: args.force, keep_rejected: gate.keep_rejected };
     let run = bounded_run(&spec.engine, spec.seed)?;
     let skips = spec.source.on_missing == OnMissing::Skip;
     PublishingJob { run, signals, json: args.json, quiet }
         .execute(move |mut run| async move {
-            match pipeline::run(&spec, args.force, &mut run).await {
+            match pipeline::run(&spec, rerun, &mut run).await {
                 Err(e) if e.stage == Stage::NoInput && skips => Ok(JobSummary::Skipped(e)),
                 done => done.map(|published| JobSummary::Published(Box::new(published))),
             }
@@ -142,7 +147,7 @@ async fn print_scores(args: &EvaluateArgs, run: &mut Run) -> Result<()> {
     };
     let scores = evaluate(&what, &store(args.endpoint.as_deref()), run).await?;
     if args.json {
-        return print_json(&json!(scores));
+        return print_json(&evaluate::as_json(&scores, run.warnings()));
     }
     let mut table = plain_table();
     for score in scores {

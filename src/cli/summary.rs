@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, clipped};
 use crate::escape;
+use crate::frame::Role;
 use crate::model::fitted::Stop;
 use crate::sink::Published;
 use crate::tables::{Outcome, QuestionResult, RunRecord};
@@ -87,6 +88,9 @@ impl Summary for Published<Outcome> {
                 line("question", short(question.text(0)));
             }
             line("classes", classes(result));
+            if let Some(gold) = gold(result) {
+                line("gold", gold);
+            }
             line("fit", fit(result.fitted.stop));
             let (best, worst) = annotators(result);
             line("best", best);
@@ -112,10 +116,40 @@ impl Summary for Published<Outcome> {
             value["labels"] = json!({
                 "decided": counts.decided, "tied": counts.tied, "gold": counts.gold, "abstained": counts.abstained,
             });
+            let of_questions = outcome.results.iter().enumerate();
+            let of_questions = of_questions.map(|(n, result)| (result, question_json(outcome, n)));
+            match outcome.results.as_slice() {
+                [result] if result.frame.question.is_none() => {
+                    for (_, of_question) in of_questions {
+                        value["accuracy"] = of_question["accuracy"].clone();
+                        value["classes"] = of_question["classes"].clone();
+                    }
+                }
+                _ => {
+                    let named = of_questions.map(|(result, value)| {
+                        let question = result.frame.question.as_ref();
+                        (question.map_or_else(String::new, |question| question.text(0)), value)
+                    });
+                    value["questions"] = named.collect::<serde_json::Map<_, _>>().into();
+                }
+            }
             add_record(&mut value, &outcome.run);
         }
         value
     }
+}
+
+/// The accuracy by role of gold, null where none scores, and the number of labels of each class.
+fn question_json(outcome: &Outcome, question: usize) -> Value {
+    let metrics = outcome.metrics.iter().filter(|(q, m)| *q == question && m.name == "accuracy");
+    let accuracies: serde_json::Map<_, _> =
+        metrics.map(|(_, m)| (m.split.to_owned(), json!(m.value))).collect();
+    let result = &outcome.results[question];
+    let counts = result.tally.of_class.iter().enumerate();
+    let classes: serde_json::Map<_, _> =
+        counts.map(|(k, n)| (result.frame.labels.text(k), json!(n))).collect();
+    let accuracy = if accuracies.is_empty() { Value::Null } else { accuracies.into() };
+    json!({"accuracy": accuracy, "classes": classes})
 }
 
 impl Summary for Published<RunRecord> {
@@ -171,6 +205,7 @@ fn published_json<T>(published: &Published<T>) -> Value {
 fn add_record(value: &mut Value, run: &RunRecord) {
     value["rows"] =
         json!({"read": run.rows_read, "used": run.rows_used, "rejected": run.rows_rejected});
+    value["seconds"] = json!({"reading": run.seconds_reading, "fitting": run.seconds_fitting});
     value["converged"] = json!(run.converged);
     value["warnings"] = json!(run.warnings);
 }
@@ -189,6 +224,35 @@ fn classes(result: &QuestionResult) -> String {
         parts.push(format!("and {} more", counts.len() - shown));
     }
     parts.join(", ")
+}
+
+/// The number of gold rows by role; `None` without gold. Without a column of roles all gold trains, and no accuracy is
+/// shown, which needs an explanation.
+fn gold(result: &QuestionResult) -> Option<String> {
+    let frame = &result.frame;
+    let unknown = &frame.unknown_gold;
+    let described = frame.described.iter().flat_map(|described| &described.gold);
+    // Gold of instances with annotations and with features is listed twice.
+    let of_instances = frame.gold.iter().chain(&unknown.of_instances);
+    let of_rows = described.chain(&unknown.of_feature_rows);
+    let parts: Vec<(Role, usize)> = Role::ALL
+        .into_iter()
+        .map(|role| {
+            let n = of_instances.clone().filter(|gold| gold.role == role).count();
+            (role, n.max(of_rows.clone().filter(|gold| gold.role == role).count()))
+        })
+        .filter(|(_, n)| *n > 0)
+        .collect();
+    let counts = parts.iter().map(|(role, n)| format!("{n} {}", role.word()));
+    let counts = counts.collect::<Vec<_>>().join(", ");
+    if parts.is_empty() {
+        return None;
+    }
+    Some(if parts.iter().all(|(role, _)| role.trains()) {
+        format!("{counts}; none scores: give rows the role `holdout` to measure the accuracy")
+    } else {
+        counts
+    })
 }
 
 /// A name, cut to 40 characters; in quotes where its ends could not be seen.

@@ -270,7 +270,7 @@ mod tests {
             path("out")
         );
         let spec = pipeline::load(&text, "pipeline.toml", &Overrides::default()).unwrap();
-        pipeline::run(&spec, false, &mut Run::new(0)).await.unwrap();
+        pipeline::run(&spec, pipeline::Rerun::default(), &mut Run::new(0)).await.unwrap();
         let (model, output) = (path("out"), path("predicted"));
         let what = Prediction {
             model: &model,

@@ -8,6 +8,7 @@ mod exhausted;
 mod libraries;
 mod nearest;
 mod offenders;
+mod overlap;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,6 +17,7 @@ use std::io;
 pub(crate) use libraries::{DAMAGED_HELP, NAME_HELP, QUERY_MEMORY_HELP, find_in_chain};
 pub use nearest::{did_you_mean, nearest};
 pub use offenders::{SHOWN_OFFENDERS, offenders};
+pub use overlap::Overlap;
 
 use crate::escape;
 use crate::redact::redacted;

@@ -11,7 +11,7 @@ use arrow::util::display::array_value_to_string;
 use super::FrameSpec;
 use super::exact_text::cast_exact_text;
 use super::ids::{Ids, Interner, NULL};
-use crate::error::{Error, Problem, Result, offenders};
+use crate::error::{Error, Overlap, Problem, Result, offenders};
 use crate::source::{Scalar, value_type};
 
 /// The label axis: classes first, then labels that are not a class.
@@ -57,6 +57,19 @@ impl LabelAxis {
         order.clone().enumerate().for_each(|(place, n)| rank[*n as usize] = place as u32);
         let labels = all.rows(order.map(|n| Some(sorted_place[*n as usize])))?;
         Ok(Self { labels: all.reordered(labels), n: classes.len(), rank, arrived })
+    }
+
+    /// The labels that annotators gave and the listed ones.
+    pub(super) fn overlap(&self, used: &[bool]) -> Overlap {
+        let given = || (0..used.len()).filter(|n| used[*n]);
+        let unlisted = given().filter(|n| self.rank[*n] == NULL).map(|n| self.text(n as u32));
+        let listed = (0..self.labels.len()).map(|n| self.labels.text(n));
+        Overlap::new(
+            "label",
+            ("the annotations", given().count(), unlisted.collect()),
+            ("frame.classes", self.labels.len(), listed),
+        )
+        .advise("list them in frame.classes, or in frame.extra_labels those that are no class; or is it the right column?")
     }
 
     /// The label with this provisional number, as text.

@@ -16,13 +16,14 @@ use super::gold::{Gold, GoldNumber, GoldRows, UnknownGold, replace_values};
 use super::id_columns::id_columns;
 use super::ids::{Ids, Interner, NULL};
 use super::optional_columns::OptionalColumns;
+use super::overlaps::GoldValues;
 use super::rejects::{Reason, Rejects};
 use super::role::Role;
 use super::shape::Shape;
 use super::shown_column::ShownColumn;
 use super::spellings::{ColumnValues, DataWarning, replace};
 use super::{Frame, FrameSpec};
-use crate::error::{Error, Result, offenders};
+use crate::error::{Error, Overlap, Result, offenders};
 
 /// The rows of one question, from which [`Collector::finish`] makes a [`Frame`].
 pub(super) struct Collector {
@@ -49,6 +50,8 @@ pub(super) struct Unlabelled {
     pub(super) instances: u64,
     /// The number of its instances with gold of the role `holdout`.
     pub(super) held_out: u64,
+    /// The labels, where classes are listed.
+    pub(super) listed: Option<Overlap>,
 }
 
 impl Unlabelled {
@@ -62,6 +65,7 @@ impl Unlabelled {
             rejects,
             instances: stays.iter().filter(|stays| **stays).count() as u64,
             held_out: held_out.len() as u64,
+            listed: None,
         }
     }
 }
@@ -223,12 +227,19 @@ impl Collector {
         replace_values(&mut gold_numbers, of_gold, of_rows[0]);
         let used_labels =
             used(&self.rows.label, of_rows[2], self.rejects.total() == 0 && same_labels.is_none());
+        let unread = GoldValues::instances(&gold_numbers, &self.instances, of_rows[0])?;
+        // A listed class that nobody gave is meant.
+        let unused = match spec.classes {
+            None => Some(GoldValues::classes(&gold_numbers, &self.labels, &used_labels)?),
+            Some(_) => None,
+        };
         let classes = LabelAxis::resolve(
             self.labels,
             spec,
             &used_labels,
             gold_numbers.iter().filter(|g| !g.role.only_scores()).map(|g| g.class),
         )?;
+        let listed = spec.classes.is_some().then(|| classes.overlap(&used_labels));
         self.rows.reject_unknown(&classes, &used_labels, &mut self.rejects);
         if classes.n == 0 && !self.rows.instance.is_empty() {
             return Err(no_class());
@@ -240,7 +251,8 @@ impl Collector {
         let replaced = (0..).zip(same_instances.iter().flatten()).filter(|(n, other)| n != *other);
         replaced.for_each(|(n, _)| stays[n as usize] = false);
         if self.rows.instance.is_empty() {
-            return Ok(Finished::Nothing(Unlabelled::of(self.rejects, &stays, &gold_numbers)));
+            let nothing = Unlabelled::of(self.rejects, &stays, &gold_numbers);
+            return Ok(Finished::Nothing(Unlabelled { listed, ..nothing }));
         }
         tracing::debug!(rows = self.read, "read");
         let is_certain = self.rejects.total() == 0 && same_annotators.is_none();
@@ -275,6 +287,9 @@ impl Collector {
         let axis = (&classes, spec.classes.is_some());
         let (gold, unknown) = Gold::resolve(gold_numbers, &instance_rank, axis, &instances)?;
         annotations.trusted = Gold::trusted(&gold, dims.instances);
+        let unread = unread.overlap_of_instances(of_rows[0], (&instances, &annotators));
+        let gold_overlaps = [unread, unused.and_then(GoldValues::overlap_of_classes)];
+        let gold_overlaps = gold_overlaps.into_iter().flatten().collect();
         Ok(Finished::Frame(Box::new(Frame {
             question: None,
             annotations,
@@ -283,6 +298,8 @@ impl Collector {
             labels: classes.labels,
             gold,
             unknown_gold: UnknownGold { of_instances: unknown, ..UnknownGold::default() },
+            gold_overlaps,
+            listed,
             described: None,
             rejects: self.rejects,
             left_out: Vec::new(),

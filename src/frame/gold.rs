@@ -8,7 +8,6 @@ use arrow::compute::{cast, take, take_record_batch};
 use arrow::datatypes::DataType;
 use datafusion::prelude::DataFrame;
 
-use super::Frame;
 use super::budget::Budget;
 use super::classes::LabelAxis;
 use super::ids::{IdIndex, Ids, Interner, NULL, finite, without_run_ends};
@@ -235,12 +234,9 @@ impl GoldRows {
         Ok((known, unknown))
     }
 
-    /// Whether none of the rows is of an instance of the frame, annotated or with features.
-    pub(super) fn is_unused(&self, frame: &Frame) -> bool {
-        let UnknownGold { of_instances, of_feature_rows } = &frame.unknown_gold;
-        let of_features = frame.described.as_ref().map_or(&[][..], |described| &described.gold);
-        let used = [&frame.gold, of_instances, of_feature_rows, of_features];
-        self.batch.num_rows() > 0 && used.iter().all(|gold| gold.is_empty())
+    /// Whether the rows name questions.
+    pub(super) fn has_questions(&self) -> bool {
+        self.batch.column_by_name("question").is_some()
     }
 
     fn roles(&self) -> Result<Vec<Role>> {

@@ -18,6 +18,7 @@ mod id_columns;
 mod ids;
 mod offsets;
 mod optional_columns;
+mod overlaps;
 mod questions;
 mod read_all;
 mod rejects;
@@ -56,6 +57,7 @@ pub use role::Role;
 pub use truth::{TrueCrowd, Truth};
 pub use units::{ITEMS_PER_BLOCK, MAX_RANGES, ranges_of_instances};
 
+use crate::error::Overlap;
 use crate::run::WarningCode;
 use crate::source::{Cleaning, Scalar};
 
@@ -107,6 +109,10 @@ pub struct Frame {
     pub gold: Vec<Gold>,
     /// Gold that only scores, of classes that the run does not have.
     pub unknown_gold: UnknownGold,
+    /// The instances and the classes of gold, and those among them that no annotation has; none without gold.
+    pub gold_overlaps: Vec<Overlap>,
+    /// The labels and those among them that are not listed; `None` where classes are not listed.
+    pub listed: Option<Overlap>,
     /// The features of instances and annotators, where the model needs them.
     pub described: Option<QuestionFeatures>,
     /// Rows that could not be used.

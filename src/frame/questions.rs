@@ -18,7 +18,7 @@ use super::optional_columns::OptionalColumns;
 use super::rejects::{Reason, Rejects};
 use super::shown_column::ShownColumn;
 use super::{Duplicates, Frame, FrameSpec, QuestionLeftOut, subject_of};
-use crate::error::{Error, Result, offenders};
+use crate::error::{Error, Overlap, Result, offenders};
 use crate::run::Run;
 
 /// One collector per question; without a question column there is one, with the number 0.
@@ -112,7 +112,9 @@ impl Questions {
             return only
                 .map(|collector| match collector.finish(gold, spec, &mut held)? {
                     Finished::Frame(frame) => Ok((*frame, gold.cloned())),
-                    Finished::Nothing(found) => Err(nothing_left(&found.rejects)),
+                    Finished::Nothing(found) => {
+                        Err(nothing_left(&found.rejects, found.listed.as_ref()))
+                    }
                 })
                 .collect();
         };
@@ -121,7 +123,7 @@ impl Questions {
         let (ids, rank) = ids.finish(|_| true)?;
         let by_rank = self.collectors.into_iter().map(|(n, c)| (rank[n as usize], c));
         let gold = gold.map(|gold| gold.by_question(&ids, run)).transpose()?;
-        let (mut frames, mut left_out) = (Vec::new(), Vec::new());
+        let (mut frames, mut left_out, mut unlisted) = (Vec::new(), Vec::new(), None);
         for (number, collector) in by_rank.collect::<BTreeMap<_, _>>() {
             let question = Ids::in_order(ids.rows(std::iter::once(Some(number)))?);
             let gold = gold.as_ref().and_then(|gold| gold.get(number as usize));
@@ -133,7 +135,8 @@ impl Questions {
                     held.keep_result();
                     frames.push((Frame { question: Some(question), ..*frame }, gold.cloned()));
                 }
-                Finished::Nothing(Unlabelled { rejects, instances, held_out }) => {
+                Finished::Nothing(Unlabelled { rejects, instances, held_out, listed }) => {
+                    unlisted = unlisted.or(listed);
                     left_out.push(QuestionLeftOut { question, rejects, instances, held_out });
                 }
             }
@@ -144,7 +147,9 @@ impl Questions {
         Ids::widen_together(frames.iter_mut().map(|(frame, _)| &mut frame.annotators))?;
         Ids::widen_together(frames.iter_mut().map(|(frame, _)| &mut frame.labels))?;
         // Rows without a question and questions left out have no frame of their own: the first frame includes them.
-        let Some((first, _)) = frames.first_mut() else { return Err(nothing_left(&all)) };
+        let Some((first, _)) = frames.first_mut() else {
+            return Err(nothing_left(&all, unlisted.as_ref()));
+        };
         first.rows_read += all.total();
         first.rejects.merge(&self.rejects);
         first.left_out = left_out;
@@ -214,8 +219,14 @@ fn too_many_questions(n: usize) -> Error {
         )
 }
 
-/// The error of an input in which no row can be used.
-fn nothing_left(rejects: &Rejects) -> Error {
+/// The error of an input in which no row can be used; `listed` are its labels, where classes are listed.
+fn nothing_left(rejects: &Rejects, listed: Option<&Overlap>) -> Error {
+    let is_unlisted = |(reason, ..): (Reason, u64, _)| reason == Reason::UnknownClass;
+    if let Some(labels) = listed.filter(|labels| labels.is_empty())
+        && rejects.iter().all(is_unlisted)
+    {
+        return labels.error().at("frame.classes");
+    }
     let read = rejects.total();
     let reasons = rejects.iter().map(|(reason, count, _)| format!("{} {count}", reason.word()));
     let found =

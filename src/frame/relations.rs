@@ -21,10 +21,13 @@ use super::features::{FeatureReader, Features, Scratch, refuse_permuted};
 use super::fit_bytes::FitMemory;
 use super::gold::{Gold, GoldRows};
 use super::ids::{IdIndex, Ids};
+use super::overlaps::{
+    check_gold, instances_without_features, warn_of_unlisted_labels, without_features,
+};
 use super::questions::Questions;
 use super::{Duplicates, Frame, FrameSpec};
 use crate::engine::bytes_in_words;
-use crate::error::{Error, Result, offenders};
+use crate::error::{Error, Result};
 use crate::run::Run;
 use crate::source::{BATCHES_IN_FLIGHT, batches_at_once};
 use crate::sql::catch_panics;
@@ -78,8 +81,9 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> R
         Some((query, scratch)) => {
             add_features(&mut frames, &gold, (query, scratch), annotator_features, run).await?;
         }
-        None => warn_of_unused_gold(&frames, &gold, run),
+        None => check_gold(&frames, &gold, run)?,
     }
+    warn_of_unlisted_labels(&frames, run);
     Ok(frames)
 }
 
@@ -152,33 +156,23 @@ async fn add_features(
     for (frame, gold) in frames.iter_mut().zip(gold) {
         let described = describe(frame, &features, annotators.as_ref(), gold.as_ref());
         let (described, unknown) = described.map_err(|e| e.about_some(frame.subject()))?;
+        let rows = described.gold.iter().chain(&unknown);
+        let known: Vec<String> =
+            rows.map(|gold| features.features.ids.text(gold.instance as usize)).collect();
         frame.described = Some(described);
         frame.unknown_gold.of_feature_rows = unknown;
+        // Gold may be of instances with features that nobody annotated.
+        frame
+            .gold_overlaps
+            .iter_mut()
+            .filter(|o| o.is_of("instance"))
+            .for_each(|o| o.add_known(known.iter().cloned()));
     }
-    warn_of_unused_gold(frames, gold, run);
+    check_gold(frames, gold, run)?;
     if let Some(frame) = frames.first() {
         features.expect_in(&frame.instances).map_err(|e| e.or_at("source.features"))?;
     }
     Ok(())
-}
-
-/// Warns of the frames whose gold is of other instances alone; `gold` has the rows of each frame.
-fn warn_of_unused_gold(frames: &[Frame], gold: &[Option<GoldRows>], run: &mut Run) {
-    let is_unused = |(frame, gold): &(&Frame, &Option<GoldRows>)| {
-        gold.as_ref().is_some_and(|gold| gold.is_unused(frame))
-    };
-    let unused: Vec<&Frame> =
-        frames.iter().zip(gold).filter(is_unused).map(|(frame, _)| frame).collect();
-    if unused.is_empty() {
-        return;
-    }
-    let questions = unused.iter().filter_map(|frame| frame.question.as_ref());
-    let names: Vec<String> = questions.map(|question| question.text(0)).collect();
-    let of_which =
-        if names.is_empty() { String::new() } else { format!(" (questions {})", offenders(names)) };
-    run.warn(format!(
-        "no row of gold is of an instance that was read{of_which}: are its ids the same?"
-    ));
 }
 
 /// Reads a relation whose first column is the id and whose others are numbers, or one list of numbers.
@@ -273,8 +267,8 @@ fn describe(
         features.rows_of(&frame.instances).map_err(|e| e.or_at("source.features"))?;
     let Indexed { features, index } = features;
     if row_of_instance.iter().all(Option::is_none) {
-        let annotated = (&frame.instances, "annotated instance");
-        return Err(nobody_described(annotated, features).at("source.features"));
+        let overlap = instances_without_features(frame, &features.ids);
+        return Err(overlap.error().at("source.features"));
     }
     let annotators = annotators
         .map(|annotators| {
@@ -282,8 +276,9 @@ fn describe(
             let rows = rows.map_err(|e| e.or_at("source.annotator_features"))?;
             let Indexed { features, .. } = annotators;
             if rows.iter().all(Option::is_none) {
-                let annotated = (&frame.annotators, "annotator");
-                return Err(nobody_described(annotated, features).at("source.annotator_features"));
+                let ids = (&frame.annotators, &features.ids, "annotator");
+                let overlap = without_features(ids, "the features of annotators");
+                return Err(overlap.error().at("source.annotator_features"));
             }
             Ok::<_, Error>((features.clone(), rows))
         })
@@ -299,19 +294,6 @@ fn describe(
         QuestionFeatures { features: features.clone(), row_of_instance, gold, annotators },
         unknown,
     ))
-}
-
-/// The error for ids, called `what`, of which none has features.
-fn nobody_described((ids, what): (&Ids, &str), features: &Features) -> Error {
-    Error::data(format!("no {what} has features"))
-        .found(format!(
-            "{} {what}s such as `{}`, {} rows of features such as `{}`",
-            ids.len(),
-            ids.text(0),
-            features.ids.len(),
-            features.ids.text(0)
-        ))
-        .help("the ids must be the same in both relations")
 }
 
 /// The number of rows of the plan, exact or estimated, where statistics have it.

@@ -37,7 +37,7 @@ impl LabelsWithTruth {
     }
 
     /// The reliability table: for each non-empty bin of [`LabelsWithTruth::ece`] the number of predictions, their mean confidence
-    /// and their accuracy. Each name begins with `prefix`. Bin 08 is (7 / 15, 8 / 15].
+    /// and their accuracy. Each name begins with `prefix`. Bin 8 is (7 / 15, 8 / 15].
     #[must_use]
     pub fn reliability(&self, prefix: &str, split: &'static str) -> Vec<Metric> {
         let predictions = self.predictions().unwrap_or_default();
@@ -50,8 +50,9 @@ impl LabelsWithTruth {
                 let n = f64::from(count);
                 let cells = [("count", n), ("confidence", confidence / n), ("accuracy", hits / n)];
                 cells.map(|(what, value)| Metric {
-                    name: format!("{prefix}reliability_{what}_{:02}", bin + 1),
+                    name: format!("{prefix}reliability_{what}"),
                     split,
+                    bin: Some(bin as u32 + 1),
                     value: Some(value),
                 })
             })
@@ -139,16 +140,17 @@ mod tests {
         s.push(Some(1), &[0.3, 0.7], 1);
         let found = s.reliability("prediction_", "holdout");
         let want = [
-            ("prediction_reliability_count_11", 1.0),
-            ("prediction_reliability_confidence_11", 0.7),
-            ("prediction_reliability_accuracy_11", 1.0),
-            ("prediction_reliability_count_13", 3.0),
-            ("prediction_reliability_confidence_13", 0.83),
-            ("prediction_reliability_accuracy_13", 2.0 / 3.0),
+            ("prediction_reliability_count", 11, 1.0),
+            ("prediction_reliability_confidence", 11, 0.7),
+            ("prediction_reliability_accuracy", 11, 1.0),
+            ("prediction_reliability_count", 13, 3.0),
+            ("prediction_reliability_confidence", 13, 0.83),
+            ("prediction_reliability_accuracy", 13, 2.0 / 3.0),
         ];
         assert_eq!(found.len(), want.len());
-        for (metric, (name, value)) in found.iter().zip(want) {
+        for (metric, (name, bin, value)) in found.iter().zip(want) {
             assert_eq!((metric.name.as_str(), metric.split), (name, "holdout"));
+            assert_eq!(metric.bin, Some(bin));
             close(metric.value, value);
         }
         // The error follows from the table, which is all that a reliability diagram needs.

@@ -98,6 +98,7 @@ impl LabelsWithTruth {
         let metric = |measure: &Measure| Metric {
             name: format!("{prefix}{}", measure.name),
             split,
+            bin: None,
             value: (measure.of)(self),
         };
         MEASURES.iter().filter(|measure| is_wanted(measure)).map(metric).collect()

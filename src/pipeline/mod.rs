@@ -23,7 +23,7 @@ use crate::redact::{redacted, redacted_json};
 use crate::run::Run;
 use crate::sink::{
     BeginOutcome, Contents, JobCommand, JobIdentity, ParquetSink, Published, RunTables, Sink,
-    model_files,
+    SinkSpec, model_files,
 };
 use crate::source::{InferenceScope, Source};
 use crate::tables::metrics::Metric;
@@ -38,11 +38,20 @@ pub use spec::PipelineSpec;
 pub(crate) use warnings::warn_of_unread_features;
 use warnings::{warn_of_rows, warn_of_switched_classes};
 
-/// Runs the job. With `force`, a job that is already committed runs again under a run id of its own.
+/// How a job is run that may be committed already, or that a gate may refuse.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Rerun {
+    /// Whether a job that is already committed runs again, under a run id of its own.
+    pub force: bool,
+    /// Whether a run that a gate refuses is published in the folder `rejected` of the sink.
+    pub keep_rejected: bool,
+}
+
+/// Runs the job.
 ///
 /// # Errors
 /// The error of the stage that failed; nothing is published then.
-pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Published<Outcome>> {
+pub async fn run(spec: &PipelineSpec, rerun: Rerun, run: &mut Run) -> Result<Published<Outcome>> {
     let ctx = spec.engine.session()?;
     let source = Source::list(&spec.source, &spec.store, &RunTables, run).await?;
     let inputs = inputs(&source);
@@ -53,7 +62,7 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
         command: JobCommand::Run,
     };
     let sink = ParquetSink::open(&spec.sink, &spec.store)?;
-    let run_id = match sink.begin(&job, force).await? {
+    let run_id = match sink.begin(&job, rerun.force).await? {
         BeginOutcome::Done(manifest) => {
             // A process that was killed after its commit left them.
             Checkpoints::of(spec, &job.digest).remove();
@@ -80,18 +89,51 @@ pub async fn run(spec: &PipelineSpec, force: bool, run: &mut Run) -> Result<Publ
         ..outcome.run
     };
     let measures = Measures::of(&outcome);
-    spec.gate.check(&measures, &outcome.rejects())?;
+    let checked = spec.gate.check(&measures, &outcome.rejects());
+    let refused = if rerun.keep_rejected { checked.err() } else { checked.map(|()| None)? };
     let tables = FilledTable::all(&outcome, |name| spec.sink.writes(name));
     let contents = Contents {
         tables: tables.iter().map(|table| table as &dyn Table).collect(),
         model: model_files::files(&outcome)?,
         measures: json!(measures),
     };
+    if let Some(refused) = refused {
+        return Err(keep_rejected(refused, spec, &job, &contents, run).await);
+    }
     let manifest = sink.publish(&outcome.run.run_id, &job, &contents, run).await?;
     drop(contents);
     drop(tables);
     checkpoints.remove();
     Ok(sink.published(manifest, Some(outcome)).await)
+}
+
+/// Publishes a run that a gate refused in the folder `rejected` of the sink, where nobody takes it for the newest run of
+/// the job, and returns the gate's error with its place.
+async fn keep_rejected(
+    mut refused: Error,
+    spec: &PipelineSpec,
+    job: &JobIdentity,
+    contents: &Contents<'_>,
+    run: &Run,
+) -> Error {
+    let url = format!("{}/rejected", spec.sink.url.trim_end_matches('/'));
+    let spec_of_sink = SinkSpec { url, keep_runs: None, ..spec.sink.clone() };
+    let published = async {
+        let sink = ParquetSink::open(&spec_of_sink, &spec.store)?;
+        let run_id = match sink.begin(job, false).await? {
+            BeginOutcome::Done(manifest) => manifest.run_id,
+            BeginOutcome::New(run_id) => sink.publish(&run_id, job, contents, run).await?.run_id,
+        };
+        Ok::<_, Error>(sink.folder(&run_id))
+    };
+    let told = match published.await {
+        Ok(folder) => format!("the refused run is in {folder}; `latest` did not move"),
+        Err(e) => format!("the refused run could not be published: {}", e.problems[0].what),
+    };
+    if let Some(last) = refused.problems.last_mut() {
+        last.help = Some(told);
+    }
+    refused
 }
 
 /// Reads the relations into one frame for each question, and warns of rows that cannot be used.

@@ -174,7 +174,7 @@ async fn a_job_computes_on_no_threads_but_those_of_its_run() {
             folder.path().display()
         ));
         let mut run = Run::new(0).with_threads(1).unwrap();
-        super::run(&spec, false, &mut run).await.unwrap();
+        super::run(&spec, super::Rerun::default(), &mut run).await.unwrap();
     }
     rayon::ThreadPoolBuilder::new().num_threads(1).build_global().unwrap();
 }

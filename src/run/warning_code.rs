@@ -20,6 +20,8 @@ pub enum WarningCode {
     RoundedIds,
     /// Ids or labels differ only in case, in outer spaces or in the spelling of a number.
     SeveralSpellings,
+    /// Ids or classes of one table are not in the table that should have them.
+    TablesPartlyMatch,
 }
 
 impl WarningCode {
@@ -33,6 +35,7 @@ impl WarningCode {
         Self::OneAnnotator,
         Self::RoundedIds,
         Self::SeveralSpellings,
+        Self::TablesPartlyMatch,
     ];
 
     /// The code as it is written.
@@ -74,6 +77,10 @@ impl WarningCode {
             Self::SeveralSpellings => (
                 "several_spellings",
                 "ids or labels differ only in case, in outer spaces or in the spelling of a number",
+            ),
+            Self::TablesPartlyMatch => (
+                "tables_partly_match",
+                "ids or classes of one table are not in the table that should have them",
             ),
         }
     }

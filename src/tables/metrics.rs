@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float64Array, StringArray};
+use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 
-use super::{Column, Outcome, OutcomeTable, QuestionResult, REAL, TEXT, column, nullable};
+use super::{COUNT, Column, Outcome, OutcomeTable, QuestionResult, REAL, TEXT, column, nullable};
 use crate::error::Result;
 
 /// One score.
@@ -15,6 +15,8 @@ pub struct Metric {
     pub name: String,
     /// The instances that it is computed on: a gold role, `truth`, or `annotations`.
     pub split: &'static str,
+    /// The bin of a reliability table, from 1; `None` for other metrics.
+    pub bin: Option<u32>,
     /// The value; `None` where it is not defined.
     pub value: Option<f64>,
 }
@@ -38,6 +40,11 @@ impl OutcomeTable for MetricsTable {
                 TEXT,
                 "the scored instances: a gold role, or `annotations` that were held out to calibrate",
             ),
+            nullable(
+                "bin",
+                COUNT,
+                "the bin of a reliability table, from 1 to 15; null for other measures",
+            ),
             nullable("value", REAL, "the value; null where it is not defined"),
         ];
         COLUMNS
@@ -58,6 +65,7 @@ impl OutcomeTable for MetricsTable {
         Ok(vec![
             Arc::new(StringArray::from_iter_values(rows.iter().map(|m| &m.name))),
             Arc::new(StringArray::from_iter_values(rows.iter().map(|m| m.split))),
+            Arc::new(rows.iter().map(|m| m.bin.map(i64::from)).collect::<Int64Array>()),
             Arc::new(rows.iter().map(|m| m.value).collect::<Float64Array>()),
         ])
     }

@@ -82,6 +82,8 @@ pub fn frame_of([instances, annotators, labels]: [Ids; 3], annotations: Annotati
         labels,
         gold: Vec::new(),
         unknown_gold: UnknownGold::default(),
+        gold_overlaps: Vec::new(),
+        listed: None,
         described: None,
         rejects: Rejects::default(),
         left_out: Vec::new(),

@@ -1,5 +1,6 @@
 //! The true classes by number, and the labels and predictions of the run for their instances.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, Float64Array, LargeStringArray};
@@ -7,11 +8,12 @@ use arrow::compute::kernels::cmp::neq;
 use arrow::compute::{cast, nullif};
 use arrow::datatypes::{DataType, Float64Type};
 use arrow::error::ArrowError;
+use arrow::util::display::array_value_to_string;
 use datafusion::functions_aggregate::expr_fn::count;
 use datafusion::prelude::{DataFrame, Expr, col, lit, when};
 
 use super::tables::{MAX_PROBABILITY, Tables, WRITE_AGAIN, columns_of};
-use crate::error::{Error, Result, offenders};
+use crate::error::{Error, Overlap, Result, offenders};
 use crate::frame::{Ids, cast_exact_text};
 use crate::metrics::LabelsWithTruth;
 use crate::run::Run;
@@ -24,6 +26,8 @@ pub(super) struct TrueClasses {
     instance: ArrayRef,
     /// The true class by number. All classes that the run does not know share one extra number, which no label has.
     class: Vec<usize>,
+    /// Its classes, and those that the run does not know.
+    pub(super) classes_in_run: Overlap,
 }
 
 impl TrueClasses {
@@ -36,9 +40,31 @@ impl TrueClasses {
         let columns = columns_of(truth).await?;
         // A class that cannot be represented in the run's type is null after the cast, but still counts as wrong.
         let numbers = classes.lookup("truth.class", &as_type("class", &columns[1], &classes)?)?;
+        let known: BTreeSet<u32> = numbers.iter().flatten().copied().collect();
+        let others = (0..numbers.len()).filter(|row| numbers[*row].is_none());
+        let others = texts(&columns[1], others)?;
+        let classes_in_run = Overlap::new(
+            "class",
+            ("the truth", known.len() + others.len(), others),
+            ("the run", classes.len(), (0..classes.len()).map(|k| classes.text(k))),
+        );
         let number = |n: Option<u32>| n.map_or(classes.len(), |k| k as usize);
         let class = numbers.into_iter().map(number).collect();
-        Ok(Self { classes, instance: Arc::clone(&columns[0]), class })
+        Ok(Self { classes, instance: Arc::clone(&columns[0]), class, classes_in_run })
+    }
+
+    /// The instances, and those for which `is_known` does not hold; `known` are those of the run.
+    pub(super) fn instances_in(
+        &self,
+        known: &Ids,
+        is_known: impl Fn(usize) -> bool,
+    ) -> Result<Overlap> {
+        let others = texts(&self.instance, (0..self.len()).filter(|row| !is_known(*row)))?;
+        let n = self.len().max(others.len());
+        let known = ("the run", known.len(), (0..known.len()).map(|i| known.text(i)));
+        Ok(Overlap::new("instance", ("the truth", n, others), known).advise(
+            "do the ids have the same form? name the columns with --instance-column and --class-column",
+        ))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -48,6 +74,11 @@ impl TrueClasses {
     pub(super) fn n_classes(&self) -> usize {
         self.classes.len()
     }
+}
+
+/// The values of these rows as text.
+fn texts(column: &ArrayRef, rows: impl Iterator<Item = usize>) -> Result<BTreeSet<String>> {
+    Ok(rows.map(|row| array_value_to_string(column, row)).collect::<Result<_, ArrowError>>()?)
 }
 
 /// Warns of rows of the truth that give no class.
@@ -138,8 +169,8 @@ pub(super) struct ScoredLabels {
     pub(super) scored: LabelsWithTruth,
     /// Whether the table has the instance, by row of the truth.
     pub(super) is_known: Vec<bool>,
-    /// The number of instances in the run's table.
-    pub(super) n_instances: usize,
+    /// The instances in the run's table.
+    pub(super) instances: Ids,
 }
 
 impl ScoredLabels {
@@ -210,7 +241,7 @@ impl ScoredLabels {
         Ok(Self {
             scored,
             is_known: found.iter().map(Option::is_some).collect(),
-            n_instances: instances.len(),
+            instances: instances.clone(),
         })
     }
 }

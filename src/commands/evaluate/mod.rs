@@ -8,14 +8,15 @@ mod confusion;
 mod labels;
 mod tables;
 
+use arrow::datatypes::Schema;
 use arrow::util::display::array_value_to_string;
 use datafusion::prelude::SessionContext;
-use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 use super::at_options;
 use crate::engine::EngineSpec;
-use crate::error::{Error, Result};
-use crate::run::Run;
+use crate::error::{Error, Overlap, Result};
+use crate::run::{Run, WarningCode};
 use crate::sink::{RunTables, register_run};
 use crate::source::{
     Cleaning, ColumnsSpec, Location, Origin, Relation, Source, SourceSpec, select,
@@ -25,15 +26,34 @@ use labels::{ScoredLabels, TrueClasses};
 use tables::Tables;
 
 /// One score of a run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Score {
     /// The question, where the run had several.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub question: Option<String>,
     /// The measure's name.
     pub name: String,
     /// The value; `None` where it is not defined.
     pub value: Option<f64>,
+}
+
+/// The scores as one JSON object: each value by its name, below `questions` where the run had several, and the warnings.
+#[must_use]
+pub fn as_json(scores: &[Score], warnings: &[String]) -> Value {
+    let (mut all, mut questions) = (Map::new(), Map::new());
+    for Score { question, name, value } in scores {
+        match question {
+            Some(question) => {
+                let of_question = questions.entry(question.clone()).or_insert_with(|| json!({}));
+                of_question[name] = json!(value);
+            }
+            None => drop(all.insert(name.clone(), json!(value))),
+        }
+    }
+    if !questions.is_empty() {
+        all.insert("questions".to_owned(), questions.into());
+    }
+    all.insert("warnings".to_owned(), json!(warnings));
+    all.into()
 }
 
 /// The run and the truth to compare.
@@ -59,7 +79,7 @@ const OPTIONS: [(&str, &str); 2] =
 /// where the true matrices are given, four `confusion_` measures (`sql/confusion_error.sql`).
 ///
 /// # Errors
-/// When there is no such run, the truth cannot be read, or the two share no instance.
+/// When there is no such run, the truth cannot be read, or the two share no instance or no class.
 pub async fn evaluate(
     what: &Evaluation<'_>,
     stores: &StoreSpec,
@@ -75,28 +95,30 @@ async fn evaluate_run(
 ) -> Result<Vec<Score>> {
     let ctx = EngineSpec::default().session()?;
     register_run(&ctx, what.run, stores).await?;
+    let source_of_run = source_of_run(&ctx).await?;
+    let mut columns = columns_of_run(&source_of_run, &what.columns);
+    // The truth is read by the rules for text values that the run was made with. A run of `predict` has none.
+    let cleaning: Cleaning = serde_json::from_value(source_of_run).unwrap_or_default();
     let mut tables = std::collections::BTreeMap::from([("truth".to_owned(), url(what.truth))]);
     if let Some(confusion) = what.confusion {
         tables.insert("true_confusion".to_owned(), url(confusion));
     }
-    let spec = SourceSpec { tables, columns: what.columns.clone(), ..SourceSpec::default() };
+    let spec = SourceSpec { tables, columns: columns.clone(), ..SourceSpec::default() };
     let source = Source::register(&ctx, &spec, stores, &RunTables, run).await?;
-    let truth =
-        select(ctx.table("truth").await?, (Relation::Gold, Origin::OnlyTable), &what.columns)
-            .map_err(|e| {
-                e.at("--truth").help("name the columns with --instance-column and --class-column")
-            })?;
-    let truth = cleaning_of_run(&ctx).await?.apply(truth)?;
-    let (mut found, mut disjoint) = (Vec::new(), Vec::new());
+    let truth = ctx.table("truth").await?;
+    keep_columns_of(truth.schema().as_arrow(), &what.columns, &mut columns);
+    let truth = select(truth, (Relation::Gold, Origin::OnlyTable), &columns).map_err(|e| {
+        e.at("--truth").help("name the columns with --instance-column and --class-column")
+    })?;
+    let truth = cleaning.apply(truth)?;
+    let (mut found, mut overlaps) = (Vec::new(), Vec::new());
     let questions = Tables::of_questions(&ctx).await?;
     tables::check_questions(&truth, &questions, run).await?;
     labels::warn_without_class(&truth, run).await?;
     for tables in &questions {
         let truth = TrueClasses::read(&truth, tables).await?;
-        let (mut measured, n_instances) = label_scores(tables, &truth).await?;
-        if measured.is_empty() {
-            disjoint.push((n_instances, truth.len()));
-        }
+        let (mut measured, instances) = label_scores(tables, &truth).await?;
+        overlaps.push((instances, truth.classes_in_run.clone()));
         if what.confusion.is_some() {
             let confusion = confusion::scores(tables, truth.n_classes()).await;
             let confusion = confusion.map_err(|e| e.or_at("--confusion"))?;
@@ -116,35 +138,81 @@ async fn evaluate_run(
             value,
         }));
     }
-    if let Some((n_instances, n_true)) = disjoint.last() {
-        if disjoint.len() == questions.len() {
-            return Err(Error::data("the run and the truth have no instance in common")
-                .at("--truth")
-                .found(format!("{n_instances} instances in the run, {n_true} in the truth"))
-                .help("do the ids have the same form? name the columns with --instance-column and --class-column"));
-        }
-        run.warn(format!(
-            "the truth has no instance of {} of the {} questions: their labels are not scored",
-            disjoint.len(),
-            questions.len()
-        ));
-    }
+    check_overlaps(&overlaps, run)?;
     source.check_unchanged().await?;
     Ok(found)
 }
 
-/// The rules for text values that the run was made with: the truth must be read by the same.
-async fn cleaning_of_run(ctx: &SessionContext) -> Result<Cleaning> {
+/// Checks the instances and the classes of the truth, by question, against those of the run. Warns of those that the run
+/// does not know.
+///
+/// # Errors
+/// When no question has a common instance, or none has a common class.
+fn check_overlaps(overlaps: &[(Overlap, Overlap)], run: &mut Run) -> Result<()> {
+    let disjoint = overlaps.iter().filter(|(instances, _)| !instances.has_common()).count();
+    if let Some((instances, _)) = overlaps.last().filter(|_| disjoint == overlaps.len()) {
+        return Err(instances.error().at("--truth"));
+    }
+    if disjoint > 0 {
+        run.warn(format!(
+            "the truth has no instance of {disjoint} of the {} questions: their labels are not scored",
+            overlaps.len()
+        ));
+    }
+    let scored = || overlaps.iter().filter(|(instances, _)| instances.has_common());
+    if let Some((_, classes)) = scored().next()
+        && scored().all(|(_, classes)| classes.is_empty())
+    {
+        return Err(classes.error().at("--truth"));
+    }
+    let all = scored().flat_map(|(instances, classes)| [instances, classes]);
+    let warnings: Vec<String> = all.filter_map(Overlap::warning).collect();
+    warnings.iter().for_each(|warning| run.warn_code(WarningCode::TablesPartlyMatch, warning));
+    Ok(())
+}
+
+/// The `[source]` that the run was made with; null where the run does not tell.
+async fn source_of_run(ctx: &SessionContext) -> Result<Value> {
     if !ctx.table_exist("run")? {
-        return Ok(Cleaning::default());
+        return Ok(Value::Null);
     }
     let rows = ctx.table("run").await?.select_columns(&["spec"])?.collect().await?;
     let spec = rows.first().filter(|batch| batch.num_rows() > 0);
     let spec = spec.map(|batch| array_value_to_string(batch.column(0), 0)).transpose()?;
-    let spec: serde_json::Value =
-        serde_json::from_str(&spec.unwrap_or_default()).unwrap_or_default();
-    // Runs of `predict` have no source of this form.
-    Ok(serde_json::from_value(spec["source"].clone()).unwrap_or_default())
+    let spec: Value = serde_json::from_str(&spec.unwrap_or_default()).unwrap_or_default();
+    Ok(spec["source"].clone())
+}
+
+/// The names of columns that the user gave, or else those that the run was made with.
+fn columns_of_run(source: &Value, given: &ColumnsSpec) -> ColumnsSpec {
+    let of_run: ColumnsSpec = serde_json::from_value(source["columns"].clone()).unwrap_or_default();
+    let given = given.clone();
+    ColumnsSpec {
+        instance: given.instance.or(of_run.instance),
+        class: given.class.or(of_run.class),
+        question: given.question.or(of_run.question),
+        label: of_run.label,
+        ..ColumnsSpec::default()
+    }
+}
+
+/// Leaves out the run's names for columns that the truth does not have; those that the user `given` stay. The class may
+/// have the run's name for labels.
+fn keep_columns_of(truth: &Schema, given: &ColumnsSpec, columns: &mut ColumnsSpec) {
+    let has = |name: &String| truth.index_of(name).is_ok();
+    let label = columns.label.take().filter(has);
+    for (given, name) in [
+        (&given.instance, &mut columns.instance),
+        (&given.class, &mut columns.class),
+        (&given.question, &mut columns.question),
+    ] {
+        if given.is_none() {
+            *name = name.take().filter(has);
+        }
+    }
+    if truth.index_of("class").is_err() {
+        columns.class = columns.class.take().or(label);
+    }
 }
 
 fn url(text: &str) -> Location {
@@ -154,12 +222,12 @@ fn url(text: &str) -> Location {
 /// The name and the value of a measure.
 type NamedScore = (String, Option<f64>);
 
-/// The scores of the labels and of the predictions, and the number of instances in the run. There are no scores where
+/// The scores of the labels and of the predictions, and the instances of the truth in the run. There are no scores where
 /// the truth has none of these instances.
 async fn label_scores(
     tables: &Tables<'_>,
     truth: &TrueClasses,
-) -> Result<(Vec<NamedScore>, usize)> {
+) -> Result<(Vec<NamedScore>, Overlap)> {
     let labels = ScoredLabels::labels(tables, truth).await?;
     let predictions = ScoredLabels::predictions(tables, truth).await?;
     let parts = || [("", &labels), ("prediction_", &predictions)].into_iter();
@@ -169,14 +237,16 @@ async fn label_scores(
             .at("--run")
             .help("name another run, or leave them among the tables of sink.tables"));
     }
-    let n_instances = parts().map(|(_, given)| given.n_instances).max().unwrap_or_default();
+    let is_known = |row: usize| parts().any(|(_, given)| given.is_known[row]);
+    let all = parts().map(|(_, given)| &given.instances).max_by_key(|ids| ids.len());
+    let instances = all.map(|ids| truth.instances_in(ids, is_known)).transpose()?;
+    let instances = instances.ok_or_else(|| Error::bug("a run without tables is scored"))?;
     if parts().all(|(_, given)| given.scored.is_empty()) {
-        return Ok((Vec::new(), n_instances));
+        return Ok((Vec::new(), instances));
     }
     let all = parts().flat_map(|(prefix, given)| given.scored.all(prefix, "truth"));
     let mut scores: Vec<NamedScore> = all.map(|m| (m.name, m.value)).collect();
-    let is_unknown = |row: &usize| !parts().any(|(_, s)| s.is_known[*row]);
-    let unknown = (0..truth.len()).filter(is_unknown).count();
+    let unknown = (0..truth.len()).filter(|row| !is_known(*row)).count();
     scores.push(("unknown_instances".to_owned(), Some(unknown as f64)));
-    Ok((scores, n_instances))
+    Ok((scores, instances))
 }

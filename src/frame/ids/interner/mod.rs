@@ -2,7 +2,6 @@
 
 mod text;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
@@ -13,7 +12,7 @@ use foldhash::fast::SeedableRandomState;
 use rayon::prelude::*;
 
 use super::Ids;
-use super::decode::{fits, to_array, to_shown_array};
+use super::decode::{to_array, to_shown_array};
 use super::dictionary::dictionary;
 use super::floats::finite;
 use super::hash::Secret;
@@ -205,17 +204,6 @@ impl Interner {
         Ok(plain)
     }
 
-    /// The values with these provisional numbers that the column's type cannot hold, as text.
-    ///
-    /// # Errors
-    /// When a value cannot be decoded.
-    pub fn outside(&self, numbers: impl Iterator<Item = u32>) -> Result<BTreeSet<String>> {
-        let key = |n: u32| self.long.key(n, self.table.keys()[n as usize]);
-        let keys = numbers.map(key).filter(|key| !fits(&self.data_type, *key));
-        let shown = to_shown_array(&self.data_type, keys.collect::<Vec<_>>().into_iter())?;
-        Ok((0..shown.len()).map(|n| array_value_to_string(&shown, n)).collect::<Result<_, _>>()?)
-    }
-
     fn another_type(&self, of: &Field) -> Error {
         another_type(of.name(), of.data_type(), &self.data_type)
     }
@@ -311,8 +299,7 @@ impl Interner {
     /// # Errors
     /// When a value cannot be decoded.
     pub fn shown_values(&self) -> Result<ArrayRef> {
-        let keys = self.table.keys().iter().enumerate();
-        to_shown_array(&self.data_type, keys.map(|(n, word)| self.long.key(number(n), *word)))
+        to_shown_array(&self.data_type, (0..self.len()).map(|n| self.key(number(n))))
     }
 
     /// Numbers the values for which `keep(provisional)` holds, in sorted order.

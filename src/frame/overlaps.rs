@@ -1,0 +1,155 @@
+//! Whether the tables of a frame share ids and classes: gold, features and listed classes against the annotations.
+
+use std::collections::BTreeSet;
+
+use super::Frame;
+use super::gold::{GoldNumber, GoldRows};
+use super::ids::{Ids, Interner, NULL};
+use crate::error::{Overlap, Result};
+use crate::run::{Run, WarningCode};
+
+/// The help where ids of instances are those of annotators.
+const EXCHANGED: &str = "these are ids of annotators: source.columns.instance and source.columns.annotator may be exchanged";
+
+/// The distinct values of a column of gold: how many there are, and those that the annotations lack.
+pub(super) struct GoldValues {
+    n: usize,
+    missing: BTreeSet<String>,
+    /// Labels that annotators gave, where classes are missing.
+    used: BTreeSet<String>,
+    n_used: usize,
+}
+
+impl GoldValues {
+    /// The instances; the first `n_read` provisional numbers are those of annotations.
+    pub(super) fn instances(gold: &[GoldNumber], ids: &Interner, n_read: usize) -> Result<Self> {
+        Self::missing(gold, ids, |g| g.instance, |n| (n as usize) < n_read)
+    }
+
+    /// The classes; `used` tells of each label whether it is in a row that is used.
+    pub(super) fn classes(gold: &[GoldNumber], ids: &Interner, used: &[bool]) -> Result<Self> {
+        let is_used = |n: u32| used.get(n as usize).copied().unwrap_or_default();
+        let found = Self::missing(gold, ids, |g| g.class, is_used)?;
+        let given = (0..used.len()).filter(|n| used[*n] && !found.missing.is_empty());
+        let texts = ids.texts(given.map(|n| n as u32))?;
+        Ok(Self { used: texts, n_used: used.iter().filter(|used| **used).count(), ..found })
+    }
+
+    fn missing(
+        gold: &[GoldNumber],
+        ids: &Interner,
+        number: fn(&GoldNumber) -> u32,
+        is_known: impl Fn(u32) -> bool,
+    ) -> Result<Self> {
+        let with_class = gold.iter().filter(|g| g.class != NULL);
+        let numbers: BTreeSet<u32> = with_class.map(number).collect();
+        let missing = ids.texts(numbers.iter().copied().filter(|n| !is_known(*n)))?;
+        Ok(Self { n: numbers.len(), missing, used: BTreeSet::new(), n_used: 0 })
+    }
+
+    /// The overlap with the `n_read` instances of the annotations; `None` without gold. `instances` has further ones,
+    /// which gold that trains has added.
+    pub(super) fn overlap_of_instances(
+        self,
+        n_read: usize,
+        (instances, annotators): (&Ids, &Ids),
+    ) -> Option<Overlap> {
+        let Self { n, missing, .. } = self;
+        let is_exchanged =
+            missing.len() == n && missing.first().is_some_and(|id| has(annotators, id));
+        let added = missing.clone();
+        let read = (0..instances.len()).map(|i| instances.text(i));
+        let known = ("the annotations", n_read, read.filter(|id| !added.contains(id)));
+        let overlap = Overlap::new("instance", ("gold", n, missing), known);
+        (n > 0).then(|| if is_exchanged { overlap.advise(EXCHANGED) } else { overlap })
+    }
+
+    /// The overlap with the labels that annotators gave; `None` without gold.
+    pub(super) fn overlap_of_classes(self) -> Option<Overlap> {
+        let Self { n, missing, used, n_used } = self;
+        let known = ("the labels of the annotations", n_used, used.into_iter());
+        let overlap = Overlap::new("class", ("gold", n, missing), known);
+        (n > 0).then(|| {
+            overlap.advise(
+                "are these the right columns? if both are right, list all classes in frame.classes",
+            )
+        })
+    }
+}
+
+/// Checks that gold is of instances that were read and of classes that annotators gave; `gold` has the rows of each
+/// frame. Warns of gold that is of others.
+///
+/// # Errors
+/// When no question's gold is of such instances, or of such classes.
+pub(super) fn check_gold(frames: &[Frame], gold: &[Option<GoldRows>], run: &mut Run) -> Result<()> {
+    // Otherwise each row holds for all questions, of which one may lack its instance.
+    let is_of_question = frames.len() == 1 || gold.iter().flatten().any(GoldRows::has_questions);
+    for what in ["instance", "class"] {
+        let overlaps = frames.iter().flat_map(|frame| {
+            frame.gold_overlaps.iter().filter(|o| o.is_of(what)).map(move |o| (frame, o))
+        });
+        let overlaps: Vec<(&Frame, &Overlap)> = overlaps.collect();
+        // A single class that nobody gave may be what gold is for.
+        let is_lost = |overlap: &Overlap| {
+            overlap.is_empty()
+                && (what == "instance" || overlap.n_given() > 1 || overlap.is_misspelled())
+        };
+        if let Some((frame, first)) = overlaps.first()
+            && overlaps.iter().all(|(_, overlap)| is_lost(overlap))
+        {
+            let subject = frame.subject().filter(|_| frames.len() > 1);
+            return Err(first.error().at("source.gold").about_some(subject));
+        }
+        for (frame, overlap) in overlaps {
+            if is_of_question || (what == "instance" && overlap.is_empty()) {
+                run.warn_about_question(frame.subject());
+                warn_of(overlap, run);
+                run.warn_about(None);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Warns of labels that are not in `frame.classes`, whose rows are rejected.
+pub(super) fn warn_of_unlisted_labels(frames: &[Frame], run: &mut Run) {
+    for frame in frames {
+        run.warn_about_question(frame.subject());
+        frame.listed.iter().for_each(|overlap| warn_of(overlap, run));
+        run.warn_about(None);
+    }
+}
+
+fn warn_of(overlap: &Overlap, run: &mut Run) {
+    if let Some(warning) = overlap.warning() {
+        run.warn_code(WarningCode::TablesPartlyMatch, warning);
+    }
+}
+
+/// The overlap of the annotated instances, none of which has features, with the `described` ones.
+pub(super) fn instances_without_features(frame: &Frame, described: &Ids) -> Overlap {
+    let overlap = without_features((&frame.instances, described, "instance"), "the features");
+    let is_exchanged = !described.is_empty() && has(&frame.annotators, &described.text(0));
+    if is_exchanged { overlap.advise(EXCHANGED) } else { overlap }
+}
+
+/// The overlap of ids of the annotations, none of which has features.
+pub(super) fn without_features(
+    (annotated, described, what): (&Ids, &Ids, &'static str),
+    features: &'static str,
+) -> Overlap {
+    let texts = |ids: &Ids| (0..ids.len()).map(|n| ids.text(n)).collect::<Vec<String>>();
+    Overlap::new(
+        what,
+        ("the annotations", annotated.len(), texts(annotated).into_iter().collect()),
+        (features, described.len(), texts(described).into_iter()),
+    )
+}
+
+/// The most ids among which one is looked for.
+const MAX_SEARCHED: usize = 100_000;
+
+fn has(ids: &Ids, id: &str) -> bool {
+    (0..ids.len().min(MAX_SEARCHED)).any(|n| ids.text(n) == id)
+}
