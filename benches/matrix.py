@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Accuracy, log-loss, ECE, seconds and warnings of every label-only kind on every data set, as Markdown.
+
+    cargo build --release
+    benches/matrix.py measure target/release/labelmill --data <folder of the datasets> > after.json
+    benches/matrix.py table before.json after.json > docs/matrix.md
+
+A data set is a folder with annotations.parquet and truth.parquet. `crowd_100` is simulated: 50 000 instances of 100 classes,
+one annotation each, 519 annotators who are right on .3, .6 or .9 of their instances, or else guess.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+# The vote comes first. Kinds that a binary does not know are left out.
+KINDS = ["majority_vote", "dawid_skene", "one_coin", "ibcc", "glad", "wawa", "iwmv", "zbs", "crh"]
+SIMULATED = "crowd_100"
+GROUPS = "groups=173*hammer-spammer(0.3), 173*hammer-spammer(0.6), 173*hammer-spammer(0.9)"
+# A default that is further below the vote than this must say so.
+MARGIN = 0.01
+
+
+def output_of(*command: str) -> str:
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def simulated(binary: str, folder: str) -> tuple[str, str]:
+    """The annotations and the truth of the simulated crowd."""
+    rng, truth = random.Random(0), Path(folder) / "truth.csv"
+    rows = (f"i{n:05},c{rng.randrange(100):02}\n" for n in range(50_000))
+    truth.write_text("instance_id,label\n" + "".join(rows))
+    crowd = f"{folder}/crowd"
+    simulate = ["simulate", "--truth", str(truth), "--recipe", "groups", "--output", crowd, "-q"]
+    output_of(binary, *simulate, "--set", GROUPS, "--set", "redundancy=1")
+    return f"{crowd}/annotations", str(truth)
+
+
+def measured(binary: str, kind: str, annotations: str, truth: str) -> dict:
+    """The measures of one fit with the defaults."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = f"{folder}/run"
+        aggregate = ["aggregate", "--annotations", annotations, "--model", kind, "--output", run, "-q", "--json"]
+        summary = json.loads(output_of(binary, *aggregate))
+        scores = json.loads(output_of(binary, "evaluate", "--run", run, "--truth", truth, "--json"))
+        if isinstance(scores, list):
+            scores = {score["name"]: score["value"] for score in scores}
+        seconds = json.loads(output_of(binary, "sql", "--run", run, "--json", "-c", "SELECT seconds_fitting FROM run"))
+    names = ["accuracy", "accuracy_expected_ties", "log_loss", "ece"]
+    found = {name: scores.get(name) for name in names}
+    return {**found, "seconds": seconds["seconds_fitting"], "warnings": summary["warnings"]}
+
+
+def measure(binary: str, data: Path, kinds: list[str]) -> None:
+    """Prints the measures of each data set and kind as JSON."""
+    known = {line.split()[0] for line in output_of(binary, "models").splitlines() if line.strip()}
+    kinds = [kind for kind in kinds if kind in known]
+    folders = sorted(path.parent for path in data.glob("*/annotations.parquet"))
+    sets = {f.name: (str(f / "annotations.parquet"), str(f / "truth.parquet")) for f in folders}
+    sets = {name: files for name, files in sets.items() if Path(files[1]).exists()}
+    with tempfile.TemporaryDirectory() as folder:
+        sets[SIMULATED] = simulated(binary, folder)
+        found = {}
+        for name, files in sets.items():
+            found[name] = {kind: measured(binary, kind, *files) for kind in kinds}
+            print(name, file=sys.stderr)
+    json.dump(found, sys.stdout, indent=1)
+
+
+def code(warning: str) -> str:
+    """The code of a warning; without one, its first words."""
+    found = re.search(r"\[([a-z_]+)\]$", warning)
+    return found[1] if found else " ".join(warning.split()[:6])
+
+
+def cells(of_kinds: dict, kind: str) -> list[str]:
+    found, vote = of_kinds[kind], of_kinds["majority_vote"]["accuracy_expected_ties"]
+    accuracy = found["accuracy_expected_ties" if kind == "majority_vote" else "accuracy"]
+    # Accuracies have one digit here: a gap that is shown as one point is none.
+    below = " **<**" if accuracy < vote - MARGIN - 5e-4 else ""
+    warnings = ", ".join(code(warning) for warning in found["warnings"])
+    return [
+        f"{100 * accuracy:.1f}{below}",
+        f"{found['log_loss']:.2f}",
+        f"{found['ece']:.3f}",
+        f"{found['seconds']:.2f}",
+        warnings.replace("|", " "),
+    ]
+
+
+def table(files: list[Path]) -> None:
+    """Prints a table for each kind, with the columns of each file side by side."""
+    all_found = [(file.stem, json.loads(file.read_text())) for file in files]
+    names = ["accuracy", "log-loss", "ECE", "s", "warnings"]
+    print("# Label-only kinds on all data sets\n")
+    print("Written by `benches/matrix.py`, with the defaults of each kind. Accuracy is in percent, that of the vote with")
+    print("expected ties; **<** marks one that is more than a point below the vote. Seconds are those of the fit.")
+    for kind in next(iter(all_found[-1][1].values())):
+        header = ["data set", "vote", *(f"{name}, {stem}" for stem, _ in all_found for name in names)]
+        print(f"\n## `{kind}`\n\n| {' | '.join(header)} |\n|{' --- |' * len(header)}")
+        for name, last in all_found[-1][1].items():
+            row = [name, f"{100 * last['majority_vote']['accuracy_expected_ties']:.1f}"]
+            for _, found in all_found:
+                row += cells(found[name], kind) if kind in found.get(name, {}) else [""] * len(names)
+            print(f"| {' | '.join(row)} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    of_measure = commands.add_parser("measure", help="measure a binary; JSON on stdout")
+    of_measure.add_argument("binary", help="path of labelmill")
+    of_measure.add_argument("--data", default=os.environ.get("LABELMILL_DATA"), help="folder of the datasets")
+    of_measure.add_argument("--kinds", nargs="+", default=KINDS, help="the vote comes first")
+    of_table = commands.add_parser("table", help="print the measures of some binaries as Markdown")
+    of_table.add_argument("files", nargs="+", type=Path)
+    arguments = parser.parse_args()
+    if arguments.command == "table":
+        table(arguments.files)
+    elif arguments.data is None:
+        parser.error("give --data, or set LABELMILL_DATA")
+    else:
+        measure(arguments.binary, Path(arguments.data), arguments.kinds)
+
+
+if __name__ == "__main__":
+    main()
