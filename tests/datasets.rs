@@ -120,10 +120,12 @@ fn accuracies_and_likelihoods_are_the_published_ones() {
         let last = number(trace.last().unwrap(), "objective");
         close(last, published.log_likelihood, 1e-2, &format!("{name}: log-likelihood"));
         let one_coin: &[&str] = &["model.strength=0", "model.fixed_prior=false"];
+        // The tolerances of the reference.
+        let glad: &[&str] = &["model.gradient_tol=0.01", "model.stop.tol=1e-5"];
         for (model, settings, want) in [
             ("one_coin", one_coin, published.one_coin),
             ("ibcc", &[], published.ibcc),
-            ("glad", &[], published.glad),
+            ("glad", glad, published.glad),
         ] {
             let output = folder.path().join(model);
             aggregate_with(&data, name, model, settings, &output);
@@ -134,6 +136,27 @@ fn accuracies_and_likelihoods_are_the_published_ones() {
         let elbo = number(trace.last().unwrap(), "objective");
         close(elbo, published.elbo, 1e-2, &format!("{name}: ELBO"));
     }
+}
+
+#[test]
+fn posteriors_of_glad_on_rte_are_near_their_limit() {
+    let Some(data) = data_folder("the limit of GLAD") else { return };
+    let posteriors = |settings: &[&str]| -> Vec<f64> {
+        let output = tempfile::tempdir().unwrap();
+        aggregate_with(&data, "rte", "glad", settings, output.path());
+        let rows = read_table(&output.path().join("latest"), "posteriors");
+        rows.iter().map(|row| number(row, "probability")).collect()
+    };
+    let exact = [
+        "model.gradient_tol=1e-9",
+        "model.max_steps=200",
+        "model.stop.tol=0",
+        "model.stop.max_iter=200",
+    ];
+    let (got, limit) = (posteriors(&[]), posteriors(&exact));
+    let gaps = got.iter().zip(&limit).map(|(p, q)| (p - q).abs());
+    let furthest = gaps.fold(0.0, f64::max);
+    assert!(got.len() == 1600 && furthest < 1e-3, "{furthest}");
 }
 
 /// Accuracy in percent and log-loss of another implementation after at most 150 iterations.

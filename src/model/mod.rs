@@ -328,14 +328,42 @@ mod tests {
     }
 
     #[test]
+    fn a_stop_rule_in_part_leaves_the_other_keys_of_the_kind() {
+        for (kind, tol) in [("ibcc", 1e-8), ("glad", 1e-8), ("dawid_skene", 1e-5)] {
+            let part = json!({"stop": {"max_iter": 7}});
+            let stop = &model_kind(kind).unwrap().load(part).unwrap().parameters["stop"];
+            assert_eq!((&stop["max_iter"], &stop["tol"]), (&json!(7), &json!(tol)), "{kind}");
+        }
+        assert!(model_kind("ibcc").unwrap().load(json!({"stop": {"max_iters": 7}})).is_err());
+    }
+
+    /// Three of twelve instances are of class 1.
+    #[test]
+    fn a_fixed_prior_stays_uniform_and_a_learned_one_does_not() {
+        let rows: Vec<_> = (0..36).map(|n| (n / 3, n % 3, u32::from(n < 9))).collect();
+        let a = crate::testing::tiny(2, &rows);
+        for kind in ["dawid_skene", "one_coin"] {
+            for fixed in [true, false] {
+                let parameters = json!({"fixed_prior": fixed});
+                let loaded = model_kind(kind).unwrap().load(parameters).unwrap();
+                let fitted = loaded.model.fit((&a).into(), &mut Run::new(0)).unwrap();
+                let prior = fitted.report.prior.unwrap();
+                assert_eq!(prior == [0.5, 0.5], fixed, "{kind}: {prior:?}");
+                assert_eq!(loaded.estimates_prior, !fixed, "{kind}");
+            }
+        }
+    }
+
+    #[test]
     fn whether_there_is_a_prior_may_depend_on_the_parameters() {
         let estimates = |kind: &str, parameters: Value| {
             model_kind(kind).unwrap().load(parameters).unwrap().estimates_prior
         };
         assert!(!estimates("majority_vote", json!({})) && !estimates("glad", json!({})));
         for kind in ["dawid_skene", "one_coin"] {
-            assert!(estimates(kind, json!({})), "{kind}");
-            assert!(!estimates(kind, json!({"fixed_prior": true})), "{kind}");
+            for fixed in [true, false] {
+                assert_eq!(estimates(kind, json!({"fixed_prior": fixed})), !fixed, "{kind}");
+            }
         }
         for (kind, without, with) in [
             ("dl", json!({}), json!({"aggregator": {"kind": "dawid_skene"}})),

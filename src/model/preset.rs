@@ -17,7 +17,8 @@ pub enum Preset {
     Paper,
 }
 
-/// Merges the parameters into the settings of the `preset` that they name.
+/// Merges the parameters into the settings of the `preset` that they name. A section `stop` that leaves keys out takes
+/// them from the kind's own rule.
 pub(super) fn apply<S: Spec>(parameters: Value) -> Value {
     let is_paper = parameters.get("preset").is_some_and(|preset| preset == "paper");
     let paper = S::paper().filter(|_| is_paper).and_then(|paper| serde_json::to_value(paper).ok());
@@ -26,8 +27,22 @@ pub(super) fn apply<S: Spec>(parameters: Value) -> Value {
             merge(&mut settings, parameters);
             settings
         }
-        None => parameters,
+        None => with_own_stop::<S>(parameters),
     }
+}
+
+/// # Why
+/// The keys that a section leaves out are those of any `StopRule`: `stop.max_iter = 1000` alone would also raise the
+/// tolerance of a kind whose own is smaller, a thousandfold.
+fn with_own_stop<S: Spec>(mut parameters: Value) -> Value {
+    if let Some(stop) = parameters.get_mut("stop").filter(|stop| stop.is_object()) {
+        let mut defaults = crate::spec::defaults::<S>();
+        if let Some(own) = defaults.get_mut("stop").filter(|own| own.is_object()) {
+            merge(own, stop.take());
+            *stop = own.take();
+        }
+    }
+    parameters
 }
 
 fn merge(settings: &mut Value, parameters: Value) {
