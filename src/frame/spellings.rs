@@ -58,6 +58,12 @@ impl ColumnValues<'_> {
             return Spellings::default();
         }
         let same = self.equal_numbers();
+        // Nearly all columns of ids end here, after one pass over their bytes.
+        let values = || (0..self.of_rows as u32).into_par_iter();
+        let is_id = self.listed.is_none();
+        if is_id && same.is_none() && values().all(|n| self.with_text(n, is_usual_id)) {
+            return Spellings::default();
+        }
         let missing = self.missing();
         let variants = self.variants(same.as_ref(), &missing);
         let rounded = if self.listed.is_none() { self.rounded() } else { Vec::new() };
@@ -183,9 +189,7 @@ impl ColumnValues<'_> {
 
     /// Ids such as `1.29403E+18`.
     fn rounded(&self) -> Vec<u32> {
-        let is_rounded = |text: &str| {
-            (text.contains("E+") || text.contains("e+")) && Decimal::parse(text).is_some()
-        };
+        let is_rounded = |text: &str| text.contains('+') && Decimal::parse(text).is_some();
         let found = (0..self.of_rows as u32).into_par_iter();
         self.by_text(found.filter(|n| self.with_text(*n, is_rounded)).collect())
     }
@@ -269,6 +273,14 @@ fn first_few(parts: impl Iterator<Item = String>, between: &str) -> String {
         let _ = write!(text, " and {more} more");
     }
     text
+}
+
+/// Whether the text has no upper case, space or sign of an exponent, and is no word for a missing value.
+fn is_usual_id(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let is_usual =
+        |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b':' | b'/');
+    bytes.iter().all(is_usual) && (bytes.len() > LONGEST || bytes.iter().any(u8::is_ascii_digit))
 }
 
 /// Whether folding changes the text.
