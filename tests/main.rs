@@ -41,6 +41,7 @@ mod evaluate_refusals;
 mod examples;
 mod files_of_other_programs;
 mod fixtures;
+mod foreign_columns;
 mod formats;
 mod fuzz;
 mod gates;

@@ -16,6 +16,8 @@ pub enum WarningCode {
     MissingValueWords,
     /// All annotations are of one annotator.
     OneAnnotator,
+    /// Columns of features are not read, because they hold the row numbers of pandas.
+    RowNumbers,
     /// Ids are numbers with an exponent, as a spreadsheet rounds them.
     RoundedIds,
     /// Ids or labels differ only in case, in outer spaces or in the spelling of a number.
@@ -33,6 +35,7 @@ impl WarningCode {
         Self::LabelsNearlyDistinct,
         Self::MissingValueWords,
         Self::OneAnnotator,
+        Self::RowNumbers,
         Self::RoundedIds,
         Self::SeveralSpellings,
         Self::TablesPartlyMatch,

@@ -1,6 +1,7 @@
 //! Features as a DataFusion query: the id under the contract's name, then the numbers.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::Column;
@@ -8,13 +9,15 @@ use datafusion::logical_expr::{Expr, cast};
 use datafusion::prelude::{DataFrame, SessionContext};
 
 use super::ColumnsSpec;
+use super::chosen_columns::ChosenColumns;
 use super::contract::Origin;
 use super::format::{INTEGERS, MIXED};
 use super::relation::{Query, table_or_sql};
+use super::sample::Sample;
 use super::synonyms::synonym;
 use super::views::value_type;
 use crate::error::{Error, Result, nearest, offenders};
-use crate::run::Run;
+use crate::run::{Run, WarningCode};
 
 /// Plans a relation of features: its id under the contract's name, then one column of lists, or every numeric column
 /// whose name is not one of an id or a label, in file order. Where no column of lists is named, the columns that a model
@@ -45,6 +48,18 @@ pub(super) async fn query(
         return Err(missing((table, sql), id, wanted_id, &fields));
     }
     relation.check(&numbers)?;
+    if sql.is_none() {
+        let at: HashMap<&str, usize> =
+            fields.iter().enumerate().map(|(n, field)| (field.name().as_str(), n)).collect();
+        let chosen = std::iter::once(wanted_id).chain(numbers.iter().copied());
+        let chosen: Option<Vec<usize>> = chosen.map(|name| at.get(name).copied()).collect();
+        let is_plain =
+            |n: &usize| !is_number(fields[*n].data_type()) || fields[*n].data_type().is_numeric();
+        if let Some(chosen) = chosen.filter(|chosen| chosen[1..].iter().all(is_plain)) {
+            let table = ctx.table_provider(table).await?;
+            return Ok(ctx.read_table(Arc::new(ChosenColumns::new(table, &chosen, id)))?);
+        }
+    }
     let plain = |name: &str| Expr::Column(Column::new_unqualified(name));
     let decoded = |name: &str| match relation.field(name).map(Field::data_type) {
         Some(encoded) if !encoded.is_numeric() && is_number(encoded) => {
@@ -81,7 +96,10 @@ impl<'a> FeatureTable<'a> {
                 None => Err(missing((self.table, self.sql), "features", name, self.fields)),
             };
         }
-        let numbers = self.own().filter(|f| is_number(f.data_type())).map(|f| f.name().as_str());
+        // A model of an older version may have learned from row numbers.
+        let numbers = self.fields.iter().filter(|f| is_number(f.data_type()));
+        let numbers = numbers.map(|f| f.name().as_str());
+        let numbers = numbers.filter(|name| *name != self.id && !self.is_reserved(name));
         let numbers: HashSet<&str> = numbers.collect();
         let has_learned =
             !learned.is_empty() && learned.iter().all(|name| numbers.contains(name.as_str()));
@@ -113,6 +131,19 @@ impl<'a> FeatureTable<'a> {
         let numbers = numbers.map(|f| f.name().as_str()).filter(|name| *name != self.id);
         let (kept, left): (Vec<&str>, Vec<&str>) =
             numbers.partition(|name| !self.is_reserved(name));
+        let (row_numbers, kept): (Vec<&str>, Vec<&str>) =
+            kept.into_iter().partition(|name| is_row_number(name));
+        if !row_numbers.is_empty() {
+            run.warn_code(
+                WarningCode::RowNumbers,
+                format!(
+                    "columns of `{}` are not read as features: {}; pandas gives such names to its row numbers (write the \
+                     table with index=False; under other names they are features)",
+                    self.table,
+                    offenders(row_numbers)
+                ),
+            );
+        }
         if !left.is_empty() {
             run.warn(format!(
                 "columns of `{}` that have the names of ids and labels are not features (under other names they are): {}",
@@ -156,14 +187,25 @@ impl<'a> FeatureTable<'a> {
         self.fields.iter().find(|f| f.name() == name)
     }
 
-    /// The columns without ids and labels.
+    /// The columns without ids and labels, and without the row numbers of pandas.
     fn own(&self) -> impl Iterator<Item = &'a Field> + Clone {
-        self.fields.iter().filter(|f| *f.name() != self.id && !self.is_reserved(f.name()))
+        self.fields.iter().filter(|f| {
+            *f.name() != self.id && !self.is_reserved(f.name()) && !is_row_number(f.name())
+        })
     }
 
     fn is_reserved(&self, name: &str) -> bool {
         self.reserved.contains(&name)
     }
+}
+
+/// Whether pandas gives this name to the numbers of its rows: they show the order of the file to a model, and often that
+/// is the order of the classes.
+fn is_row_number(name: &str) -> bool {
+    let is_number =
+        |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || c == '.');
+    let level = name.strip_prefix("__index_level_").and_then(|rest| rest.strip_suffix("__"));
+    name.is_empty() || level.or_else(|| name.strip_prefix("Unnamed: ")).is_some_and(is_number)
 }
 
 /// Refuses columns of text in which some values are numbers.
@@ -220,7 +262,9 @@ fn missing(
 ) -> Error {
     let names: Vec<&String> = fields.iter().map(Field::name).collect();
     let name = nearest(wanted, names.iter().map(|name| name.as_str()))
-        .or_else(|| synonym(contract, names.iter().copied()).map(String::as_str))
+        .or_else(|| {
+            synonym(contract, names.iter().copied(), &Sample::default()).map(String::as_str)
+        })
         .unwrap_or("<its name in your file>");
     let toml_text = |text: &str| toml::Value::String(text.to_owned());
     let quoted = format!("\"{}\"", name.replace('"', "\"\""));

@@ -70,6 +70,26 @@ const COMPRESSIONS: &[(&str, FileCompressionType)] = &[
     ("xz", FileCompressionType::XZ),
 ];
 
+/// How to make files readable whose names show no format.
+pub(super) fn help_for<'a>(mut names: impl Iterator<Item = &'a str>) -> &'static str {
+    let name = names.next().unwrap_or_default().to_ascii_lowercase();
+    let ends = |extensions: &[&str]| extensions.iter().any(|e| name.ends_with(e));
+    if ends(&[".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".7z", ".rar"])
+    {
+        "unpack it (`unzip`, `tar -xf`): an archive may hold several files; one compressed file, such as x.csv.gz, is read \
+         as it is"
+    } else if ends(&[".xlsx", ".xls", ".xlsm", ".ods", ".numbers"]) {
+        "save the sheet as CSV (in pandas: pd.read_excel(\"x.xlsx\").to_csv(\"x.csv\", index=False))"
+    } else if ends(&[
+        ".pkl", ".pickle", ".npy", ".npz", ".pt", ".rds", ".rdata", ".db", ".sqlite", ".h5",
+        ".avro", ".orc",
+    ]) {
+        "export its rows as Parquet or CSV"
+    } else {
+        "end its name in .parquet, .csv, .ndjson or .arrow; in a pipeline, set source.format"
+    }
+}
+
 impl Encoding {
     /// Uncompressed, separated by commas.
     pub(super) fn plain(format: Format) -> Self {

@@ -19,7 +19,7 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
 use url::Url;
 
-use super::format::{Encoding, Format};
+use super::format::{Encoding, Format, help_for};
 use super::pattern::{ReachableFolders, files_in, is_folder, located, split_glob};
 use super::published::{PublishedTables, TableSearch};
 use super::unread::{
@@ -114,7 +114,7 @@ impl Files {
         let format = format.ok_or_else(|| {
             Error::data("the file name does not show the format")
                 .found(offenders(meant.iter().map(|o| shown(&place.url, &o.location))))
-                .help("end its name in .parquet, .csv, .ndjson or .arrow; in a pipeline, set source.format")
+                .help(help_for(meant.iter().filter_map(|o| o.location.filename())))
         })?;
         Ok(Self { place, format, objects: meant })
     }

@@ -2,6 +2,7 @@
 
 use super::ColumnsSpec;
 use super::contract::{ContractColumn, Origin, Relation, contract_columns, name_in};
+use super::sample::Sample;
 use super::synonyms::synonym;
 use crate::error::{Error, nearest, offenders};
 
@@ -12,6 +13,8 @@ pub(super) struct FoundColumns<'a> {
     pub(super) origin: Origin,
     pub(super) columns: &'a ColumnsSpec,
     pub(super) names: &'a [String],
+    /// What the first rows show.
+    pub(super) sample: &'a Sample,
 }
 
 /// The name in the table for a column of the contract.
@@ -50,8 +53,11 @@ impl<'a> FoundColumns<'a> {
         if let Some(line) = self.proposal().filter(|_| !is_mistyped) {
             return format!("write `{line}`");
         }
+        if let Some(unsure) = self.candidates().filter(|_| !is_mistyped) {
+            return unsure;
+        }
         let nearest = nearest
-            .or_else(|| synonym(contract, free()).map(String::as_str))
+            .or_else(|| synonym(contract, free(), self.sample).map(String::as_str))
             .or_else(|| free().map(String::as_str).find(|n| n.contains(key)));
         let set = |name: &str| {
             if self.relation == Relation::Gold && contract == "instance_id" {
@@ -66,6 +72,56 @@ impl<'a> FoundColumns<'a> {
             Some(name) => format!("did you mean `{name}`? {}", set(name)),
             None => set("<its name in your file>"),
         }
+    }
+
+    /// For a table of which several columns, or its labels, have no known name: what is likely, and a choice for the
+    /// rest; `None` where one nearest name is the better help.
+    fn candidates(self) -> Option<String> {
+        let missing: Vec<&str> = self
+            .found()
+            .filter(|(column, name)| column.required && name.is_none())
+            .map(|(column, _)| column.name)
+            .collect();
+        if self.relation != Relation::Annotations || !self.sample.is_known {
+            return None;
+        }
+        let mut taken: Vec<&str> = self.found().filter_map(|(_, name)| name).collect();
+        let (mut likely, mut open) = (Vec::new(), Vec::new());
+        for contract in missing {
+            let free = self.names.iter().filter(|name| !taken.contains(&name.as_str()));
+            let key = contract.trim_end_matches("_id");
+            match synonym(contract, free, self.sample) {
+                Some(name) => {
+                    taken.push(name);
+                    likely.push(format!("{key} = {}", toml_text(name)));
+                }
+                None => open.push(key),
+            }
+        }
+        let is_free = |name: &&String| !taken.contains(&name.as_str());
+        let free: Vec<&String> = self.names.iter().filter(is_free).collect();
+        let labels: Vec<&&String> =
+            free.iter().filter(|name| self.sample.may_be_label(name)).collect();
+        let mut parts = Vec::new();
+        if !likely.is_empty() {
+            parts.push(format!("likely are {}", likely.join(", ")));
+        }
+        for key in &open {
+            let choice = match (*key, labels.is_empty()) {
+                ("label", true) => "none looks like labels".to_owned(),
+                ("label", false) => offenders(&labels),
+                _ => offenders(&free),
+            };
+            parts.push(format!("source.columns.{key} is one of: {choice}"));
+        }
+        if open.contains(&"annotator") && labels.len() > 1 {
+            parts.push(
+                "where each annotator has a column of its own, the table is wide: write one row for each annotation, as \
+                 pandas.melt does, or with union all in source.sql.annotations"
+                    .to_owned(),
+            );
+        }
+        (!open.is_empty() && !parts.is_empty()).then(|| parts.join("; "))
     }
 
     /// The line that lets every required column be found; `None` where one has no known synonym. It keeps what the user
@@ -92,7 +148,7 @@ impl<'a> FoundColumns<'a> {
 
     /// The columns of the contract, each with its name in the table.
     fn found(self) -> impl Iterator<Item = (&'static ContractColumn, Option<&'a str>)> {
-        let Self { relation, origin, columns, names } = self;
+        let Self { relation, origin, columns, names, .. } = self;
         let all = contract_columns(relation).iter();
         all.map(move |column| (column, name_in((relation, origin), column, columns, names)))
     }
@@ -105,7 +161,10 @@ impl<'a> FoundColumns<'a> {
             let is_free = |name: &&String| {
                 !taken.contains(&name.as_str()) && new.iter().all(|(_, other)| other != name)
             };
-            new.push((column.name, synonym(column.name, self.names.iter().filter(is_free))?));
+            new.push((
+                column.name,
+                synonym(column.name, self.names.iter().filter(is_free), self.sample)?,
+            ));
         }
         (!new.is_empty()).then_some(new)
     }
@@ -166,7 +225,13 @@ mod tests {
 
     fn help(relation: Relation, columns: &ColumnsSpec, names: &[&str]) -> String {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        let found = FoundColumns { relation, origin: Origin::Table, columns, names: &names };
+        let found = FoundColumns {
+            relation,
+            origin: Origin::Table,
+            columns,
+            names: &names,
+            sample: &Sample::default(),
+        };
         found.proposal().unwrap_or_default()
     }
 
@@ -236,8 +301,13 @@ mod tests {
         ] {
             let (names, columns) = ([header.to_owned()], ColumnsSpec::default());
             let relation = Relation::Annotations;
-            let found =
-                FoundColumns { relation, origin: Origin::Table, columns: &columns, names: &names };
+            let found = FoundColumns {
+                relation,
+                origin: Origin::Table,
+                columns: &columns,
+                names: &names,
+                sample: &Sample::default(),
+            };
             let error = found.missing("instance_id").to_string();
             assert!(error.ends_with(&format!("help: {question}")), "{error}");
         }

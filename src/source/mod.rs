@@ -6,6 +6,7 @@
 
 mod arrow;
 mod batch_rows;
+mod chosen_columns;
 mod cleaning;
 mod contract;
 mod decimal;
@@ -22,6 +23,7 @@ mod plain_integer;
 mod published;
 mod relation;
 mod rows;
+mod sample;
 mod spec;
 mod synonyms;
 pub mod text;

@@ -7,8 +7,9 @@ use datafusion::prelude::{DataFrame, SessionContext};
 
 use super::contract::{Origin, Relation, contract_columns, name_in};
 use super::missing_column::FoundColumns;
+use super::sample::Sample;
 use super::{ColumnsSpec, SqlSpec};
-use crate::error::{Error, Result, offenders};
+use crate::error::{Error, Result, Stage, offenders};
 use crate::sql;
 
 /// A query of `[source.sql]`, written inline or in a file.
@@ -70,7 +71,14 @@ pub(super) async fn query(
     columns: &ColumnsSpec,
 ) -> Result<DataFrame> {
     let origin = if sql.is_some() { Origin::Query } else { Origin::Table };
-    select(table_or_sql(ctx, relation.table(), sql).await?, (relation, origin), columns)
+    let frame = table_or_sql(ctx, relation.table(), sql).await?;
+    match select(frame.clone(), (relation, origin), columns) {
+        Err(e) if e.stage == Stage::Data => {
+            let sample = Sample::of(frame.clone()).await;
+            select_with(frame, (relation, origin), columns, &sample)
+        }
+        selected => selected,
+    }
 }
 
 /// The table of that name, or the user's query in its place.
@@ -119,14 +127,25 @@ fn refuse_what_changes(plan: &LogicalPlan) -> Result<()> {
 /// The columns of a table or query by the contract's names.
 ///
 /// # Errors
-/// When a required one is missing; the nearest name is suggested.
+/// Every required one that is missing; the nearest name is suggested.
 pub fn select(
     frame: DataFrame,
     (relation, origin): (Relation, Origin),
     columns: &ColumnsSpec,
 ) -> Result<DataFrame> {
+    select_with(frame, (relation, origin), columns, &Sample::default())
+}
+
+/// As [`select`]; the error for a missing column proposes what fits the values of a `sample`.
+fn select_with(
+    frame: DataFrame,
+    (relation, origin): (Relation, Origin),
+    columns: &ColumnsSpec,
+    sample: &Sample,
+) -> Result<DataFrame> {
     let names: Vec<String> = frame.schema().fields().iter().map(|f| f.name().clone()).collect();
-    let mut chosen = Vec::new();
+    let found = FoundColumns { relation, origin, columns, names: &names, sample };
+    let (mut chosen, mut missing) = (Vec::new(), Vec::new());
     for column in contract_columns(relation) {
         match name_in((relation, origin), column, columns, &names) {
             Some(name) => {
@@ -135,11 +154,11 @@ pub fn select(
             // Gold without a question applies to every question.
             None if column.name == "question" && relation == Relation::Gold => {}
             None if column.required || columns.mapped(column.name).is_some() => {
-                let found = FoundColumns { relation, origin, columns, names: &names };
-                return Err(found.missing(column.name));
+                missing.push(found.missing(column.name));
             }
             None => {}
         }
     }
+    Error::all(missing)?;
     Ok(frame.select(chosen)?)
 }

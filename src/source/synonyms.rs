@@ -1,5 +1,7 @@
 //! Usual names of the contract's columns in other tools.
 
+use super::sample::Sample;
+
 /// Names that crowdsourcing platforms, their exports and other tools use for a column of the contract, the most
 /// specific first. They are compared in lower case and without characters other than letters and digits: `Task ID` is
 /// `task_id`.
@@ -7,8 +9,23 @@ const SYNONYMS: [(&str, &[&str]); 4] = [
     (
         "instance_id",
         &[
-            "instance", "task", "item", "example", "sample", "question", "object", "document",
-            "doc", "image", "text", "unit", "hit", "row", "i", "id",
+            "instance",
+            "inputhash",
+            "task",
+            "item",
+            "example",
+            "sample",
+            "question",
+            "object",
+            "unit",
+            "hit",
+            "id",
+            "document",
+            "doc",
+            "image",
+            "text",
+            "row",
+            "i",
         ],
     ),
     (
@@ -58,6 +75,9 @@ const SYNONYMS: [(&str, &[&str]); 4] = [
     ),
 ];
 
+/// Labels that may be numbered: `label_id` is a label, and `annotation_id` the key of a row.
+const NUMBERED_LABELS: [&str; 4] = ["labelid", "classid", "categoryid", "choiceid"];
+
 /// Synonyms of `class` that are synonyms of `label` as well.
 const EITHER: [&str; 2] = ["answer", "y"];
 
@@ -73,9 +93,18 @@ const OTHER_GROUPS: [(&str, &[&str]); 3] = [
 pub(super) fn synonym<'a>(
     contract: &str,
     names: impl Iterator<Item = &'a String>,
+    sample: &Sample,
 ) -> Option<&'a String> {
+    // Ids of instances and annotators repeat: a column that does not is rather the key of its rows.
+    let names: Vec<&String> = names.collect();
+    // Prodigy's `answer` says whether a row counts.
+    let is_prodigy = names.iter().any(|name| plain(name).ends_with("hash") || *name == "_view_id");
+    let is_status = |name: &str| is_prodigy && plain(name) == "answer";
     names
-        .filter_map(|name| Some((rank(contract, name)?, name)))
+        .into_iter()
+        .filter(|name| contract != "label" || !is_status(name))
+        .filter(|name| contract != "label" || sample.may_be_label(name))
+        .filter_map(|name| Some(((sample.is_key(name), rank(contract, name)?), name)))
         .min_by_key(|(rank, _)| *rank)
         .map(|(_, name)| name)
 }
@@ -105,6 +134,10 @@ fn plain(name: &str) -> String {
 
 fn rank_of_word(contract: &str, name: &str) -> Option<usize> {
     let plain = plain(name);
+    let is_numbered = NUMBERED_LABELS.iter().any(|label| plain.ends_with(label));
+    if contract == "label" && plain.ends_with("id") && !is_numbered {
+        return None;
+    }
     if plain == contract.replace('_', "") {
         return Some(0);
     }
@@ -139,7 +172,7 @@ mod tests {
 
     fn chosen(contract: &str, names: &[&str]) -> Option<String> {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        synonym(contract, names.iter()).cloned()
+        synonym(contract, names.iter(), &Sample::default()).cloned()
     }
 
     #[test]

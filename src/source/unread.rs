@@ -22,7 +22,8 @@ pub(super) fn refuse_unrecognised(unrecognised: &[ObjectMeta]) -> Result<()> {
     }
     Err(Error::data("the folder holds files that cannot be read as rows")
         .found(offenders(unrecognised.iter().map(|o| o.location.filename().unwrap_or_default())))
-        .help("name those to read by a pattern, such as folder/*.csv, or move the others away"))
+        .help("name those to read by a pattern, such as folder/*.csv, or move the others away; unpack archives, and save \
+               spreadsheets as CSV"))
 }
 
 /// Warns of files whose names imply another format than `source.format`, which are not read. It is an error where no

@@ -64,6 +64,14 @@ pub fn type_in_files(field: &Field) -> DataType {
     match (field.data_type(), named) {
         (DataType::Utf8View | DataType::BinaryView, Some(named)) => named,
         (DataType::Utf8View, None) => DataType::Utf8,
+        // polars writes categories as dictionaries of views, which no Parquet writer takes.
+        (DataType::Dictionary(key, values), _)
+            if matches!(**values, DataType::Utf8View | DataType::BinaryView) =>
+        {
+            let is_text = **values == DataType::Utf8View;
+            let plain = if is_text { DataType::Utf8 } else { DataType::Binary };
+            DataType::Dictionary(key.clone(), Box::new(plain))
+        }
         (DataType::BinaryView, None) => DataType::Binary,
         (own, _) => own.clone(),
     }

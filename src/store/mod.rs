@@ -210,7 +210,7 @@ pub fn open(url: &Url, spec: &StoreSpec) -> Result<StoreLocation> {
     let unusable = |e: object_store::Error| {
         let help = match e {
             object_store::Error::InvalidPath { .. } => NAME_HELP,
-            _ => URL_HELP,
+            _ => not_built_in(url.scheme()).unwrap_or(URL_HELP),
         };
         Error::spec(format!("cannot open the store: {e}")).at(url.to_string()).help(help)
     };
@@ -232,6 +232,20 @@ pub fn open(url: &Url, spec: &StoreSpec) -> Result<StoreLocation> {
         path,
         pieces: Pieces::new(&spec.piece_size, spec.pieces_in_flight),
     })
+}
+
+/// The help for a store that this build does not have.
+fn not_built_in(scheme: &str) -> Option<&'static str> {
+    match scheme {
+        "gs" if !cfg!(feature = "gcs") => Some(
+            "this build has no Google Cloud Storage: build with `--features gcs`; or use s3:// with \
+             AWS_ENDPOINT_URL=https://storage.googleapis.com and HMAC keys",
+        ),
+        "az" | "adl" | "azure" | "abfs" | "abfss" if !cfg!(feature = "azure") => {
+            Some("this build has no Azure storage: build with `--features azure`")
+        }
+        _ => None,
+    }
 }
 
 /// The store, and how it deletes one object, where it may not be able to delete many at once.

@@ -1,5 +1,6 @@
 //! Reads the rows of features batch by batch.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
@@ -12,7 +13,7 @@ use super::matrix::{MatrixWriter, NumberType, Scratch};
 use super::row_bytes::row_bytes;
 use super::tensor::tensor_shape;
 use super::{Features, number_columns};
-use crate::error::{Error, Result, offenders};
+use crate::error::{Error, Result, SHOWN_OFFENDERS, offenders};
 use crate::frame::ids::{Interner, NULL};
 use crate::frame::shown_column::ShownColumn;
 
@@ -25,6 +26,63 @@ pub(in crate::frame) struct FeatureReader {
     scratch: Option<Scratch>,
     shape: Option<Vec<usize>>,
     writer: Option<MatrixWriter>,
+    unusable: Unusable,
+}
+
+/// Numbers that no model can read, by what stands there and in which column.
+#[derive(Default)]
+struct Unusable(BTreeMap<(UnusableKind, String), IdsOf>);
+
+/// Why a number cannot be read, in the order in which the kinds are reported.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum UnusableKind {
+    Missing,
+    NotFinite,
+    TooLarge,
+}
+
+/// The first ids with such a number, and how many there are.
+#[derive(Default)]
+struct IdsOf {
+    shown: Vec<String>,
+    count: usize,
+}
+
+impl Unusable {
+    /// Notes what stands `at` a place of the row of an id.
+    fn add(&mut self, kind: UnusableKind, at: String, id: impl FnOnce() -> String) {
+        let ids = self.0.entry((kind, at)).or_default();
+        ids.count += 1;
+        if ids.shown.len() < SHOWN_OFFENDERS {
+            ids.shown.push(id());
+        }
+    }
+
+    /// The error for all of them.
+    fn error(&self) -> Option<Error> {
+        let ((kind, _), _) = self.0.first_key_value()?;
+        let what = match kind {
+            UnusableKind::Missing => "a row of features is missing, in whole or in part",
+            UnusableKind::NotFinite => "a feature is not a finite number",
+            UnusableKind::TooLarge => "a feature is too large for 32 bits",
+        };
+        let of = |((_, at), ids): (&(UnusableKind, String), &IdsOf)| {
+            let shown: Vec<String> = ids.shown.iter().map(|id| format!("`{id}`")).collect();
+            match ids.count {
+                1 => format!("{at} `{}`", ids.shown[0]),
+                n => format!(
+                    "{at} {n} rows: {}{}",
+                    shown.join(", "),
+                    if n > shown.len() { " and others" } else { "" }
+                ),
+            }
+        };
+        let mut found: Vec<String> = self.0.iter().take(SHOWN_OFFENDERS).map(of).collect();
+        if self.0.len() > found.len() {
+            found.push(format!("and in {} more columns", self.0.len() - found.len()));
+        }
+        Some(Error::data(what).found(found.join("; ")))
+    }
 }
 
 /// The numbers of one batch, row after row.
@@ -72,6 +130,7 @@ impl FeatureReader {
             scratch: Some(scratch),
             shape: schema.fields().get(1).and_then(|f| tensor_shape(f)),
             writer: None,
+            unusable: Unusable::default(),
         }
     }
 
@@ -99,12 +158,24 @@ impl FeatureReader {
                 .found(offenders(again))
                 .help(format!("keep one row an id; {}", self.query)));
         }
-        let missing = |row: usize| {
-            Error::data("a row of features is missing, in whole or in part")
-                .found(format!("null for `{}`", name(row)))
-                .help(self.help())
-        };
-        let (width, numbers) = flatten(&batch.columns()[1..], &name, &missing)?;
+        // Reading goes on, so that the error can count them.
+        if note_missing(&batch.columns()[1..], &self.columns, &name, &mut self.unusable) {
+            return Ok(());
+        }
+        let (width, numbers) = flatten(&batch.columns()[1..], &name)?;
+        if let BatchNumbers::F32s(values) = &numbers {
+            for (at, _) in values.iter().enumerate().filter(|(_, v)| !v.is_finite()) {
+                let (row, k) = (at / width, at % width);
+                let text = number_text(&batch.columns()[1..], row, k)?;
+                let kind = if text.parse().is_ok_and(f64::is_finite) {
+                    UnusableKind::TooLarge
+                } else {
+                    UnusableKind::NotFinite
+                };
+                let at = format!("{text} in {} of", shown_place(&self.columns, k));
+                self.unusable.add(kind, at, || name(row));
+            }
+        }
         let writer = self.writer(width, &numbers);
         if writer.width() != width {
             return Err(Error::data("rows of features differ in length").found(format!(
@@ -115,23 +186,7 @@ impl FeatureReader {
         }
         match numbers {
             BatchNumbers::Bytes(bytes) => writer.push_bytes(&bytes),
-            BatchNumbers::F32s(values) => {
-                if let Some(at) = values.iter().position(|v| !v.is_finite()) {
-                    let (row, k) = (at / width, at % width);
-                    let place = self.columns.get(k).map(|column| format!("column `{column}`"));
-                    let place = place.unwrap_or_else(|| format!("number {k}"));
-                    let text = number_text(&batch.columns()[1..], row, k)?;
-                    let what = if text.parse().is_ok_and(f64::is_finite) {
-                        "a feature is too large for 32 bits"
-                    } else {
-                        "a feature is not a finite number"
-                    };
-                    return Err(Error::data(what)
-                        .found(format!("{text} in {place} of `{}`", name(row)))
-                        .help(self.help()));
-                }
-                writer.push_f32s(&values)
-            }
+            BatchNumbers::F32s(values) => writer.push_f32s(&values),
         }
     }
 
@@ -158,6 +213,9 @@ impl FeatureReader {
     }
 
     pub(in crate::frame) fn finish(self) -> Result<Features> {
+        if let Some(error) = self.unusable.error() {
+            return Err(error.help(self.help()));
+        }
         let Some(writer) = self.writer else {
             return Err(Error::no_input("there are no features").help("check the path"));
         };
@@ -180,6 +238,52 @@ fn without_id(ids: &ArrayRef, numbers: &[u32], row: usize) -> Result<Error> {
     Ok(Error::data("a row of features has no id").found(format!("{} {place}", shown.value(row))))
 }
 
+/// The `k`-th number of a row in the words of the table.
+fn shown_place(columns: &[String], k: usize) -> String {
+    columns.get(k).map_or_else(|| format!("number {k}"), |column| format!("column `{column}`"))
+}
+
+/// Notes the rows in which a number, or the whole list, is null; returns whether there are any.
+fn note_missing(
+    columns: &[ArrayRef],
+    names: &[String],
+    id: &dyn Fn(usize) -> String,
+    unusable: &mut Unusable,
+) -> bool {
+    let mut has_any = false;
+    let mut add = |at: String, row: usize| {
+        has_any = true;
+        unusable.add(UnusableKind::Missing, at, || id(row));
+    };
+    for (k, column) in columns.iter().enumerate().filter(|(_, c)| c.logical_null_count() > 0) {
+        let nulls = column.logical_nulls();
+        for row in (0..column.len()).filter(|row| nulls.as_ref().is_some_and(|n| n.is_null(*row))) {
+            let place =
+                names.get(k).map_or_else(String::new, |name| format!(" in column `{name}` of"));
+            add(if place.is_empty() { "null for".to_owned() } else { format!("null{place}") }, row);
+        }
+    }
+    let [list] = columns else { return has_any };
+    let item = |row: usize| match list.data_type() {
+        DataType::FixedSizeList(..) => Some(list.as_fixed_size_list().value(row)),
+        DataType::List(_) => Some(list.as_list::<i32>().value(row)),
+        DataType::LargeList(_) => Some(list.as_list::<i64>().value(row)),
+        _ => None,
+    };
+    let has_null_items = match list.data_type() {
+        DataType::FixedSizeList(..) => list.as_fixed_size_list().values().null_count() > 0,
+        DataType::List(_) => list.as_list::<i32>().values().null_count() > 0,
+        DataType::LargeList(_) => list.as_list::<i64>().values().null_count() > 0,
+        _ => false,
+    };
+    for row in (0..list.len()).filter(|row| has_null_items && list.is_valid(*row)) {
+        if item(row).is_some_and(|numbers| numbers.null_count() > 0) {
+            add("null among the numbers of".to_owned(), row);
+        }
+    }
+    has_any
+}
+
 /// The `k`-th number of a row as it stands in the file, before it becomes 32 bits.
 fn number_text(columns: &[ArrayRef], row: usize, k: usize) -> Result<String> {
     let numbers = match columns {
@@ -198,16 +302,9 @@ fn number_text(columns: &[ArrayRef], row: usize, k: usize) -> Result<String> {
 }
 
 /// How many numbers a row has, and the numbers of all rows, one row after the other.
-fn flatten(
-    columns: &[ArrayRef],
-    name: &dyn Fn(usize) -> String,
-    missing: &dyn Fn(usize) -> Error,
-) -> Result<(usize, BatchNumbers)> {
-    let [list] = columns else { return interleave(columns, missing) };
+fn flatten(columns: &[ArrayRef], name: &dyn Fn(usize) -> String) -> Result<(usize, BatchNumbers)> {
+    let [list] = columns else { return interleave(columns) };
     let rows = list.len();
-    if let Some(row) = (0..rows).find(|row| list.is_null(*row)) {
-        return Err(missing(row));
-    }
     let values = match list.data_type() {
         DataType::FixedSizeList(..) => {
             let list = list.as_fixed_size_list();
@@ -216,7 +313,7 @@ fn flatten(
         }
         DataType::LargeList(item) => {
             let narrow = DataType::List(Arc::clone(item));
-            return flatten(&[cast(list, &narrow)?], name, missing);
+            return flatten(&[cast(list, &narrow)?], name);
         }
         DataType::List(_) => {
             let offsets = list.as_list::<i32>().value_offsets();
@@ -234,17 +331,13 @@ fn flatten(
             let all = (offsets[rows] - offsets[0]).unsigned_abs() as usize;
             list.as_list::<i32>().values().slice(first, all)
         }
-        _ => return interleave(columns, missing),
+        _ => return interleave(columns),
     };
     let width = values.len() / rows;
     if width == 0 {
         return Err(
             Error::data("rows of features are empty").found(format!("no number for `{}`", name(0)))
         );
-    }
-    if values.null_count() > 0 {
-        let at = (0..values.len()).find(|at| values.is_null(*at)).unwrap_or_default();
-        return Err(missing(at / width));
     }
     if values.data_type() == &DataType::UInt8 {
         return Ok((
@@ -256,16 +349,10 @@ fn flatten(
     Ok((width, BatchNumbers::F32s(f32s.as_primitive::<Float32Type>().values().clone())))
 }
 
-fn interleave(
-    columns: &[ArrayRef],
-    missing: &dyn Fn(usize) -> Error,
-) -> Result<(usize, BatchNumbers)> {
+fn interleave(columns: &[ArrayRef]) -> Result<(usize, BatchNumbers)> {
     let (width, rows) = (columns.len(), columns.first().map_or(0, Array::len));
     let mut out = vec![0.0; rows * width];
     for (k, column) in columns.iter().enumerate() {
-        if let Some(row) = (0..rows).find(|row| column.is_null(*row)) {
-            return Err(missing(row));
-        }
         let f32s = cast(column, &DataType::Float32)?;
         let values = f32s.as_primitive::<Float32Type>().values();
         values.iter().enumerate().for_each(|(row, v)| out[row * width + k] = *v);
@@ -286,7 +373,8 @@ mod tests {
         let columns = [("instance_id", ids, true), ("features", numbers, true)];
         let batch = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
         let mut reader = FeatureReader::new(&batch.schema(), Scratch::default());
-        reader.push(&batch).unwrap_err().to_string()
+        let read = reader.push(&batch).and_then(|()| reader.finish().map(drop));
+        read.unwrap_err().to_string()
     }
 
     #[test]
@@ -297,7 +385,8 @@ mod tests {
             let columns = [("annotator_id", ids, true), ("age", numbers, true)];
             let batch = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
             let mut reader = FeatureReader::new(&batch.schema(), Scratch::default());
-            reader.push(&batch).unwrap_err().to_string()
+            let read = reader.push(&batch).and_then(|()| reader.finish().map(drop));
+            read.unwrap_err().to_string()
         };
         for (ids, values) in [
             ([Some("a"), Some("a")], [0.0, 1.0]),
@@ -359,6 +448,35 @@ mod tests {
             let more = if n_ids == 100 { 100 } else { 4 };
             assert_eq!(reader.ids_after(&batch), more, "{rows:?}");
         }
+    }
+
+    #[test]
+    fn unusable_numbers_are_counted_over_all_batches_and_their_column_is_named() {
+        let ids = |from: usize| -> ArrayRef {
+            Arc::new((from..from + 4).map(|n| Some(format!("i{n}"))).collect::<StringArray>())
+        };
+        let read = |values: [Option<f64>; 4]| {
+            let column: ArrayRef = Arc::new(Float64Array::from(values.to_vec()));
+            let ones: ArrayRef = Arc::new(Float64Array::from(vec![1.0; 4]));
+            let batch = |from| {
+                let columns = [
+                    ("instance_id", ids(from), true),
+                    ("x", Arc::clone(&ones), true),
+                    ("age", Arc::clone(&column), true),
+                ];
+                RecordBatch::try_from_iter_with_nullable(columns).unwrap()
+            };
+            let mut reader = FeatureReader::new(&batch(0).schema(), Scratch::default());
+            [0, 4].into_iter().for_each(|from| reader.push(&batch(from)).unwrap());
+            reader.finish().err().unwrap().to_string()
+        };
+        let error = read([None; 4]);
+        let found =
+            "found: null in column `age` of 8 rows: `i0`, `i1`, `i2`, `i3`, `i4` and others\n";
+        assert!(error.contains(found), "{error}");
+        let error = read([Some(f64::NAN), Some(1.0), Some(f64::NAN), Some(2.0)]);
+        let found = "found: NaN in column `age` of 4 rows: `i0`, `i2`, `i4`, `i6`\n";
+        assert!(error.contains(found) && error.contains("not a finite number"), "{error}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 use super::super::format::{Format, INTEGERS, MIXED, UNTYPED};
 use super::super::known_columns::KnownColumns;
 use super::column_content::ColumnContent;
-use super::inferred::{INFERRED, OF_TIMES};
+use super::inferred::{INFERRED, OF_TIMES, WEIGHTS};
 use crate::error::{Error, Result, offenders};
 
 /// The content of each column of one file, by name.
@@ -21,7 +21,7 @@ impl KnownColumns {
         let mut merged: BTreeMap<&str, ColumnContent> = BTreeMap::new();
         for (file, columns) in files {
             if format == Format::Csv {
-                same_header(&files[0], (file, columns))?;
+                self.same_header(&files[0], (file, columns))?;
             }
             for (name, kind) in columns {
                 let Some(known) = merged.get_mut(name.as_str()) else {
@@ -61,7 +61,9 @@ impl KnownColumns {
                 && self.are_features
                 && field.data_type().is_floating()
                 && kind.data_type() == Some(DataType::Int64);
+            let are_weights = format == Format::Csv && self.numbers.iter().any(|n| n == name);
             let marks = [
+                (are_weights, WEIGHTS),
                 (is_untyped, UNTYPED),
                 (is_inferred, INFERRED),
                 (is_inferred && self.times.iter().any(|time| time == name), OF_TIMES),
@@ -73,6 +75,27 @@ impl KnownColumns {
             Ok(field.with_metadata(marks.collect()))
         });
         Ok(Schema::new(fields.collect::<Result<Vec<_>>>()?))
+    }
+
+    /// Checks that the CSV files of a table have the same columns, in any order. Columns that nothing reads may differ.
+    fn same_header(&self, first: &(String, SeenColumns), file: (&str, &SeenColumns)) -> Result<()> {
+        let missing = |of: &SeenColumns, from: &SeenColumns| -> Vec<String> {
+            let has: HashSet<&String> = from.iter().map(|(name, _)| name).collect();
+            of.iter().map(|(name, _)| name).filter(|name| !has.contains(name)).cloned().collect()
+        };
+        let (less, more) = (missing(&first.1, file.1), missing(file.1, &first.1));
+        if !less.iter().chain(&more).any(|name| self.may_be_read(name)) {
+            return Ok(());
+        }
+        let part = |what: &str, names: Vec<String>| {
+            (!names.is_empty()).then(|| format!("{what} {}", offenders(names)))
+        };
+        let parts = [part("it lacks", less), part("it alone has", more)];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        Err(Error::data("the files of a table have different columns")
+            .at(file.0)
+            .found(format!("{}, compared with `{}`", parts.join("; "), first.0))
+            .help("give the files the same header, in any order; or name those that belong together by a pattern"))
     }
 
     fn type_of(&self, format: Format, name: &str, kind: &ColumnContent) -> Option<DataType> {
@@ -94,27 +117,6 @@ impl KnownColumns {
         // All CSV values are text: where no other type holds all of them, text does.
         Some(seen.data_type().unwrap_or(DataType::Utf8))
     }
-}
-
-/// Checks that the CSV files of a table have the same columns, in any order.
-fn same_header(first: &(String, SeenColumns), file: (&str, &SeenColumns)) -> Result<()> {
-    let missing = |of: &SeenColumns, from: &SeenColumns| -> Vec<String> {
-        let has: HashSet<&String> = from.iter().map(|(name, _)| name).collect();
-        of.iter().map(|(name, _)| name).filter(|name| !has.contains(name)).cloned().collect()
-    };
-    let (less, more) = (missing(&first.1, file.1), missing(file.1, &first.1));
-    if less.is_empty() && more.is_empty() {
-        return Ok(());
-    }
-    let part = |what: &str, names: Vec<String>| {
-        (!names.is_empty()).then(|| format!("{what} {}", offenders(names)))
-    };
-    let parts = [part("it lacks", less), part("it alone has", more)];
-    let parts: Vec<String> = parts.into_iter().flatten().collect();
-    Err(Error::data("the files of a table have different columns")
-        .at(file.0)
-        .found(format!("{}, compared with `{}`", parts.join("; "), first.0))
-        .help("give the files the same header, in any order; or name those that belong together by a pattern"))
 }
 
 fn drift(

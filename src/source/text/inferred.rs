@@ -20,6 +20,13 @@ pub(super) const INFERRED: &str = "labelmill.inferred";
 /// The metadata key of such a field where it holds times: they are no codes, and may have a sign or spaces.
 pub(super) const OF_TIMES: &str = "labelmill.inferred_times";
 
+/// The metadata key of a field of weights.
+pub(super) const WEIGHTS: &str = "labelmill.weights";
+
+/// Words of other programs for a value that is missing; the row of a weight without a value is rejected.
+const MISSING: [&str; 12] =
+    ["na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none", "nil", "-", ".", "?"];
+
 /// A field of text for a column that is checked; any other field unchanged.
 pub(super) fn as_decoded(field: &Field) -> Field {
     if is_checked(field) { Field::new(field.name(), DataType::Utf8, true) } else { field.clone() }
@@ -30,13 +37,14 @@ pub(super) fn as_decoded(field: &Field) -> Field {
 pub(super) fn as_inferred(field: &FieldRef, column: &ArrayRef, records: usize) -> Result<ArrayRef> {
     match field.data_type() {
         _ if !is_checked(field) => Ok(Arc::clone(column)),
+        _ if field.metadata().contains_key(WEIGHTS) => weights(field.name(), column, records),
         DataType::Int64 => numbers::<Int64Type>(field, column, records),
         _ => numbers::<Float64Type>(field, column, records),
     }
 }
 
 fn is_checked(field: &Field) -> bool {
-    field.metadata().contains_key(INFERRED)
+    [INFERRED, WEIGHTS].iter().any(|mark| field.metadata().contains_key(*mark))
         && matches!(field.data_type(), DataType::Int64 | DataType::Float64)
 }
 
@@ -59,6 +67,31 @@ fn numbers<T: ArrowPrimitiveType + Parser>(
     };
     let numbers: PrimitiveArray<T> = texts.map(number).collect::<Result<_>>()?;
     Ok(Arc::new(numbers))
+}
+
+/// Numbers from text, of which words for a missing value are null.
+fn weights(name: &str, column: &ArrayRef, records: usize) -> Result<ArrayRef> {
+    let number = |(row, text): (usize, Option<&str>)| {
+        let Some(text) = text.map(str::trim).filter(|text| !is_missing(text)) else {
+            return Ok(None);
+        };
+        Float64Type::parse(text).map(Some).ok_or_else(|| {
+            Error::data("a weight is not a number")
+                .found(format!("`{text}` in the column `{name}` of record {}", records + row + 1))
+                .help(
+                    "write a number above 0 in its place, or nothing: a row with an empty weight, or with a word such as \
+                     NA, is rejected, unless source.sql.annotations says what stands in its place, as in \
+                     coalesce(weight, 1) as weight",
+                )
+        })
+    };
+    let texts = column.as_string::<i32>().iter().enumerate();
+    let numbers: PrimitiveArray<Float64Type> = texts.map(number).collect::<Result<_>>()?;
+    Ok(Arc::new(numbers))
+}
+
+fn is_missing(text: &str) -> bool {
+    text.is_empty() || MISSING.iter().any(|word| word.eq_ignore_ascii_case(text))
 }
 
 fn other_kind(name: &str, (text, expected): (&str, &DataType), record: usize) -> Error {

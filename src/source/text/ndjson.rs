@@ -25,7 +25,7 @@ pub(super) fn infer_columns(file: Blocks, scope: InferenceScope) -> Result<Optio
         let object: Record = match serde_json::from_slice(line.trim_ascii_end()) {
             Ok(object) => object,
             Err(e) if e.to_string().starts_with(TWICE) => return Err(twice(&e, number)),
-            Err(e) => return Err(no_object(number).found(unparsed(&e, number))),
+            Err(e) => return Err(not_json(line, &e, number)),
         };
         for (name, kind) in object.0 {
             let Some(known) = columns.get_mut(&name) else {
@@ -163,6 +163,24 @@ fn unparsed(error: &serde_json::Error, number: usize) -> String {
     match error.column() {
         0 => format!("{message} in line {number}"),
         byte => format!("{message} in line {number}, at byte {byte}"),
+    }
+}
+
+/// The error of a line that is not JSON, with the help for Python's numbers that JSON does not know.
+fn not_json(line: &[u8], error: &serde_json::Error, number: usize) -> Error {
+    let at = error.column().saturating_sub(1);
+    let is_at = |word: &&&str| {
+        (at.saturating_sub(1)..=at)
+            .any(|from| line.get(from..).is_some_and(|rest| rest.starts_with(word.as_bytes())))
+    };
+    match ["NaN", "Infinity"].iter().find(is_at) {
+        None => no_object(number).found(unparsed(error, number)),
+        Some(word) => no_object(number)
+            .found(format!("{word} in line {number}, at byte {}", error.column()))
+            .help(format!(
+                "{word} is no JSON: write null (Python's json.dumps writes {word} unless allow_nan is False; the pandas \
+                 call df.to_json(path, orient=\"records\", lines=True) writes null)"
+            )),
     }
 }
 

@@ -1,0 +1,218 @@
+//! Columns as other programs write them: categories, row numbers, missing weights, and help for files that cannot be read.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, DictionaryArray, Float64Array, RecordBatch, StringArray, StringViewArray, UInt32Array,
+};
+use arrow::datatypes::UInt32Type;
+use arrow::ipc::writer::FileWriter;
+
+use crate::job::{Job, assert_says, cells, rows_read, vote};
+use crate::support::{read_table, run, run_fails, stderr, write_parquet};
+
+/// A column of polars' categories.
+fn categories(keys: &[u32], values: &[&str]) -> ArrayRef {
+    let values = Arc::new(StringViewArray::from_iter_values(values));
+    Arc::new(
+        DictionaryArray::<UInt32Type>::try_new(UInt32Array::from(keys.to_vec()), values).unwrap(),
+    )
+}
+
+#[test]
+fn categories_of_polars_are_read_as_ids_labels_and_questions() {
+    let all = [
+        ("instance_id", categories(&[0, 0, 1, 1], &["i", "j"])),
+        ("annotator_id", categories(&[0, 1, 0, 1], &["a", "b"])),
+        ("label", categories(&[1, 1, 0, 0], &["neg", "a text that is longer than a view holds"])),
+        ("question", categories(&[0, 0, 0, 0], &["q"])),
+    ];
+    let job = Job::new();
+    let batch = RecordBatch::try_from_iter(all).unwrap();
+    let file = std::fs::File::create(job.path("in.arrow")).unwrap();
+    let mut writer = FileWriter::try_new(file, &batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    let run = job.run(&vote("in.arrow", ""));
+    assert_eq!(
+        cells(&read_table(&run, "labels"), &["question", "instance_id", "label"]),
+        ["q i a text that is longer than a view holds", "q j neg"]
+    );
+}
+
+/// A forest on a column of row numbers would learn the order of the file.
+#[test]
+fn row_numbers_of_pandas_are_no_features() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\ni,b,x\nj,a,y\nj,b,y\n");
+    job.write("features.csv", ",Unnamed: 0.1,instance_id,h\n0,0,i,0.5\n1,1,j,1.5\n");
+    let numbers = |values: [f64; 2]| Arc::new(Float64Array::from(values.to_vec())) as ArrayRef;
+    write_parquet(
+        &job.path("features.parquet"),
+        vec![
+            ("h", numbers([0.5, 1.5])),
+            ("item", Arc::new(StringArray::from(vec!["i", "j"])) as ArrayRef),
+            ("__index_level_0__", numbers([0.0, 1.0])),
+        ],
+    );
+    for (file, columns, names) in [
+        ("features.csv", "", "not read as features: ``, `Unnamed: 0.1`;"),
+        ("features.parquet", "", "not read as features: `__index_level_0__`;"),
+    ] {
+        let sql = if file.ends_with("parquet") {
+            "source.sql.features = 'select item as instance_id, * exclude (item) from features'\n"
+        } else {
+            ""
+        };
+        let pipeline = format!(
+            "source.annotations = '{{dir}}in.csv'\nsource.features = '{{dir}}{file}'\n{columns}{sql}\
+             model = {{ kind = 'gem', classifier = {{ kind = 'decision_tree' }} }}\n"
+        );
+        let told = job.ends(&pipeline, &["--set", &format!("sink.run_id={}", &file[9..])], 0);
+        assert_says(&told, &[names, "row_numbers"]);
+    }
+}
+
+#[test]
+fn a_weight_that_is_missing_rejects_its_row_and_a_query_can_give_it() {
+    let job = Job::new();
+    let head = "instance_id,annotator_id,label,weight\n";
+    job.write("in.csv", &format!("{head}i,a,x,0.5\ni,b,y,NA\nj,a,x,nan\nj,b,y,2\nk,a,x,N/A\n"));
+    let run = job.run(&vote("in.csv", ""));
+    assert_eq!(rows_read(&run), "5 2");
+    let rejects = cells(&read_table(&run, "rejects"), &["reason", "count"]);
+    assert_eq!(rejects, ["bad_weight 3"]);
+    let query = "source.sql.annotations = 'select instance_id, annotator_id, label, coalesce(weight, 1) as weight \
+                 from annotations'\nsink.run_id = 'given'\n";
+    job.ends(&vote("in.csv", query), &[], 0);
+    let run = crate::support::files_of(&job.path("out/runs/given"));
+    assert_eq!(rows_read(&run), "5 5");
+    let job = Job::new();
+    job.write("in.csv", &format!("{head}i,a,x,0.5\ni,b,y,high\n"));
+    let error = job.fails(&vote("in.csv", ""), 3);
+    assert_says(&error, &["a weight is not a number", "`high` in the column `weight` of record 2"]);
+}
+
+#[test]
+fn csv_files_may_differ_in_columns_that_nothing_reads() {
+    let job = Job::new();
+    job.write("in/a.csv", "instance_id,annotator_id,label,seconds\ni,a,x,5\n");
+    job.write("in/b.csv", "note,label,instance_id,annotator_id\nn,y,j,b\n");
+    let run = job.run(&vote("in/", ""));
+    assert_eq!(cells(&read_table(&run, "labels"), &["instance_id", "label"]), ["i x", "j y"]);
+    // A query may read every column.
+    let query = "source.sql.annotations = 'select * from annotations'\n";
+    let error = job.ends(&vote("in/", query), &[], 3);
+    assert_says(&error, &["different columns", "it lacks `seconds`; it alone has `note`"]);
+}
+
+#[test]
+fn every_missing_column_is_reported() {
+    let job = Job::new();
+    let file = job.write("in.csv", "instance_id,p,q\ni,1,2\n");
+    let sink = job.url("out");
+    let vote = ["--annotations", &file, "--model", "majority_vote", "--output", &sink];
+    let error = run_fails(&[&["aggregate"], &vote[..]].concat(), 3);
+    assert_says(&error, &["the column `annotator_id` is missing", "the column `label` is missing"]);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_has_help_that_fits() {
+    for (name, content, parts) in [
+        ("in.csv.zip", "PK", ["unpack it", "in.csv.zip"]),
+        ("in.XLSX", "PK", ["save the sheet as CSV", "in.XLSX"]),
+        ("in.pkl", "x", ["export its rows as Parquet or CSV", "in.pkl"]),
+        ("in.txt", "x", ["end its name in .parquet", "in.txt"]),
+        (
+            "in.ndjson",
+            "{\"instance_id\": \"i\", \"annotator_id\": \"a\", \"label\": NaN}\n",
+            ["NaN in line 1, at byte", "NaN is no JSON: write null"],
+        ),
+        (
+            "in.jsonl",
+            "{\"instance_id\": \"i\", \"annotator_id\": \"a\", \"label\": -Infinity}\n",
+            ["Infinity in line 1", "write null"],
+        ),
+    ] {
+        let job = Job::new();
+        job.write(name, content);
+        assert_says(&job.fails(&vote(name, ""), 3), &parts);
+    }
+}
+
+#[test]
+#[cfg(not(feature = "gcs"))]
+fn a_store_that_was_not_built_in_is_named_with_the_ways_to_it() {
+    let arguments = ["--model", "majority_vote", "--output", "out"];
+    let error =
+        run_fails(&[&["aggregate", "--annotations", "gs://b/x.csv"], &arguments[..]].concat(), 2);
+    assert_says(&error, &["--features gcs", "AWS_ENDPOINT_URL=https://storage.googleapis.com"]);
+}
+
+/// The help for a file of these rows.
+fn help_for(head: &str, row: impl Fn(usize) -> String) -> String {
+    let job = Job::new();
+    let rows: String = (0..12).map(row).collect();
+    let file = job.write("in.csv", &format!("{head}\n{rows}"));
+    let sink = job.url("out");
+    let arguments =
+        ["aggregate", "--annotations", &file, "--model", "majority_vote", "--output", &sink];
+    let output = run(&arguments);
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    stderr(&output)
+}
+
+#[test]
+fn no_key_and_no_status_is_proposed_as_a_label() {
+    // Label Studio: the task's id names the instance, and the name of the labels' column is the project's own.
+    let help = help_for("annotation_id,annotator,created_at,id,sentiment,text", |n| {
+        format!(
+            "{n},{},2024,t{},{},the text\n",
+            ["ada", "ben"][n % 2],
+            n / 3,
+            ["pos", "neg"][n % 2]
+        )
+    });
+    assert_says(&help, &["instance = \"id\"", "annotator = \"annotator\"", "one of: `sentiment`"]);
+    assert!(!help.contains("label = \"annotation_id\""), "{help}");
+    // Prodigy: `answer` says whether a row counts.
+    let help = help_for("_input_hash,text,_annotator_id,answer,mood", |n| {
+        format!("{},text {},a{},{},{}\n", n / 2, n / 2, n % 2, ["accept", "ignore"][n % 2], n % 3)
+    });
+    assert_says(&help, &["instance = \"_input_hash\"", "one of: `mood`"]);
+    assert!(!help.contains("\"answer\""), "{help}");
+    // An answer that is one, and a column of the same kind of name that is a key.
+    let help = help_for("item,user,answer,response", |n| {
+        format!("{},u{},{},r{n}\n", n / 2, n % 2, ["yes", "no"][n % 2])
+    });
+    let line = "{ instance = \"item\", annotator = \"user\", label = \"answer\" }";
+    assert_says(&help, &[line]);
+    // Every annotator has a column.
+    let help =
+        help_for("text,ada,ben,cyd", |n| format!("text {n},{},{},{}\n", n % 2, n % 3, n % 2));
+    assert_says(&help, &["the table is wide", "one row for each annotation"]);
+}
+
+#[test]
+fn wide_tables_keep_the_order_of_their_columns_wherever_the_id_stands() {
+    let job = Job::new();
+    job.write("in.csv", "item,annotator_id,label\ni,a,x\ni,b,x\nj,a,y\nj,b,y\n");
+    job.write("ends.csv", "h,w,item\n0,5,i\n1,5,j\n");
+    job.write("begins.csv", "item,h,w\nj,1,5\ni,0,5\n");
+    let labels = |file: &str| {
+        let pipeline = format!(
+            "source.annotations = '{{dir}}in.csv'\nsource.features = '{{dir}}{file}'\n\
+             source.columns.instance = 'item'\nmodel = {{ kind = 'gem', classifier = {{ kind = 'decision_tree' }} }}\n\
+             sink.run_id = '{file}'\n"
+        );
+        job.ends(&pipeline, &[], 0);
+        let run = crate::support::files_of(&job.path(&format!("out/runs/{file}")));
+        (
+            cells(&read_table(&run, "labels"), &["instance_id", "label"]),
+            cells(&read_table(&run, "predictions"), &["instance_id", "label", "probability"]),
+        )
+    };
+    let (ends, begins) = (labels("ends.csv"), labels("begins.csv"));
+    assert_eq!(ends, begins);
+    assert_eq!(ends.0, ["i x", "j y"]);
+}
