@@ -209,7 +209,7 @@ fn wide_tables_keep_the_order_of_their_columns_wherever_the_id_stands() {
         let run = crate::support::files_of(&job.path(&format!("out/runs/{file}")));
         (
             cells(&read_table(&run, "labels"), &["instance_id", "label"]),
-            cells(&read_table(&run, "predictions"), &["instance_id", "label", "probability"]),
+            cells(&read_table(&run, "predictions"), &["instance_id", "class", "probability"]),
         )
     };
     let (ends, begins) = (labels("ends.csv"), labels("begins.csv"));

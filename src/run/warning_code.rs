@@ -74,6 +74,10 @@ impl WarningCode {
                 ("missing_value_words", "ids or labels are words for a missing value")
             }
             Self::OneAnnotator => ("one_annotator", "all annotations are of one annotator"),
+            Self::RowNumbers => (
+                "row_numbers",
+                "columns of features are not read, because they hold the row numbers of pandas",
+            ),
             Self::RoundedIds => {
                 ("rounded_ids", "ids are numbers with an exponent, as a spreadsheet rounds them")
             }

@@ -100,8 +100,11 @@ impl<'a> FoundColumns<'a> {
         }
         let is_free = |name: &&String| !taken.contains(&name.as_str());
         let free: Vec<&String> = self.names.iter().filter(is_free).collect();
-        let labels: Vec<&&String> =
-            free.iter().filter(|name| self.sample.may_be_label(name)).collect();
+        let is_label = |name: &&&String| {
+            let is_item = synonym("instance_id", std::iter::once(**name), self.sample).is_some();
+            self.sample.may_be_label(name) && !is_item
+        };
+        let labels: Vec<&&String> = free.iter().filter(|name| is_label(name)).collect();
         let mut parts = Vec::new();
         if !likely.is_empty() {
             parts.push(format!("likely are {}", likely.join(", ")));
