@@ -46,7 +46,7 @@ pub struct Measures {
     pub instances: u64,
     /// The number of scored instances of the question with the lowest accuracy.
     #[serde(default)]
-    pub scored: u64,
+    pub scored: f64,
 }
 
 impl Measures {
@@ -62,13 +62,13 @@ impl Measures {
         };
         let scores = of_holdout("accuracy").filter_map(|(question, metric)| {
             let mut n = of_holdout("instances").filter(|(other, _)| other == question);
-            Some((metric.value?, n.next().and_then(|(_, n)| n.value).unwrap_or_default() as u64))
+            Some((metric.value?, n.next().and_then(|(_, n)| n.value).unwrap_or_default()))
         });
         let left_out = || outcome.results.iter().flat_map(|result| &result.frame.left_out);
         let unlabelled: u64 = left_out().map(|question| question.instances).sum();
         // Such a question has no labels: its accuracy is 0.
         let missed = left_out().filter(|question| question.held_out > 0);
-        let missed = missed.map(|question| (0.0, question.held_out));
+        let missed = missed.map(|question| (0.0, question.held_out as f64));
         let lowest = scores.chain(missed).min_by(|(a, _), (b, _)| a.total_cmp(b));
         let instances = counts.total() + unlabelled;
         Self {
@@ -78,7 +78,7 @@ impl Measures {
             accuracy: lowest.map(|(accuracy, _)| accuracy),
             rows: run.rows_read,
             instances,
-            scored: lowest.map_or(0, |(_, n)| n),
+            scored: lowest.map_or(0.0, |(_, n)| n),
         }
     }
 }
@@ -125,8 +125,8 @@ impl GateSpec {
         ];
         let broken = most.into_iter().filter_map(|(key, what, bound, found)| {
             let (n, of) = match key {
-                "max_rejected" => (measures.rows, "rows"),
-                _ => (measures.instances, "instances"),
+                "max_rejected" => (measures.rows as f64, "rows"),
+                _ => (measures.instances as f64, "instances"),
             };
             let bound = bound.filter(|bound| found > *bound)?;
             let mut found = vec![share_of(found, n, of)];
@@ -160,9 +160,9 @@ impl GateSpec {
 }
 
 /// A share with what it is of: `0.2000 (1 of 5 rows)`.
-fn share_of(share: f64, n: u64, of: &str) -> String {
-    if n == 0 {
+fn share_of(share: f64, n: f64, of: &str) -> String {
+    if n == 0.0 {
         return format!("{share:.4}");
     }
-    format!("{share:.4} ({:.0} of {n} {of})", share * n as f64)
+    format!("{share:.4} ({:.0} of {n} {of})", share * n)
 }

@@ -25,6 +25,7 @@ pub struct Overlap {
 impl Overlap {
     /// `what` is the word for a value, in the singular. `given` is the table whose values are looked up, their number, and
     /// those that are not known; `known` is the other table with the number of its values, and these.
+    #[must_use]
     pub fn new(
         what: &'static str,
         (given, n_given, unknown): (&'static str, usize, BTreeSet<String>),
@@ -52,31 +53,37 @@ impl Overlap {
     }
 
     /// Whether the values are such.
+    #[must_use]
     pub fn is_of(&self, what: &str) -> bool {
         self.what == what
     }
 
     /// The number of distinct values.
+    #[must_use]
     pub fn n_given(&self) -> usize {
         self.n_given
     }
 
     /// Whether a value is known.
+    #[must_use]
     pub fn has_common(&self) -> bool {
         self.unknown.len() < self.n_given
     }
 
     /// Whether there are values, and none is known.
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.n_given > 0 && self.unknown.len() == self.n_given
     }
 
     /// Whether an unknown value is a known one in another spelling.
+    #[must_use]
     pub fn is_misspelled(&self) -> bool {
         self.spelling().is_some()
     }
 
     /// The error that no value is known.
+    #[must_use]
     pub fn error(&self) -> Error {
         let Self { what, given, n_given, unknown, known, n_known, known_values, advice } = self;
         let table = |n: usize, table: &str, values: &BTreeSet<String>| {
@@ -90,6 +97,7 @@ impl Overlap {
     }
 
     /// The warning that values are not known; `None` where all are.
+    #[must_use]
     pub fn warning(&self) -> Option<String> {
         let Self { what, given, n_given, unknown, known, .. } = self;
         let n = unknown.len();
