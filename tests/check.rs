@@ -379,7 +379,8 @@ fn ties_cannot_be_broken_by_a_prior_that_the_model_does_not_estimate() {
         let parts = ["pipeline.toml: decide.ties\n", "found: \"by_prior\"\n", "fixed_prior"];
         assert_says(&error, &parts);
     }
-    for model in ["dawid_skene", "one_coin", "ibcc"] {
-        run_ok(&["check", &pipeline(model, "")]);
+    let learned = "model.fixed_prior = false\n";
+    for (model, more) in [("dawid_skene", ""), ("one_coin", learned), ("ibcc", "")] {
+        run_ok(&["check", &pipeline(model, more)]);
     }
 }

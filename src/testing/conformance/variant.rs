@@ -63,7 +63,7 @@ mod tests {
         for (key, want) in [("prior_right", 0.5), ("prior_wrong", 0.5), ("restarts", 1.0)] {
             assert_eq!(one_coin[key].as_f64(), Some(want), "{key}");
         }
-        assert_eq!(one_coin["fixed_prior"], true);
+        assert_eq!(one_coin["fixed_prior"], false);
         assert_eq!(of("ibcc")["prior_diagonal"], 8.0);
         assert_eq!(of("majority_vote")["vote"], "hard");
     }
