@@ -48,23 +48,22 @@ impl WholeFiles {
         let mut kept = self.0.lock().await;
         let is_it =
             |file: &&WholeFile| file.location == *location && file.if_match == options.if_match;
-        let file = match kept.iter().find(is_it) {
-            Some(file) => file.clone(),
-            None => {
-                let whole = GetOptions { range: None, ..options.clone() };
-                let found = store.get_opts(location, whole).await?;
-                let (meta, attributes) = (found.meta.clone(), found.attributes.clone());
-                let bytes = found.bytes().await?;
-                tracing::info!(file = %location, "the server sends whole files only");
-                let (location, if_match) = (location.clone(), options.if_match);
-                let file = WholeFile { location, if_match, meta, attributes, bytes };
-                kept.push(file.clone());
-                let size = |kept: &[WholeFile]| kept.iter().map(|f| f.bytes.len()).sum::<usize>();
-                while kept.len() > 1 && size(&kept) > KEPT_BYTES {
-                    kept.remove(0);
-                }
-                file
+        let file = if let Some(file) = kept.iter().find(is_it) {
+            file.clone()
+        } else {
+            let whole = GetOptions { range: None, ..options.clone() };
+            let found = store.get_opts(location, whole).await?;
+            let (meta, attributes) = (found.meta.clone(), found.attributes.clone());
+            let bytes = found.bytes().await?;
+            tracing::info!(file = %location, "the server sends whole files only");
+            let (location, if_match) = (location.clone(), options.if_match);
+            let file = WholeFile { location, if_match, meta, attributes, bytes };
+            kept.push(file.clone());
+            let size = |kept: &[WholeFile]| kept.iter().map(|f| f.bytes.len()).sum::<usize>();
+            while kept.len() > 1 && size(&kept) > KEPT_BYTES {
+                kept.remove(0);
             }
+            file
         };
         drop(kept);
         let size = file.bytes.len() as u64;
