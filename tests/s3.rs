@@ -98,8 +98,8 @@ fn a_large_part_is_uploaded_in_pieces_and_reads_back() {
 fn a_missing_bucket_or_key_is_named() {
     let server = server();
     let inputs = [
-        ("s3://crowd/nothing-here", 3),
-        ("s3://crowd/in/part-9.parquet", 3),
+        ("s3://crowd/nothing-here", 8),
+        ("s3://crowd/in/part-9.parquet", 8),
         ("s3://no-such-bucket/in/", 5),
     ];
     for (url, code) in inputs {
