@@ -81,7 +81,7 @@ fn a_file_that_is_not_there_is_said_so_beside_a_manifest_of_somebody_else() {
         file(&job, "crowd.csv", "i");
         let args = ["aggregate", "--model", "majority_vote", "--output", &job.url("out")];
         let location = job.url("crowdd.csv");
-        let error = run_fails(&[&args[..], &["--annotations", &location]].concat(), 3);
+        let error = run_fails(&[&args[..], &["--annotations", &location]].concat(), 8);
         assert_says(&error, &["no such file", "a file `crowd.csv` beside it"]);
     }
 }

@@ -123,7 +123,8 @@ fn errors_of_predict_name_options_and_no_keys_of_a_pipeline() {
         ("no_id.parquet", ["`instance_id` is missing", "in `predict`, --instance-column"]),
         ("absent.parquet", ["absent.parquet", "where: --features "]),
     ] {
-        let stderr = refuses(&job, &model, file, &[], 3);
+        let code = if file == "absent.parquet" { 8 } else { 3 };
+        let stderr = refuses(&job, &model, file, &[], code);
         assert_says(&stderr, &parts);
         assert_says(&stderr, &["where: --features"]);
         assert!(!stderr.contains("where: source."), "{stderr}");

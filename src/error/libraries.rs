@@ -8,8 +8,7 @@ use datafusion::sql::sqlparser::parser::ParserError;
 use parquet::errors::ParquetError;
 use tokio::task::JoinError;
 
-use super::{Error, Problem, Stage};
-use crate::store::is_not_implemented;
+use super::{Error, Problem, Stage, find_in_chain, is_not_implemented};
 
 impl From<DataFusionError> for Error {
     fn from(error: DataFusionError) -> Self {
@@ -52,23 +51,6 @@ fn converted(error: &DataFusionError) -> Error {
         }
         None => query_error(root),
     }
-}
-
-/// The first error of this type in a chain of errors, such as one of labelmill's own that passed through a library.
-pub(crate) fn find_in_chain<'a, E: std::error::Error + 'static>(
-    error: &'a (dyn std::error::Error + 'static),
-) -> Option<&'a E> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(found) = error.downcast_ref() {
-            return Some(found);
-        }
-        next = match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
-            Some(inner) => Some(inner),
-            None => error.source(),
-        };
-    }
-    None
 }
 
 /// The message of the panic that ended a task of a query.

@@ -4,9 +4,11 @@
 //! A scheduler decides by the exit code whether to retry, a person by the help line what to change. Both must
 //! survive from the deepest layer, so an error carries its [`Stage`] and its [`Problem`]s instead of a sentence.
 
+mod chain;
 mod exhausted;
 mod libraries;
 mod nearest;
+mod not_implemented;
 mod offenders;
 mod overlap;
 
@@ -14,8 +16,10 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io;
 
-pub(crate) use libraries::{DAMAGED_HELP, NAME_HELP, QUERY_MEMORY_HELP, find_in_chain};
+pub(crate) use chain::find_in_chain;
+pub(crate) use libraries::{DAMAGED_HELP, NAME_HELP, QUERY_MEMORY_HELP};
 pub use nearest::{did_you_mean, nearest};
+pub(crate) use not_implemented::{NotImplementedAnswer, has_status, is_not_implemented};
 pub use offenders::{SHOWN_OFFENDERS, offenders};
 pub use overlap::Overlap;
 

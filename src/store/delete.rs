@@ -13,7 +13,7 @@ use object_store::signer::Signer;
 use object_store::{Error as StoreError, ObjectStore, Result};
 use reqwest::{Method, StatusCode};
 
-use super::denied::{has_status, is_not_implemented};
+use crate::error::{has_status, is_not_implemented};
 
 /// The most objects of one request, by the definition of S3.
 const OBJECTS_AT_ONCE: usize = 1_000;

@@ -8,20 +8,10 @@
 use object_store::Error as StoreError;
 use object_store::client::{HttpError, HttpErrorKind};
 
-use crate::error::find_in_chain;
+use crate::error::{find_in_chain, has_status, is_not_implemented};
 
-/// The store does not implement the request. No retry cures this, although the status is one of the server's errors.
-#[derive(Debug, thiserror::Error)]
-#[error("the server does not know this request: 501 Not Implemented{0}")]
-pub(super) struct NotImplementedAnswer(pub(super) String);
-
-/// Whether the store answered that it does not know such a request.
-pub(crate) fn is_not_implemented(error: &StoreError) -> bool {
-    matches!(error, StoreError::NotImplemented { .. })
-        || find_in_chain::<NotImplementedAnswer>(error).is_some()
-        || has_status(error, &["405"])
-        || has_status(error, &["400"]) && error.to_string().contains("NotImplemented")
-}
+/// The host of the metadata service, which gives an instance the credentials of its role.
+pub(super) const METADATA_HOST: &str = "169.254.169.254";
 
 /// Whether the same request may succeed later: the server was busy or failed, or no answer came.
 pub(crate) fn is_temporary(error: &StoreError) -> bool {
@@ -29,13 +19,6 @@ pub(crate) fn is_temporary(error: &StoreError) -> bool {
         |e: &HttpError| !matches!(e.kind(), HttpErrorKind::Decode | HttpErrorKind::Unknown);
     find_in_chain::<HttpError>(error).is_some_and(is_broken)
         || has_status(error, &["408", "429", "500", "502", "503", "504"])
-}
-
-/// Whether the error has one of these statuses in its text, as `object_store` writes it. Not every request maps a
-/// status to a kind of error.
-pub(super) fn has_status(error: &StoreError, statuses: &[&str]) -> bool {
-    let text = error.to_string();
-    statuses.iter().any(|status| text.contains(&format!("status code: {status}")))
 }
 
 /// Whether the store answered that this client may not make the request, or that it does not know such a request.

@@ -21,9 +21,8 @@ use object_store::client::{
 use object_store::{ClientConfigKey, ClientOptions};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::METADATA_HOST;
-use super::denied::NotImplementedAnswer;
-use crate::error::Error;
+use super::denied::METADATA_HOST;
+use crate::error::{Error, NotImplementedAnswer};
 
 /// The size of the frames that are handed to the connection: it asks for the next one when it has sent these bytes.
 const FRAME_BYTES: usize = 64 << 10;

@@ -36,7 +36,7 @@ use crate::error::{Error, NAME_HELP, Problem, Result};
 use crate::redact::redacted_location;
 use crate::spec::Problems;
 use delete::DeleteOne;
-pub(crate) use denied::{is_absent, is_denied, is_not_implemented, is_temporary};
+pub(crate) use denied::{is_absent, is_denied, is_temporary};
 use http::IdleTimeoutConnector;
 use local::LocalFiles;
 use location::URL_HELP;
@@ -87,9 +87,6 @@ impl Default for StoreSpec {
         }
     }
 }
-
-/// The host of the metadata service, which gives an instance the credentials of its role.
-const METADATA_HOST: &str = "169.254.169.254";
 
 /// The environment variables that can set the endpoint of S3.
 const ENDPOINT_VARIABLES: [&str; 3] = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];

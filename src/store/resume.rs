@@ -23,8 +23,8 @@ use object_store::{
     PutPayload, PutResult, Result,
 };
 
-use super::METADATA_HOST;
 use super::delete::DeleteOne;
+use super::denied::METADATA_HOST;
 use super::whole_files::{WholeFiles, is_whole_answer};
 use crate::error::Error;
 

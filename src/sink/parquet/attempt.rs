@@ -21,9 +21,9 @@ use super::disk::{
 use super::lease::{Lease, Process};
 use super::manifest::ManifestNumber;
 use super::parquet_sink::ParquetSink;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, is_not_implemented};
 use crate::sink::JobCommand;
-use crate::store::{is_denied, is_not_implemented};
+use crate::store::is_denied;
 
 /// The longest time between two touches of a lease.
 const HEARTBEAT: Duration = Duration::from_secs(20);
