@@ -89,5 +89,6 @@ mod tables_that_never_meet;
 mod terminal;
 mod truth_types;
 mod variables;
+mod warnings;
 mod weighted_votes;
 mod whole_files;

@@ -91,7 +91,10 @@ impl Summary for Published<Outcome> {
             if let Some(gold) = gold(result) {
                 line("gold", gold);
             }
-            line("fit", fit(result.fitted.stop));
+            line("fit", fit(result));
+            if let Some(against) = against_vote(result) {
+                line("vote", against);
+            }
             let (best, worst) = annotators(result);
             line("best", best);
             line("worst", worst);
@@ -101,6 +104,9 @@ impl Summary for Published<Outcome> {
         }
         if let Some(more) = outcome.results.len().checked_sub(SHOWN_QUESTIONS).filter(|n| *n > 0) {
             line("questions", format!("{more} more: see the tables"));
+        }
+        if let Some(codes) = warning_codes(run) {
+            line("warnings", codes);
         }
         line("tables", self.folder.clone());
         if self.latest.as_ref() != Some(&self.manifest.run_id) {
@@ -268,14 +274,49 @@ fn short(mut name: String) -> String {
 }
 
 /// How the start whose result was kept ended; the trace may end with another start.
-fn fit(stop: Stop) -> String {
+fn fit(result: &QuestionResult) -> String {
+    // A network with a fixed number of epochs has no rule of convergence to meet.
+    let is_network = result.fitted.model.as_ref().is_some_and(|m| m.description["kind"] != "gem");
+    fit_text(result.fitted.stop, is_network)
+}
+
+fn fit_text(stop: Stop, is_network: bool) -> String {
     let state = if stop.converged { "converged" } else { "stopped" };
     match stop.objective {
+        Some(o) if is_network => format!("ran {} epochs, objective {o:.3}", stop.iterations),
         Some(objective) => {
             format!("{state} after {} iterations, objective {objective:.3}", stop.iterations)
         }
         None => "one pass".to_owned(),
     }
+}
+
+/// How many labels the vote would not have given, where any.
+fn against_vote(result: &QuestionResult) -> Option<String> {
+    let found = &result.diagnosis.agreement;
+    let differs = (found.differs_from_vote > 0).then(|| {
+        let share = 100.0 * found.differs_from_vote as f64 / found.labelled as f64;
+        format!(
+            "differs on {} of {} labels ({share:.1} %)",
+            found.differs_from_vote, found.labelled
+        )
+    })?;
+    Some(match found.given_by_nobody {
+        0 => differs,
+        n => format!("{differs}; {n} that no annotator of the instance gave"),
+    })
+}
+
+/// The number of warnings, and the codes of those that have one.
+fn warning_codes(run: &RunRecord) -> Option<String> {
+    let code = |warning: &String| {
+        let (_, code) = warning.strip_suffix(']')?.rsplit_once('[')?;
+        Some(code.to_owned())
+    };
+    let mut codes: Vec<String> = run.warnings.iter().filter_map(code).collect();
+    codes.dedup();
+    let n = run.warnings.len();
+    (!codes.is_empty()).then(|| format!("{n}, of which: {}", codes.join(", ")))
 }
 
 /// The accuracies of a question's labels and of its classifier on gold, each with the name of its line.
@@ -292,7 +333,11 @@ fn accuracies(outcome: &Outcome, question: usize) -> Vec<(&'static str, String)>
     lines
 }
 
-/// The best and the worst annotators, among those with at least a tenth of the median number of annotations.
+/// Skills of annotators with fewer annotations are guesses, and extremes of guesses are the extremes of chance.
+const MIN_RANKED: u32 = 5;
+
+/// The best and the worst annotators, among those with at least a tenth of the median number of annotations, and five. The
+/// best are by the lower end of the skill's interval, where the model has one, and the worst by the upper end.
 fn annotators(result: &QuestionResult) -> (String, String) {
     let frame = &result.frame;
     let skill = &result.fitted.report.skill;
@@ -300,6 +345,11 @@ fn annotators(result: &QuestionResult) -> (String, String) {
         (0..skill.len()).map(|r| frame.annotations.rows_of_annotator(r)).collect();
     let middle = rows.len() / 2;
     let enough = if middle > 0 { *rows.select_nth_unstable(middle).1 / 10 } else { 0 };
+    let enough = enough.max(MIN_RANKED);
+    if rows.iter().all(|n| *n < enough) {
+        let none = format!("not ranked: no annotator has {enough} annotations");
+        return (none.clone(), none);
+    }
     let able = || (0..skill.len()).filter(|r| frame.annotations.rows_of_annotator(*r) >= enough);
     let names = |first: Vec<usize>| {
         let name = |r: &usize| {
@@ -308,8 +358,11 @@ fn annotators(result: &QuestionResult) -> (String, String) {
         };
         first.iter().map(name).collect::<Vec<_>>().join(", ")
     };
-    let best = first_by(able(), |a, b| skill[b].total_cmp(&skill[a]));
-    let worst = first_by(able(), |a, b| skill[a].total_cmp(&skill[b]));
+    let interval = result.fitted.report.skill_interval.as_ref();
+    let low = |r: usize| interval.map_or(skill[r], |all| all[r].0);
+    let high = |r: usize| interval.map_or(skill[r], |all| all[r].1);
+    let best = first_by(able(), |a, b| low(b).total_cmp(&low(a)));
+    let worst = first_by(able(), |a, b| high(a).total_cmp(&high(b)));
     (names(best), names(worst))
 }
 
@@ -337,7 +390,10 @@ mod tests {
     #[test]
     fn a_fit_is_shown_with_the_objective_of_the_start_that_was_kept() {
         let stop = Stop { converged: false, iterations: 7, objective: Some(-1.5) };
-        assert_eq!(fit(stop), "stopped after 7 iterations, objective -1.500");
-        assert_eq!(fit(Stop { converged: true, iterations: 1, objective: None }), "one pass");
+        assert_eq!(fit_text(stop, false), "stopped after 7 iterations, objective -1.500");
+        let one = Stop { converged: true, iterations: 1, objective: None };
+        assert_eq!(fit_text(one, false), "one pass");
+        let epochs = Stop { converged: true, iterations: 30, objective: Some(-1.5) };
+        assert_eq!(fit_text(epochs, true), "ran 30 epochs, objective -1.500");
     }
 }

@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::calibration::{Lack, calibrate, check_data, report_lacks};
 use crate::decide::{Tally, TieSeed};
+use crate::diagnose::{Agreement, Diagnosis, dependence};
 use crate::error::{Error, Problem, Result, Stage};
 use crate::frame::{Frame, QuestionSizes, Relations, Scratch, collect};
 use crate::gate::Measures;
@@ -36,7 +37,10 @@ pub use schema::schema;
 use score::Scorer;
 pub use spec::PipelineSpec;
 pub(crate) use warnings::warn_of_unread_features;
-use warnings::{warn_of_rows, warn_of_switched_classes};
+use warnings::{
+    warn_of_agreement, warn_of_dependence, warn_of_loss_to_vote, warn_of_one_time_annotators,
+    warn_of_rows, warn_of_switched_classes,
+};
 
 /// How a job is run that may be committed already, or that a gate may refuse.
 #[derive(Debug, Clone, Copy, Default)]
@@ -267,14 +271,17 @@ fn fit_question(
     if let Some(confusion) = &fitted.report.confusion {
         warn_of_switched_classes(&frame, confusion, run);
     }
+    let dependence = pool.install(|| dependence(&frame.annotations, &fitted));
     let tie_seed = TieSeed::of(&frame, spec.seed);
     let scorer = Scorer { decide: &spec.decide, tie_seed, frame: &frame };
+    let mut is_calibrated = false;
     let (measured, lack) = if spec.calibration.is_on() {
         let before = scorer.scored(&fitted);
         run.keep_checkpoint(checkpoints.next());
         let mut calibrated =
             pool.install(|| calibrate(&spec.calibration, model, &frame, &mut fitted, run))?;
         pool.install(|| refuse_not_finite(&fitted, "the calibration", "calibration"))?;
+        is_calibrated = calibrated.lack.is_none() && !calibrated.gold_roles.is_empty();
         match calibrated.lack.take() {
             None => (scorer.of_calibrated(before, &fitted, calibrated, run), None),
             lack => (scorer.of(&fitted), lack),
@@ -283,7 +290,15 @@ fn fit_question(
         (scorer.of(&fitted), None)
     };
     let tally = pool.install(|| Tally::count(&spec.decide, &frame.annotations, &fitted, tie_seed));
-    Ok((QuestionResult { frame, fitted, tie_seed, tally }, measured, lack))
+    let label = |i| spec.decide.decide(&frame.annotations, &fitted, tie_seed, i).class;
+    let agreement = pool.install(|| Agreement::measure(&frame.annotations, label));
+    warn_of_one_time_annotators(&frame, run);
+    warn_of_agreement(&frame, &agreement, run);
+    warn_of_loss_to_vote((&spec.decide, tie_seed), &frame, &fitted, run);
+    warn_of_dependence(&frame, &dependence, is_calibrated, run);
+    let diagnosis = Diagnosis { agreement, dependence };
+    let result = QuestionResult { frame, fitted, tie_seed, tally, diagnosis };
+    Ok((result, measured, lack))
 }
 
 /// Refuses NaN and infinities, which no table may hold; `what` gave them.

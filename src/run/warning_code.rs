@@ -24,6 +24,24 @@ pub enum WarningCode {
     SeveralSpellings,
     /// Ids or classes of one table are not in the table that should have them.
     TablesPartlyMatch,
+    /// Pairs of annotations agree no better than random labels would.
+    AgreementByChance,
+    /// At least 1 % of the labels are ones that no annotator of the instance gave.
+    LabelsNobodyGave,
+    /// At least 1 % of the labels contradict all of two or more annotators.
+    AgainstUnanimousVote,
+    /// More than a quarter of the labels differ from the majority vote.
+    DiffersFromVote,
+    /// On gold that scores, the majority vote is right more often by over a point.
+    WorseThanVote,
+    /// Annotators err together, so that confidences are not to be believed.
+    DependentAnnotators,
+    /// Two annotators give nearly the same labels, beyond what their skills explain.
+    NearCopies,
+    /// Half of the annotators have too few annotations for their confusion matrices.
+    FewAnnotations,
+    /// Over a quarter of the annotations are by annotators with a single one.
+    OneTimeAnnotators,
 }
 
 impl WarningCode {
@@ -39,6 +57,15 @@ impl WarningCode {
         Self::RoundedIds,
         Self::SeveralSpellings,
         Self::TablesPartlyMatch,
+        Self::AgreementByChance,
+        Self::LabelsNobodyGave,
+        Self::AgainstUnanimousVote,
+        Self::DiffersFromVote,
+        Self::WorseThanVote,
+        Self::DependentAnnotators,
+        Self::NearCopies,
+        Self::FewAnnotations,
+        Self::OneTimeAnnotators,
     ];
 
     /// The code as it is written.
@@ -88,6 +115,42 @@ impl WarningCode {
             Self::TablesPartlyMatch => (
                 "tables_partly_match",
                 "ids or classes of one table are not in the table that should have them",
+            ),
+            Self::AgreementByChance => (
+                "agreement_by_chance",
+                "pairs of annotations agree no better than random labels would",
+            ),
+            Self::LabelsNobodyGave => (
+                "labels_nobody_gave",
+                "at least 1 % of the labels are ones that no annotator of the instance gave",
+            ),
+            Self::AgainstUnanimousVote => (
+                "against_unanimous_vote",
+                "at least 1 % of the labels contradict all of two or more annotators",
+            ),
+            Self::DiffersFromVote => (
+                "differs_from_vote",
+                "more than a quarter of the labels differ from the majority vote",
+            ),
+            Self::WorseThanVote => (
+                "worse_than_vote",
+                "on gold that scores, the majority vote is right more often by over a point",
+            ),
+            Self::DependentAnnotators => (
+                "dependent_annotators",
+                "annotators err together, so that confidences are not to be believed",
+            ),
+            Self::NearCopies => (
+                "near_copies",
+                "two annotators give nearly the same labels, beyond what their skills explain",
+            ),
+            Self::FewAnnotations => (
+                "few_annotations",
+                "half of the annotators have too few annotations for their confusion matrices",
+            ),
+            Self::OneTimeAnnotators => (
+                "one_time_annotators",
+                "over a quarter of the annotations are by annotators with a single one",
             ),
         }
     }

@@ -215,6 +215,7 @@ mod tests {
     use super::super::{FilledTable, RunRecord, Table};
     use super::*;
     use crate::decide::{DecideSpec, Tally, TieSeed};
+    use crate::diagnose::Diagnosis;
     use crate::frame::Ids;
     use crate::model::confusion::{Cells, CommonConfusion, Smoothing};
     use crate::model::fitted::{Fitted, Report, Stop, on_cpu};
@@ -261,8 +262,9 @@ mod tests {
         let ids = [dims.instances, dims.annotators, dims.labels].map(ids);
         let frame = frame_of(ids, annotations);
         let tie_seed = TieSeed::of(&frame, 0);
+        let (tally, diagnosis) = (Tally::default(), Diagnosis::default());
         Outcome {
-            results: vec![QuestionResult { frame, fitted, tie_seed, tally: Tally::default() }],
+            results: vec![QuestionResult { frame, fitted, tie_seed, tally, diagnosis }],
             decide: DecideSpec::default(),
             metrics: Vec::new(),
             run: RunRecord::default(),

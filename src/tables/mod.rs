@@ -4,6 +4,7 @@
 //! it. A table is cut into parts by its units (instances, annotators, rows of matrices), so that files do
 //! not depend on threads.
 
+mod annotator_pairs;
 mod annotators;
 mod classes;
 mod computed;
@@ -25,6 +26,7 @@ use arrow::array::{ArrayRef, RecordBatch, new_empty_array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use crate::decide::{DecideSpec, Tally, TieSeed};
+use crate::diagnose::Diagnosis;
 use crate::error::{Problem, Result, did_you_mean};
 use crate::frame::{Frame, Ids, Rejects};
 use crate::model::fitted::Fitted;
@@ -48,6 +50,8 @@ pub struct QuestionResult {
     pub tie_seed: TieSeed,
     /// How many labels came from each kind of decision.
     pub tally: Tally,
+    /// What the data cannot support.
+    pub diagnosis: Diagnosis,
 }
 
 /// Everything that tables are computed from.
@@ -181,6 +185,7 @@ pub static TABLES: &[&dyn OutcomeTable] = &[
     &labels::LabelsTable,
     &probabilities::POSTERIORS,
     &annotators::AnnotatorsTable,
+    &annotator_pairs::AnnotatorPairsTable,
     &confusion_matrices::ConfusionMatricesTable,
     &classes::ClassesTable,
     &parameters::OF_ANNOTATORS,

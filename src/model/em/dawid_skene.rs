@@ -59,7 +59,7 @@ use crate::model::confusion::{Cells, Confusion, Smoothing};
 use crate::model::fitted::Report;
 use crate::model::posterior::Posterior;
 use crate::model::{Properties, Spec};
-use crate::run::{Cancel, Run};
+use crate::run::{Cancel, Run, WarningCode};
 
 /// Dawid-Skene: a confusion matrix for each annotator, drawn to that of the crowd.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -233,8 +233,9 @@ fn smoothed_prior(counts: &[f64], prior: &mut [f64]) -> f64 {
 /// Maximum likelihood without pseudo-counts is unreliable below this number of annotations per annotator and class.
 const FEW_PER_CLASS: usize = 5;
 
-/// The warning that annotators have few annotations for matrices with these pseudo-counts. There is none with any
-/// pseudo-count: without them, a single annotation sets a whole row of the annotator's matrix, and so confirms itself.
+/// The warning that annotators have few annotations for matrices with these pseudo-counts. There is none where a
+/// pseudo-count outweighs an annotation: below that, a single annotation nearly sets a whole row of the annotator's matrix,
+/// and so confirms itself.
 pub(crate) fn few_annotations(
     a: &Annotations,
     smoothing: f64,
@@ -242,7 +243,7 @@ pub(crate) fn few_annotations(
     run: &Run,
 ) -> Option<String> {
     let mut rows: Vec<u32> = (0..a.dims().annotators).map(|r| a.rows_of_annotator(r)).collect();
-    if rows.is_empty() || a.dims().classes < 2 || smoothing > 0.0 || diagonal > 0.0 {
+    if rows.is_empty() || a.dims().classes < 2 || smoothing + diagonal >= 1.0 {
         return None;
     }
     let middle = rows.len() / 2;
@@ -251,10 +252,12 @@ pub(crate) fn few_annotations(
     // The same words for a fit of other annotations, such as of those that are not held out: one warning in all.
     ((median as usize) < enough).then(|| {
         format!(
-            "half of the annotators have fewer than {enough} annotations, few for a {n} x {n} confusion matrix: set \
-             {key} between 0.01 and 0.1, or compare with majority_vote",
+            "half of the annotators have fewer than {enough} annotations, few for a {n} x {n} confusion matrix: \
+             use dawid_skene with its default prior, which draws their rows to the crowd's, or ibcc or one_coin, or \
+             compare with majority_vote; {smoothing} below 1 does not help [{code}]",
             n = a.dims().classes,
-            key = run.model_key("smoothing")
+            smoothing = run.model_key("smoothing"),
+            code = WarningCode::FewAnnotations.name()
         )
     })
 }

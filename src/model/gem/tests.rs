@@ -363,7 +363,7 @@ fn few_annotations_are_cautioned_against_without_pseudo_counts() {
     let a = tiny(2, &(0..18).map(|n| (n / 2, n % 2, n / 2 % 2)).collect::<Vec<_>>());
     let described = described(&a);
     let evidence = Evidence { annotations: &a, described: Some(&described) };
-    let cases = [(0.0, 0.0, true), (0.1, 0.0, false), (0.0, 0.1, false)];
+    let cases = [(0.0, 0.0, true), (0.1, 0.0, true), (1.0, 0.0, false), (0.0, 1.0, false)];
     for (smoothing, diagonal, is_cautioned) in cases {
         let mut run = Run::new(1);
         Gem { smoothing, diagonal, ..Gem::default() }.fit(evidence, &mut run).unwrap();

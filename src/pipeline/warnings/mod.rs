@@ -1,5 +1,7 @@
 //! Warns of input that changes nothing, of rows that cannot be used, and of classes that the fit may have switched.
 
+mod diagnosis;
+
 use super::spec::PipelineSpec;
 use crate::error::offenders;
 use crate::frame::{Frame, Rejects};
@@ -7,6 +9,9 @@ use crate::model::confusion::Confusion;
 use crate::model::switching::{TooManyClasses, switched};
 use crate::run::Run;
 use crate::source::SourceSpec;
+pub(super) use diagnosis::{
+    warn_of_agreement, warn_of_dependence, warn_of_loss_to_vote, warn_of_one_time_annotators,
+};
 
 /// Warns of features that the model, which learns from annotations alone, does not read. A query may read them for the
 /// annotations or gold.

@@ -1,0 +1,215 @@
+//! Labels against the annotations of their instance, and the annotators' agreement against chance, in one pass.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::frame::{Annotations, MAX_RANGES, ranges_of_instances};
+
+/// Counts over all instances without a trusted class.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Agreement {
+    /// Instances with a label and an annotation that names a class.
+    pub labelled: u64,
+    /// Those whose label none of their annotators gave.
+    pub given_by_nobody: u64,
+    /// Those whose annotators (two or more) all gave one other label.
+    pub against_unanimous: u64,
+    /// Those whose label is not the one with most votes, or not one of these.
+    pub differs_from_vote: u64,
+    /// How the agreement of pairs of annotators compares with chance; `None` without a pair.
+    pub chance: Option<ChanceTest>,
+}
+
+/// The agreement of pairs of annotators, against the one of labels drawn at random.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ChanceTest {
+    /// The number of pairs of annotations of one instance by different annotators.
+    pub pairs: f64,
+    /// The share of them that agree.
+    pub observed: f64,
+    /// The share that would agree if every label were drawn from the labels' shares.
+    pub expected: f64,
+    /// The difference in standard deviations of labels drawn so.
+    pub z_score: f64,
+}
+
+/// The sums of a range of instances.
+struct AgreementSums {
+    counts: Agreement,
+    pairs: f64,
+    agreeing: f64,
+    /// Ordered triples of annotations of one instance: pairs that share an annotation vary together.
+    triples: f64,
+    of_label: Vec<f64>,
+}
+
+impl Agreement {
+    /// The counts for the labels that `label` gives instances. Call it in the run's pool of threads.
+    #[must_use]
+    pub fn measure(a: &Annotations, label: impl Fn(usize) -> Option<u32> + Sync) -> Self {
+        // AgreementSums per label: more ranges than this would cost more than the pass where labels are many.
+        let n = (a.len() / (8 * a.dims().labels.max(1))).clamp(1, MAX_RANGES);
+        let ranges = ranges_of_instances(a.dims().instances, n).with_max_len(1);
+        let sums: Vec<AgreementSums> =
+            ranges.map(|range| AgreementSums::of(a, range, &label)).collect();
+        let mut sums = sums.into_iter();
+        let Some(mut all) = sums.next() else { return Self::default() };
+        for more in sums {
+            all.add(&more);
+        }
+        Self { chance: all.chance(), ..all.counts }
+    }
+}
+
+impl AgreementSums {
+    fn of(a: &Annotations, instances: Range<usize>, label: impl Fn(usize) -> Option<u32>) -> Self {
+        let of_label = vec![0.0; a.dims().labels];
+        let counts = Agreement::default();
+        let mut sums = Self { counts, pairs: 0.0, agreeing: 0.0, triples: 0.0, of_label };
+        let (first, range) = (instances.start, a.range(instances));
+        // (label, annotators, weight), of the labels of one instance.
+        let mut given: Vec<(u32, f64, f64)> = Vec::new();
+        for i in 0..range.len() {
+            given.clear();
+            let mut last = None;
+            for (annotator, label, weight) in range.triples(i) {
+                // The columns of one annotator are adjacent: a repeated answer is no second opinion.
+                let is_new =
+                    f64::from(last.replace((annotator, label)) != Some((annotator, label)));
+                match given.iter_mut().find(|(other, ..)| *other == label) {
+                    Some((_, n, sum)) => (*n, *sum) = (*n + is_new, *sum + weight),
+                    None => given.push((label, is_new, weight)),
+                }
+            }
+            sums.add_agreement(&given);
+            if range.trusted_class(i).is_none() {
+                sums.add_label(&given, a.dims().classes, || label(first + i));
+            }
+        }
+        sums
+    }
+
+    fn add_agreement(&mut self, given: &[(u32, f64, f64)]) {
+        let n: f64 = given.iter().map(|(_, n, _)| n).sum();
+        if n < 2.0 {
+            return;
+        }
+        self.pairs += n * (n - 1.0) / 2.0;
+        self.triples += n * (n - 1.0) * (n - 2.0);
+        for (label, n, _) in given {
+            self.agreeing += n * (n - 1.0) / 2.0;
+            self.of_label[*label as usize] += n;
+        }
+    }
+
+    fn add_label(
+        &mut self,
+        given: &[(u32, f64, f64)],
+        n_classes: usize,
+        label: impl FnOnce() -> Option<u32>,
+    ) {
+        let votes = || given.iter().filter(|(label, ..)| (*label as usize) < n_classes);
+        let most = votes().map(|(.., weight)| *weight).fold(0.0, f64::max);
+        if most <= 0.0 {
+            return;
+        }
+        let Some(label) = label() else { return };
+        let own = votes().find(|(other, ..)| *other == label).map_or(0.0, |(.., weight)| *weight);
+        let counts = &mut self.counts;
+        counts.labelled += 1;
+        counts.given_by_nobody += u64::from(own <= 0.0);
+        let is_unanimous = given.len() == 1 && given[0].1 >= 2.0;
+        counts.against_unanimous += u64::from(is_unanimous && own <= 0.0);
+        // Shares of repeated answers sum to whole votes only up to rounding.
+        counts.differs_from_vote += u64::from(own < most * (1.0 - 1e-9));
+    }
+
+    fn add(&mut self, more: &Self) {
+        let (counts, others) = (&mut self.counts, &more.counts);
+        counts.labelled += others.labelled;
+        counts.given_by_nobody += others.given_by_nobody;
+        counts.against_unanimous += others.against_unanimous;
+        counts.differs_from_vote += others.differs_from_vote;
+        self.pairs += more.pairs;
+        self.agreeing += more.agreeing;
+        self.triples += more.triples;
+        self.of_label.iter_mut().zip(&more.of_label).for_each(|(sum, n)| *sum += n);
+    }
+
+    /// With labels drawn from their shares `p`, a pair agrees with probability `e = sum p^2`; two pairs that share an
+    /// annotation have the covariance `sum p^3 - e^2`, and others none.
+    fn chance(&self) -> Option<ChanceTest> {
+        let total: f64 = self.of_label.iter().sum();
+        if self.pairs <= 0.0 || total <= 0.0 {
+            return None;
+        }
+        let power = |n: i32| self.of_label.iter().map(|x| (x / total).powi(n)).sum::<f64>();
+        let (expected, observed) = (power(2), self.agreeing / self.pairs);
+        let variance = self.pairs * expected * (1.0 - expected)
+            + self.triples * (power(3) - expected * expected).max(0.0);
+        let difference = self.agreeing - self.pairs * expected;
+        // One label alone: nothing can disagree, and nothing is known.
+        let z_score = if variance > 0.0 { difference / variance.sqrt() } else { f64::INFINITY };
+        Some(ChanceTest { pairs: self.pairs, observed, expected, z_score })
+    }
+}
+
+/// The classes with most votes of instance `i`, by weight; none where no annotation names a class.
+#[must_use]
+pub fn vote(a: &Annotations, i: usize) -> Vec<u32> {
+    let mut votes: Vec<(u32, f64)> = Vec::new();
+    for (_, label, weight) in a.triples_of(i).filter(|t| (t.1 as usize) < a.dims().classes) {
+        match votes.iter_mut().find(|(other, _)| *other == label) {
+            Some((_, sum)) => *sum += weight,
+            None => votes.push((label, weight)),
+        }
+    }
+    let most = votes.iter().map(|(_, weight)| *weight).fold(0.0, f64::max);
+    votes.iter().filter(|(_, w)| *w > 0.0 && *w >= most * (1.0 - 1e-9)).map(|(l, _)| *l).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{assert_close, tiny};
+
+    #[test]
+    fn labels_are_counted_against_the_annotations_of_their_instance() {
+        // 0: unanimous for 0; 1: two for 1, one for 0; 2: a tie of 0 and 1; 3: one annotator; 4: 0 by one who repeats it.
+        let rows = [
+            (0, 0, 0),
+            (0, 1, 0),
+            (1, 0, 1),
+            (1, 1, 1),
+            (1, 2, 0),
+            (2, 0, 0),
+            (2, 1, 1),
+            (3, 0, 0),
+            (4, 0, 0),
+            (4, 0, 0),
+        ];
+        let mut a = tiny(3, &rows);
+        let measured = Agreement::measure(&a, |i| Some([1, 0, 1, 2, 2][i]));
+        assert_eq!(measured.labelled, 5);
+        assert_eq!((measured.given_by_nobody, measured.against_unanimous), (3, 1));
+        assert_eq!(measured.differs_from_vote, 4);
+        // Pairs: 1 + 3 + 1, of which 1 + 1 + 0 agree.
+        let chance = measured.chance.unwrap();
+        assert_close(&[chance.pairs, chance.observed], &[5.0, 0.4], 1e-12, "pairs");
+        // Labels of these instances: 4 of 0 and 3 of 1.
+        assert_close(&[chance.expected], &[25.0 / 49.0], 1e-12, "by chance");
+        a.trusted = Some(vec![Some(1), None, None, None, None]);
+        assert_eq!(Agreement::measure(&a, |_| Some(2)).labelled, 4);
+        assert_eq!((vote(&a, 1), vote(&a, 2)), (vec![1], vec![0, 1]));
+    }
+
+    /// One instance of three annotators and labels 0, 0, 1: e = 5/9, sum p^3 = 9/27.
+    #[test]
+    fn the_z_score_of_chance_is_the_one_worked_out_by_hand() {
+        let a = tiny(2, &[(0, 0, 0), (0, 1, 0), (0, 2, 1)]);
+        let chance = Agreement::measure(&a, |_| None).chance.unwrap();
+        let variance: f64 = 3.0 * (5.0 / 9.0) * (4.0 / 9.0) + 6.0 * (1.0 / 3.0 - 25.0 / 81.0);
+        assert_close(&[chance.z_score], &[(1.0 - 15.0 / 9.0) / variance.sqrt()], 1e-12, "z");
+    }
+}

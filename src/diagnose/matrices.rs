@@ -1,0 +1,86 @@
+//! The confusion matrices that explain how far annotators agree: those of the fit, or of its labels.
+
+use std::borrow::Cow;
+
+use crate::frame::Annotations;
+use crate::model::fitted::Fitted;
+
+/// Expected counts by column and class, and the posteriors that go with them.
+pub(super) struct ExplainingMatrices<'a> {
+    a: &'a Annotations,
+    fitted: &'a Fitted,
+    /// `[column, class]`.
+    counts: Cow<'a, [f64]>,
+    is_of_labels: bool,
+}
+
+/// The most counts that are made for a kind without confusion matrices: 128 MiB.
+const MAX_COUNTS: usize = 1 << 24;
+
+/// Added to every count. It is small: a prior that draws the matrices to a crowd's would explain less than the data say,
+/// and an annotator with few annotations would seem to agree by dependence.
+const PSEUDO_COUNT: f64 = 0.01;
+
+/// A class less probable than this changes no expectation that counts.
+const MIN_CLASS: f64 = 0.01;
+
+impl<'a> ExplainingMatrices<'a> {
+    /// `None` where there are fewer than two classes or annotators, or too many classes for a kind without matrices.
+    ///
+    /// # Why
+    /// The shares of a vote are no posteriors: they are far less certain, so that independent annotators would agree more
+    /// than they explain. Where the kind has no matrices, its most probable class counts as the true one.
+    pub(super) fn new(a: &'a Annotations, fitted: &'a Fitted) -> Option<Self> {
+        let n = a.dims().classes;
+        if n < 2 || a.dims().annotators < 2 {
+            return None;
+        }
+        if let Some(confusion) = &fitted.report.confusion {
+            let counts = Cow::Borrowed(confusion.expected_count.as_slice());
+            return Some(Self { a, fitted, counts, is_of_labels: false });
+        }
+        let cells = a.n_columns().checked_mul(n).filter(|cells| *cells <= MAX_COUNTS)?;
+        let mut counts = vec![0.0; cells];
+        for i in 0..a.dims().instances {
+            if let Some(class) = best(fitted, a, i) {
+                for (column, weight) in a.annotations_of(i) {
+                    counts[column as usize * n + class] += weight;
+                }
+            }
+        }
+        Some(Self { a, fitted, counts: Cow::Owned(counts), is_of_labels: true })
+    }
+
+    /// The probable classes of instance `i`, with their probabilities.
+    pub(super) fn classes(&self, i: usize, into: &mut Vec<(usize, f64)>) {
+        into.clear();
+        if self.is_of_labels {
+            into.extend(best(self.fitted, self.a, i).map(|class| (class, 1.0)));
+            return;
+        }
+        let row = self.fitted.posterior.row(i);
+        into.extend(row.iter().copied().enumerate().filter(|(_, p)| *p >= MIN_CLASS));
+        let sum: f64 = into.iter().map(|(_, p)| p).sum();
+        into.iter_mut().for_each(|(_, p)| *p /= sum);
+    }
+
+    /// Appends the probabilities of the labels that annotator `r` gives to a class.
+    pub(super) fn append_row(&self, r: usize, class: usize, rows: &mut Vec<f64>) {
+        let (n, start) = (self.a.dims().classes, rows.len());
+        rows.resize(start + self.a.dims().labels, PSEUDO_COUNT);
+        let row = &mut rows[start..];
+        for (column, label) in self.a.columns_of(r).zip(self.a.labels_of(r)) {
+            row[*label as usize] += self.counts[column * n + class];
+        }
+        let sum: f64 = row.iter().sum();
+        row.iter_mut().for_each(|p| *p /= sum);
+    }
+}
+
+/// The most probable class of an instance with evidence.
+fn best(fitted: &Fitted, a: &Annotations, i: usize) -> Option<usize> {
+    if let Some(class) = a.trusted_class(i) {
+        return Some(class as usize);
+    }
+    fitted.posterior.stored_row(i).best().filter(|_| a.has_evidence(i)).map(|(class, _)| class)
+}
