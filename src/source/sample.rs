@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use arrow::array::RecordBatch;
 use arrow::util::display::array_value_to_string;
 use datafusion::prelude::DataFrame;
 
@@ -59,7 +60,7 @@ impl Sample {
         let names: Vec<String> = frame.schema().fields().iter().map(|f| f.name().clone()).collect();
         let first = async { frame.limit(0, Some(ROWS))?.collect().await };
         let Ok(batches) = first.await else { return Self::default() };
-        let rows: usize = batches.iter().map(|batch| batch.num_rows()).sum();
+        let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
         let mut sample = Self { is_known: rows >= FEW_ROWS, ..Self::default() };
         if !sample.is_known {
             return sample;
