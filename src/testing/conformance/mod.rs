@@ -162,6 +162,10 @@ mod tests {
         ibcc,
         one_coin,
         dawid_skene,
+        crh,
+        zbs,
+        iwmv,
+        wawa,
         majority_vote,
     );
 }
