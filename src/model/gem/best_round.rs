@@ -44,6 +44,41 @@ impl TreeRounds {
     }
 }
 
+impl Params {
+    /// Returns to the best round, if there is one, whose trees then stay; and its objective.
+    pub(super) fn return_to_best(
+        &mut self,
+        a: &Annotations,
+        t: &mut Posterior,
+    ) -> Option<Objective> {
+        let best = self.rounds.best.take()?;
+        self.rounds.are_over = true;
+        (self.prior, self.classifier, *t) = (best.prior, best.classifier, best.posterior);
+        self.columns.count(a, t);
+        Some(best.objective)
+    }
+
+    /// Adds the rounds to a checkpoint, with the trees of the best one.
+    ///
+    /// # Errors
+    /// When the trees cannot be saved.
+    pub(super) fn save_rounds(&self) -> Result<Snapshot> {
+        let TreeRounds { best, n, without_gain, are_over } = &self.rounds;
+        let mut to = Snapshot::default();
+        let flags = [u32::from(*are_over), u32::from(best.is_some())];
+        to.u32s("rounds".to_owned(), vec![*n, *without_gain, flags[0], flags[1]]);
+        if let Some(BestRound { objective, prior, posterior, classifier }) = best {
+            to.f64s("objective".to_owned(), vec![objective.maximised, objective.traced]);
+            to.f64s("prior".to_owned(), prior.clone());
+            to.f64s("posterior".to_owned(), posterior.values().to_vec());
+            classifier.save(&mut to)?;
+        } else if *are_over {
+            self.classifier.save(&mut to)?;
+        }
+        Ok(to)
+    }
+}
+
 impl Steps<'_> {
     /// Ends a round that has grown trees: keeps it, if it is the best, and returns to the best if it is the last one.
     /// Returns the objective of the round that the next one starts from.
@@ -66,42 +101,8 @@ impl Steps<'_> {
             rounds.without_gain = 0;
         }
         let is_last = rounds.n >= MAX_ROUNDS || rounds.without_gain >= MAX_WITHOUT_GAIN;
-        let best = if is_last { self.return_to_best(a, t, params) } else { None };
+        let best = if is_last { params.return_to_best(a, t) } else { None };
         best.unwrap_or(objective)
-    }
-
-    /// Returns to the best round, if there is one, whose trees then stay; and its objective.
-    pub(super) fn return_to_best(
-        &self,
-        a: &Annotations,
-        t: &mut Posterior,
-        params: &mut Params,
-    ) -> Option<Objective> {
-        let best = params.rounds.best.take()?;
-        params.rounds.are_over = true;
-        (params.prior, params.classifier, *t) = (best.prior, best.classifier, best.posterior);
-        params.columns.count(a, t);
-        Some(best.objective)
-    }
-
-    /// Adds the rounds to a checkpoint, with the trees of the best one.
-    ///
-    /// # Errors
-    /// When the trees cannot be saved.
-    pub(super) fn save_rounds(&self, params: &Params) -> Result<Snapshot> {
-        let TreeRounds { best, n, without_gain, are_over } = &params.rounds;
-        let mut to = Snapshot::default();
-        let flags = [u32::from(*are_over), u32::from(best.is_some())];
-        to.u32s("rounds".to_owned(), vec![*n, *without_gain, flags[0], flags[1]]);
-        if let Some(BestRound { objective, prior, posterior, classifier }) = best {
-            to.f64s("objective".to_owned(), vec![objective.maximised, objective.traced]);
-            to.f64s("prior".to_owned(), prior.clone());
-            to.f64s("posterior".to_owned(), posterior.values().to_vec());
-            classifier.save(&mut to)?;
-        } else if *are_over {
-            params.classifier.save(&mut to)?;
-        }
-        Ok(to)
     }
 
     /// Takes the rounds from a checkpoint.

@@ -47,7 +47,7 @@ impl Steps<'_> {
         all.merge(OF_CLASSIFIER, &of_classifier);
         all.f64s("prior".to_owned(), params.prior.clone());
         if self.spec.classifier.grows_trees() {
-            all.merge(OF_ROUNDS, &self.save_rounds(params)?);
+            all.merge(OF_ROUNDS, &params.save_rounds()?);
         }
         checkpoint::write(fingerprint, all, &self.run)
     }

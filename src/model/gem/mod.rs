@@ -337,7 +337,7 @@ impl EmSteps for Steps<'_> {
 
     /// Rounds that end before the trees stay end with the best one.
     fn posteriors(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) {
-        self.return_to_best(a, t, params);
+        params.return_to_best(a, t);
     }
 
     fn report(&self, a: &Annotations, t: &Posterior, params: Params) -> Report {
