@@ -27,8 +27,8 @@
 //! with saved classifiers, or simulate annotations for a known truth. [`model`] explains how to add a model.
 //!
 //! All stages build on these: [`engine`] builds the DataFusion session with its bounds of memory, [`sql`] checks the
-//! user's queries and holds labelmill's own, [`store`] opens object stores, [`panics`] describes a caught panic, and
-//! `prefetch` loads memory into the cache ahead of its use. [`cli`] is the command line and the only place that prints.
+//! user's queries and holds labelmill's own, [`store`] opens object stores, [`panics`] describes a caught panic,
+//! `regular_file` reads whole local files, and `prefetch` loads memory into the cache ahead of its use. [`cli`] is the command line and the only place that prints.
 //! `testing` has the synthetic crowds, the oracle and the conformance suite of the tests; a release build has it only
 //! with the feature `testing`.
 //!
@@ -50,6 +50,7 @@ pub mod panics;
 pub mod pipeline;
 pub(crate) mod prefetch;
 pub mod redact;
+pub(crate) mod regular_file;
 pub mod run;
 pub mod sink;
 pub mod source;

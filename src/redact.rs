@@ -268,6 +268,14 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_in_a_key_of_json_is_one_too() {
+        let spec = serde_json::json!({"tables": {"s3://k:hunter2@b/x": 1, "plain": {"https://h/x?hunter2": []}}});
+        let want =
+            serde_json::json!({"tables": {"s3://***@b/x": 1, "plain": {"https://h/x?***": []}}});
+        assert_eq!(redacted_json(spec), want);
+    }
+
+    #[test]
     fn a_text_of_many_urls_takes_time_by_its_length() {
         let text = "ab://x:y ".repeat(200_000);
         assert_eq!(redacted(&text), "ab://*** ".repeat(200_000));

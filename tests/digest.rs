@@ -102,7 +102,7 @@ fn loaded(job: &Job, kind: &str, set: Option<String>) -> Result<PipelineSpec> {
         dir = job.url("")
     );
     let set = set.into_iter().map(|s| s.replace("{dir}", &job.url(""))).collect();
-    load(&text, "test", &Overrides { set, var: Vec::new() })
+    load(&text, "test", &Overrides { set, ..Overrides::default() })
 }
 
 /// The id of the run, or `None` if the spec cannot be planned.

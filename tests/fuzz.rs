@@ -194,7 +194,8 @@ fn damaged_pipeline_files_are_read_or_refused() {
             .to_vec(),
     );
     let job = Job::new();
-    let overrides = Overrides { set: Vec::new(), var: vec!["data=nowhere".to_owned()] };
+    let var = vec!["data=nowhere".to_owned()];
+    let overrides = Overrides { var, ..Overrides::default() };
     fuzz("pipeline files", 0.2, &seeds, &job.path(""), |bytes| {
         let done = load(&String::from_utf8_lossy(&bytes), "fuzz", &overrides).map(|_| ());
         std::future::ready(done)

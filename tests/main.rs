@@ -88,6 +88,7 @@ mod table_parts;
 mod tables_that_never_meet;
 mod terminal;
 mod truth_types;
+mod usage;
 mod variables;
 mod warnings;
 mod weighted_votes;

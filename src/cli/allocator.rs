@@ -10,7 +10,7 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::refuse::{MACHINE_HELP, refuse};
+use super::refuse::{JOB_HELP, MACHINE_HELP, refuse};
 
 /// The smallest allocation that is counted. Smaller ones come by the million, and take a small part of a job's memory.
 const COUNTED: usize = 1 << 20;
@@ -37,9 +37,16 @@ static JOB_LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// The most bytes that the machine has for them, which changes while the job runs.
 static MACHINE_LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// Sets the bytes that the counted allocations of a job may hold together.
+/// Sets the bytes that the process may hold: the counted allocations together, before each of them, and everything
+/// together, as [`super::resident`] sees it a hundred times a second.
 pub(super) fn bound_job(bytes: usize) {
     JOB_LIMIT.store(bytes, Ordering::Relaxed);
+}
+
+/// The bytes that the process may hold for a job.
+#[cfg(target_os = "linux")]
+pub(super) fn job_limit() -> usize {
+    JOB_LIMIT.load(Ordering::Relaxed)
 }
 
 /// Sets the bytes that the machine has for counted allocations.
@@ -144,7 +151,7 @@ fn wanted_of_job(bytes: usize, held: usize, limit: usize) -> ! {
         format_args!(
             "{bytes} bytes wanted at once, while large values and tables hold {held}; the memory limit allows {limit}"
         ),
-        "make smaller values, or raise engine.memory_limit (with `predict`, --memory-limit)",
+        JOB_HELP,
     )
 }
 

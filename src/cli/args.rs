@@ -8,6 +8,7 @@ use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 
 use crate::engine::check_limit;
 use crate::error::{Error, Result};
+use crate::regular_file;
 use crate::store::StoreSpec;
 
 /// Turns many unreliable annotators' labels into labels you can train on.
@@ -183,6 +184,10 @@ pub struct SqlArgs {
     /// Print one JSON object a row
     #[arg(long)]
     pub json: bool,
+    /// Memory limit, such as 512MiB or 16GB: queries spill to disk beyond it; left out, 4GiB, or three quarters of the
+    /// machine's memory if that is less
+    #[arg(long, value_name = "AMOUNT", value_parser = amount)]
+    pub memory_limit: Option<String>,
     /// Endpoint of an S3-compatible store
     #[arg(long, value_name = "URL")]
     pub endpoint: Option<String>,
@@ -311,9 +316,10 @@ pub(super) fn store(endpoint: Option<&str>) -> StoreSpec {
 
 /// The text of a file that an argument names.
 pub(super) fn read_text(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|e| {
+    regular_file::read_text(path).map_err(|e| {
         let help = match e.kind() {
             ErrorKind::InvalidData => "write the file in UTF-8",
+            ErrorKind::InvalidInput => "save the text to a file of its own, and name that one",
             _ => "the path is taken from the working folder",
         };
         let failed = Error::spec(format!("cannot read the file: {e}"));

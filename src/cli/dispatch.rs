@@ -75,9 +75,18 @@ async fn run_unpublished(command: Command, quiet: bool) -> Result<ExitCode> {
 }
 
 fn load_pipeline(args: &FileArgs) -> Result<PipelineSpec> {
+    load_without(args, &[])
+}
+
+/// Loads a pipeline for a command that does not use these sections.
+fn load_without(args: &FileArgs, unused_sections: &'static [&'static str]) -> Result<PipelineSpec> {
     let place = args.file.display().to_string();
     let text = read_text(&args.file)?;
-    load(&text, &place, &Overrides { set: args.set.clone(), var: args.var.clone() })
+    load(
+        &text,
+        &place,
+        &Overrides { set: args.set.clone(), var: args.var.clone(), unused_sections },
+    )
 }
 
 async fn run_job(
@@ -186,7 +195,7 @@ async fn run_prediction(args: PredictArgs, quiet: bool, signals: &Signals) -> Re
 }
 
 async fn run_test_blocks(args: &FileArgs) -> Result<ExitCode> {
-    let spec = load_pipeline(args)?;
+    let spec = load_without(args, &["source", "sink"])?;
     let verdicts = run_tests(&spec).await;
     verdicts.iter().for_each(print_verdict);
     let passed = verdicts.iter().filter(|verdict| verdict.passed()).count();

@@ -44,6 +44,7 @@ use threads::STACK_BYTES;
 /// gives no more memory for it, a signal ends the process.
 #[must_use]
 pub fn main() -> ExitCode {
+    signals::defer();
     libc_heap::reserve();
     panics::keep_places(refuse::refuse_thread);
     let done =
@@ -110,6 +111,7 @@ fn block_on(args: Args) -> Result<ExitCode> {
     let watch = watch.map_err(|e| Error::exhausted(e.to_string()))?;
     // Before the workers start, which takes longer than everything before.
     let stream = watch.block_on(async { SignalStream::new() });
+    signals::deliver();
     let workers = threads::start_workers()?;
     let code = watch.block_on(async {
         let signals = Signals::listen(stream, workers.handle().clone());

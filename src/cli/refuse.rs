@@ -18,6 +18,10 @@ pub(super) const MACHINE_HELP: &str = "make smaller values, give a container mor
      on a larger machine; a smaller engine.memory_limit refuses earlier, and says what does not \
      fit";
 
+/// The help where the memory limit allows no more.
+pub(super) const JOB_HELP: &str =
+    "make smaller values, or raise engine.memory_limit (with `sql` and `predict`, --memory-limit)";
+
 /// Ends the process because a new thread gets no memory.
 #[cold]
 pub(super) fn refuse_thread(found: &str) -> ! {

@@ -8,8 +8,8 @@
 #[cfg(target_os = "linux")]
 use std::{fs::File, os::unix::fs::FileExt, thread, time::Duration};
 
-use super::allocator::bound_machine;
-use super::refuse::{MACHINE_HELP, refuse};
+use super::allocator::{bound_machine, job_limit};
+use super::refuse::{JOB_HELP, MACHINE_HELP, refuse};
 
 /// The pause between two checks.
 #[cfg(target_os = "linux")]
@@ -22,7 +22,8 @@ const MARGIN: usize = 32 << 20;
 #[cfg(target_os = "linux")]
 const LOOKS: usize = 100;
 
-/// From now on, ends the process before it holds more memory than it may: `available` returns the limit of a process
+/// From now on, ends the process before it holds more memory than the machine has, and once it holds more than
+/// [`super::allocator::bound_job`] allows: `available` returns the limit of a process
 /// that holds so many bytes. Where the system does not report the memory held, only large allocations are bounded.
 pub(super) fn watch(available: fn(usize) -> usize) {
     let mut limit = available(0);
@@ -33,6 +34,15 @@ pub(super) fn watch(available: fn(usize) -> usize) {
         let look = move || {
             for n in 1_usize.. {
                 let Some(held) = resident(&file) else { return };
+                let of_job = job_limit();
+                if held > of_job {
+                    refuse(
+                        format_args!(
+                            "the process holds {held} bytes; the memory limit allows {of_job}"
+                        ),
+                        JOB_HELP,
+                    );
+                }
                 if held > below(limit) || n.is_multiple_of(LOOKS) {
                     limit = available(held).max(limit);
                     bound(limit);
@@ -125,6 +135,26 @@ mod tests {
             message.contains("300 MB after 307200") && !message.contains("400 MB"),
             "{message}"
         );
+    }
+
+    /// No allocation is large enough to be counted.
+    #[test]
+    fn a_process_ends_before_small_values_take_more_than_the_memory_limit() {
+        if std::env::var_os(CHILD).is_some() {
+            watch(|_| 1 << 40);
+            bound_job(100 << 20);
+            let mut boxes = Vec::with_capacity(1 << 10);
+            for n in 0_usize..1 << 10 {
+                boxes.push(vec![n as u8; 512 << 10]);
+                thread::sleep(PAUSE / 5);
+            }
+            writeln!(std::io::stderr(), "beyond the limit with {}", boxes.len()).unwrap();
+            return;
+        }
+        let message = refused("a_process_ends_before_small_values");
+        assert!(message.contains("the process holds"), "{message}");
+        assert!(message.contains("the memory limit allows 104857600"), "{message}");
+        assert!(!message.contains("beyond the limit"), "{message}");
     }
 
     /// Runs a test in a process of its own, which must be refused memory; returns its stderr.

@@ -3,6 +3,8 @@
 //! # Why
 //! The handlers are installed before the workers start and a command reads its files. A signal that arrives meanwhile
 //! would otherwise end the process by the system's default, or be lost to a job that starts to listen a moment later.
+//! From the first line of the program to that point signals wait. Only before it, while the system loads the program,
+//! does a signal end the process by itself.
 //!
 //! The thread that waits for signals and timeouts never runs the job: every worker may be inside one kernel call for
 //! minutes, and would not react.
@@ -126,6 +128,31 @@ fn flatten<T>(done: Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
     })
 }
 
+/// Lets SIGINT and SIGTERM wait until [`deliver`]: the calling thread, and the threads that it starts, block them.
+pub(super) fn defer() {
+    #[cfg(unix)]
+    mask(libc::SIG_BLOCK);
+}
+
+/// Lets the calling thread, and the threads that it starts, receive SIGINT and SIGTERM again, those that waited too.
+pub(super) fn deliver() {
+    #[cfg(unix)]
+    mask(libc::SIG_UNBLOCK);
+}
+
+#[cfg(unix)]
+#[allow(unsafe_code)]
+fn mask(how: libc::c_int) {
+    // SAFETY: the set is initialised before it is read, and the old mask is not asked for.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGINT);
+        libc::sigaddset(&raw mut set, libc::SIGTERM);
+        libc::pthread_sigmask(how, &raw const set, std::ptr::null_mut());
+    }
+}
+
 /// Makes a write beyond the process's file size limit an error; by default SIGXFSZ ends the process.
 fn outlive_file_limits() {
     // tokio's handler stays installed for the rest of the process, so that the signal no longer ends it.
@@ -167,5 +194,35 @@ impl SignalStream {
 
     async fn recv(&mut self) -> Option<i32> {
         tokio::signal::ctrl_c().await.ok().map(|()| 2)
+    }
+}
+
+#[cfg(test)]
+#[cfg(unix)]
+mod tests {
+    use std::io::Write;
+
+    use super::super::refuse::tests::{CHILD, child};
+    use super::*;
+
+    #[test]
+    #[allow(unsafe_code)]
+    fn a_signal_that_arrives_before_there_is_a_handler_reaches_it_later() {
+        if std::env::var_os(CHILD).is_some() {
+            defer();
+            // SAFETY: sends a signal to this thread, which blocks it.
+            unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGTERM) };
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let received = runtime.unwrap().block_on(async {
+                let mut stream = SignalStream::new();
+                deliver();
+                stream.recv().await
+            });
+            writeln!(std::io::stderr(), "received {received:?}").unwrap();
+            return;
+        }
+        let (code, output) = child("a_signal_that_arrives_before");
+        assert_eq!(code, Some(0), "{output}");
+        assert!(output.contains("received Some(15)"), "{output}");
     }
 }

@@ -6,11 +6,13 @@ use arrow::json::LineDelimitedWriter;
 use futures::StreamExt;
 use serde_json::json;
 
+use super::allocator::bound_job;
 use super::args::{SqlArgs, read_text, store};
 use super::terminal::stream;
 use super::text_table::DrawnTable;
 use crate::commands::at_options;
 use crate::commands::sql::{Script, ScriptText, SqlSession, StatementRows};
+use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
 use crate::escape;
 use crate::run::Run;
@@ -35,9 +37,17 @@ pub(super) async fn command(args: &SqlArgs, warned: &mut Run) -> Result<()> {
         None => ScriptText::Statements(&text),
     };
     let (run, tables, write) = (args.run.as_deref(), args.table.as_slice(), args.write);
-    let what = Script { text, run, tables, write };
+    let engine = EngineSpec::of_queries(args.memory_limit.clone());
+    bound_job(engine.allocation_bound());
+    let what = Script { text, run, tables, write, engine };
     let stores = store(args.endpoint.as_deref());
-    let (session, statements) = SqlSession::open(&what, stores, warned).await?;
+    let place = match (&args.query, &args.file) {
+        (Some(name), _) => format!("--query {name}"),
+        (None, Some(file)) => file.display().to_string(),
+        (None, None) => "-c".to_owned(),
+    };
+    let opened = SqlSession::open(&what, stores, warned).await;
+    let (session, statements) = opened.map_err(|e| at_options(e, &OPTIONS).or_at(&place))?;
     let is_one_of_several = statements.len() > 1;
     for (n, statement) in statements.into_iter().enumerate() {
         let printed = catch_panics(async {
@@ -45,8 +55,9 @@ pub(super) async fn command(args: &SqlArgs, warned: &mut Run) -> Result<()> {
             print_rows(&session, statement, args.json).await
         });
         let printed = printed.await.map_err(|e| {
-            let e = at_options::<&str, &str>(e, &[]);
-            if is_one_of_several { e.or_at(&format!("statement {}", n + 1)) } else { e }
+            let statement = format!("statement {}", n + 1);
+            let e = at_options(e, &OPTIONS);
+            e.or_at(if is_one_of_several { &statement } else { &place })
         });
         if !printed? {
             break;
@@ -74,6 +85,9 @@ fn print_list(json: bool) -> Result<()> {
     }
     stream(text.as_bytes()).map(drop)
 }
+
+/// The option in place of the key of a pipeline file.
+const OPTIONS: [(&str, &str); 1] = [("engine.memory_limit", "--memory-limit")];
 
 /// Rows per write of JSON: a row may be large.
 const JSON_ROWS: usize = 256;

@@ -39,7 +39,7 @@ impl Aggregation {
             ("model".to_owned(), section("kind", model).into()),
             ("sink".to_owned(), section("url", output).into()),
         ]);
-        from_table(table, COMMAND_LINE, &Overrides { set, var: Vec::new() })
+        from_table(table, COMMAND_LINE, &Overrides { set, ..Overrides::default() })
     }
 }
 

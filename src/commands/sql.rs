@@ -14,6 +14,7 @@ use crate::source::{Location, Source, SourceSpec, name_problems};
 use crate::spec::Problems;
 use crate::sql::{
     NamedQuery, Statement, explains, locations, only_reads, options, parse, what_it_does,
+    with_known_tables,
 };
 use crate::store::{StoreSpec, open, parse_url, secret_problem};
 
@@ -36,6 +37,8 @@ pub struct Script<'a> {
     pub tables: &'a [String],
     /// Whether statements may change or write something.
     pub write: bool,
+    /// The memory that they may take.
+    pub engine: EngineSpec,
 }
 
 /// A session with the tables that the statements read.
@@ -66,7 +69,7 @@ impl SqlSession {
         stores: StoreSpec,
         run: &mut Run,
     ) -> Result<(Self, Vec<Statement>)> {
-        let ctx = EngineSpec::default().session()?;
+        let ctx = what.engine.session()?;
         let parsed = |text: &str| {
             let statements = Vec::from(parse(&ctx, text)?);
             if !what.write {
@@ -114,7 +117,8 @@ impl SqlSession {
     /// When it does not plan, or its first rows cannot be computed.
     pub async fn rows(&self, statement: Statement) -> Result<StatementRows> {
         let is_plan = explains(&statement);
-        let plan = self.ctx.state().statement_to_plan(statement).await?;
+        let plan = self.ctx.state().statement_to_plan(statement).await;
+        let plan = plan.map_err(|e| with_known_tables(&self.ctx, e.into()))?;
         options(self.write).verify_plan(&plan)?;
         let mut frame = self.ctx.execute_logical_plan(plan).await?;
         if self.without_question {

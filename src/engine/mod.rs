@@ -116,6 +116,14 @@ impl EngineSpec {
         limit.saturating_add(limit.max(2 << 30))
     }
 
+    /// The resources of queries that no pipeline belongs to: a person waits for them beside other work, so that they take
+    /// at most 4 GiB where no limit is given.
+    #[must_use]
+    pub fn of_queries(memory_limit: Option<String>) -> Self {
+        let limit = || usual_limit(machine_memory()).min(4 << 30).to_string();
+        Self { memory_limit: Some(memory_limit.unwrap_or_else(limit)), ..Self::default() }
+    }
+
     /// A session with these resources.
     ///
     /// # Errors

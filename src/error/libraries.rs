@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use arrow::error::ArrowError;
+use datafusion::common::{Column, SchemaError};
 use datafusion::error::DataFusionError;
 use datafusion::sql::sqlparser::parser::ParserError;
 use parquet::errors::ParquetError;
 use tokio::task::JoinError;
 
-use super::{Error, Problem, Stage, find_in_chain, is_not_implemented};
+use super::{Error, Problem, Stage, did_you_mean, find_in_chain, is_not_implemented, offenders};
 
 impl From<DataFusionError> for Error {
     fn from(error: DataFusionError) -> Self {
@@ -105,6 +106,10 @@ pub const NAME_HELP: &str = "rename the file: no object store takes a control ch
 pub const DAMAGED_HELP: &str =
     "the file is damaged, cut short, or not what its name says: write it again";
 
+/// The help line for a query that is not understood.
+const SQL_HELP: &str = "write the SQL of DataFusion; in `labelmill sql`, `show tables` lists the tables, `describe NAME` the \
+                        columns of one, and `show functions` the functions";
+
 const DISK_HELP: &str =
     "check the path, its rights and the room on the disk, then run the job again";
 
@@ -175,11 +180,14 @@ const FAILED_WRITE: &str = "Error writing to object store";
 fn query_error(root: &DataFusionError) -> Error {
     let text = first_line(&root.strip_backtrace());
     match root {
-        DataFusionError::SQL(error, _) => Error::spec(not_sql(error)),
+        DataFusionError::SQL(error, _) => Error::spec(not_sql(error)).help(SQL_HELP),
+        DataFusionError::SchemaError(error, _) => match error.as_ref() {
+            SchemaError::FieldNotFound { field, valid_fields } => no_column(field, valid_fields),
+            _ => Error::spec(text),
+        },
         DataFusionError::Plan(_)
-        | DataFusionError::SchemaError(..)
         | DataFusionError::Configuration(_)
-        | DataFusionError::NotImplemented(_) => Error::spec(text),
+        | DataFusionError::NotImplemented(_) => Error::spec(text).help(SQL_HELP),
         // The writers of text files lose the store's error, or keep no more than its words.
         DataFusionError::Internal(text) if text.starts_with(UNFINISHED_WRITE) => {
             Error::store("a file cannot be written to the end; a part of it may be there")
@@ -207,6 +215,22 @@ fn query_error(root: &DataFusionError) -> Error {
         }
         _ => Error::data(text),
     }
+}
+
+/// The error of a query that reads a column that is none of those there are.
+fn no_column(field: &Column, valid: &[Column]) -> Error {
+    let error = Error::spec(format!("there is no column `{}`", field.flat_name()));
+    if valid.is_empty() {
+        return error.found("no columns").help("name a table after `from`");
+    }
+    let names: Vec<&str> = valid.iter().map(Column::name).collect();
+    let nearest = || {
+        "name one of them; \"double quotes\" keep upper case, 'single quotes' make text".to_owned()
+    };
+    let help = did_you_mean(field.name(), names.iter().copied(), nearest);
+    error
+        .found(format!("the columns {}", offenders(valid.iter().map(Column::flat_name))))
+        .help(help)
 }
 
 /// Whether an error of reading is about the bytes that were read: decompressors report damage by these kinds.

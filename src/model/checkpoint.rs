@@ -139,4 +139,21 @@ mod tests {
             assert_ne!(other, first, "{classes} {annotator} {label} {weight}");
         }
     }
+
+    #[test]
+    fn every_row_and_column_of_the_features_changes_the_fingerprint() {
+        let fingerprint = |values: &[f32]| {
+            let mut fingerprint = Fingerprint::new("kind");
+            let matrix = Matrix::from_rows(2, values);
+            fingerprint.add_features(&matrix, &Cancel::default()).unwrap();
+            fingerprint.finish()
+        };
+        let first = fingerprint(&[1.0; 6]);
+        assert_eq!(fingerprint(&[1.0; 6]), first);
+        for at in 0..6 {
+            let mut values = [1.0; 6];
+            values[at] = 2.0;
+            assert_ne!(fingerprint(&values), first, "{at}");
+        }
+    }
 }

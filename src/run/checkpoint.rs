@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use crate::error::{Error, Result};
+use crate::regular_file;
 
 /// The suffix of temporary files.
 const UNFINISHED: &str = ".unfinished";
@@ -31,7 +32,7 @@ pub(super) enum CheckpointFile {
 
 /// The checkpoint that an interrupted run of the same job left.
 pub(super) fn read(file: &Path) -> Result<CheckpointFile> {
-    match fs::read(file) {
+    match regular_file::read(file, regular_file::STATE_BYTES) {
         Ok(mut bytes) => {
             let is_whole = unseal(&mut bytes);
             Ok(if is_whole { CheckpointFile::Whole(bytes) } else { CheckpointFile::Damaged })
@@ -148,6 +149,16 @@ mod tests {
             fs::write(&file, &whole[..end]).unwrap();
             assert_eq!(read(&file).unwrap(), CheckpointFile::Damaged, "cut at {end}");
         }
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_pipe_in_the_place_of_a_checkpoint_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("state");
+        assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+        let error = read(&file).unwrap_err().to_string();
+        assert!(error.contains("no regular file"), "{error}");
     }
 
     #[test]

@@ -7,6 +7,9 @@
 //! ```
 //! With several questions each one has its own folder: `model/0`, `model/1`, ... in the order of the questions.
 
+use std::fs;
+use std::path::PathBuf;
+
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
 use serde::Deserialize;
@@ -17,6 +20,7 @@ use super::{PublishedRun, digest};
 use crate::calibration::Calibrator;
 use crate::error::{Error, Result, offenders};
 use crate::frame::Ids;
+use crate::regular_file;
 use crate::store::{StoreLocation, StoreSpec, is_absent, open, parse_url, shown};
 use crate::tables::{Outcome, QuestionResult};
 
@@ -123,18 +127,41 @@ pub(crate) fn calibrator_of(description: &Value, n_classes: usize) -> Result<Opt
 /// When the folder has no model, or the store cannot be read.
 pub(crate) async fn load(url: &str, stores: &StoreSpec) -> Result<(Value, Vec<u8>)> {
     let own = resolved(open(&parse_url(url.trim_end_matches('/'))?, stores)?, stores)?;
-    let folder: (StoreLocation, Path) =
-        match own.store.head(&own.path.clone().join(DESCRIPTION)).await {
-            Ok(_) => (own.clone(), own.path),
-            Err(e) if is_absent(&e) || own.local().is_some() => {
-                in_run(&PublishedRun::find(url, stores).await?)?
-            }
+    // The store of a local folder sees regular files only; reading says what another one is.
+    let is_file = |path: PathBuf| fs::metadata(path).is_ok_and(|found| !found.is_dir());
+    let is_here = match own.local() {
+        Some(local) => is_file(local.join(DESCRIPTION)),
+        None => match own.store.head(&own.path.clone().join(DESCRIPTION)).await {
+            Ok(_) => true,
+            Err(e) if is_absent(&e) => false,
             // A store that fails does not tell that there is no model.
             Err(e) => return Err(e.into()),
-        };
+        },
+    };
+    let folder: (StoreLocation, Path) = if is_here {
+        (own.clone(), own.path)
+    } else {
+        in_run(&PublishedRun::find(url, stores).await?)?
+    };
     let (place, folder) = folder;
     let file = |name: &str| shown(&place.url, &folder.clone().join(name));
     let read = async |name: &str| -> Result<Vec<u8>> {
+        if let Some(local) = place.local() {
+            let below = folder.parts().skip(place.path.parts().count());
+            let path = below.fold(local, |path, part| path.join(part.as_ref())).join(name);
+            return regular_file::read(&path, regular_file::STATE_BYTES).map_err(|e| {
+                if e.kind() == std::io::ErrorKind::NotFound {
+                    return no_model(&place, name);
+                }
+                let what = format!("the model cannot be read: {e}");
+                let help = "name a folder with the files of a model, and check its rights";
+                let unread = match e.kind() {
+                    std::io::ErrorKind::InvalidInput => Error::data(what),
+                    _ => Error::of_folder(what, &e),
+                };
+                Error::of_io(&e, unread.at(path.display().to_string()).help(help))
+            });
+        }
         match place.store.get(&folder.clone().join(name)).await {
             Ok(found) => {
                 let bytes = found.bytes().await;

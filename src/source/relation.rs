@@ -10,6 +10,7 @@ use super::missing_column::FoundColumns;
 use super::sample::Sample;
 use super::{ColumnsSpec, SqlSpec};
 use crate::error::{Error, Result, Stage, offenders};
+use crate::regular_file;
 use crate::sql;
 
 /// A query of `[source.sql]`, written inline or in a file.
@@ -52,7 +53,7 @@ impl Query {
         if !is_file {
             return Ok(Self { relation, file: None, text: sql.to_owned() });
         }
-        let text = std::fs::read_to_string(sql).map_err(|e| {
+        let text = regular_file::read_text(path).map_err(|e| {
             let unread = Error::spec(format!("cannot read the query: {e}"))
                 .at(format!("source.sql.{relation}"))
                 .found(format!("`{sql}`"))
@@ -93,7 +94,7 @@ pub(super) async fn table_or_sql(
     sql::parse(ctx, &query.text).map_err(|e| e.or_at(&key))?;
     // Queries only: a statement that changes something would run on `check` already.
     let planned = ctx.sql_with_options(&query.text, sql::options(false)).await;
-    let planned = planned.map_err(|e| Error::from(e).or_at(&key))?;
+    let planned = planned.map_err(|e| sql::with_known_tables(ctx, e.into()).or_at(&key))?;
     refuse_what_changes(planned.logical_plan()).map_err(|e| e.or_at(&key))?;
     Ok(planned)
 }

@@ -10,7 +10,7 @@ mod nesting;
 mod schema;
 mod validate;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -42,6 +42,9 @@ pub struct Overrides {
     pub set: Vec<String>,
     /// `--var name=value`: the value that replaces `${name}`.
     pub var: Vec<String>,
+    /// The sections that are not used, whose variables need no value: `labelmill test` replaces the source and publishes
+    /// nothing.
+    pub unused_sections: &'static [&'static str],
 }
 
 /// The place of values that options give, without a pipeline file.
@@ -56,6 +59,7 @@ const LARGE_INTEGER: &str =
 /// # Errors
 /// When the text is not TOML; the error names `place` (the file) and the line.
 pub fn parse(text: &str, place: &str) -> Result<toml::Table> {
+    let whole = text;
     let not_toml = |what: String, byte: Option<usize>| {
         let line = byte.map(|byte| text[..byte].matches('\n').count() + 1);
         Error::spec(what)
@@ -68,10 +72,34 @@ pub fn parse(text: &str, place: &str) -> Result<toml::Table> {
     text.parse().map_err(|e: toml::de::Error| {
         let what = match e.message() {
             text if is_of_large_integer(text) => LARGE_INTEGER.to_owned(),
+            text if is_of_unquoted_text(text) => {
+                let error =
+                    not_toml("text needs quotes".to_owned(), e.span().map(|span| span.start));
+                let help = "write it in quotes, such as kind = \"glad\"";
+                let line = e.span().and_then(|span| text_of_line(whole, span.start));
+                return match line {
+                    Some(line) => error.found(format!("`{}`", redacted_location(line))).help(help),
+                    None => error.help(help),
+                };
+            }
             text => text.lines().collect::<Vec<_>>().join(", "),
         };
         not_toml(what, e.span().map(|span| span.start))
     })
+}
+
+/// Whether a message of `toml` is about a value that begins with a letter: it takes an `i` for the beginning of `inf`.
+fn is_of_unquoted_text(message: &str) -> bool {
+    ["string values must be quoted", "invalid float, expected", "invalid boolean"]
+        .iter()
+        .any(|begin| message.starts_with(begin))
+}
+
+/// The value in the line that has this byte.
+fn text_of_line(text: &str, byte: usize) -> Option<&str> {
+    let start = text.get(..byte)?.rfind('\n').map_or(0, |at| at + 1);
+    let line = text[start..].lines().next()?;
+    Some(line.split_once('=').map_or(line, |(_, value)| value).trim())
 }
 
 /// Whether a message of `toml` is about an integer that has no room in 64 bits, or in 128.
@@ -92,7 +120,13 @@ pub fn from_table<T: DeserializeOwned>(
     schema: &Value,
 ) -> Result<T> {
     let mut problems = Problems::default();
-    substitute(&mut table, &variables(&overrides.var)?, place, &mut problems);
+    let mut variables = Variables {
+        values: variables(&overrides.var)?,
+        used: BTreeSet::new(),
+        unused_sections: overrides.unused_sections,
+    };
+    variables.substitute(&mut table, place, &mut problems);
+    variables.check_used(&mut problems);
     for assignment in &overrides.set {
         set(&mut table, assignment)?;
     }
@@ -164,46 +198,69 @@ fn variables(assignments: &[String]) -> Result<BTreeMap<String, String>> {
         .collect()
 }
 
-/// Replaces `${name}` in every string of the file; `$${` stands for a plain `${`.
-fn substitute(
-    table: &mut toml::Table,
-    vars: &BTreeMap<String, String>,
-    place: &str,
-    problems: &mut Problems,
-) {
-    for_each_value(table, |path, value| {
-        if let toml::Value::String(text) = value
-            && text.contains("${")
-        {
-            *text = expand(text, vars, &format!("{place}: {path}"), problems);
-        }
-    });
+/// The variables of the command line, and the names that the file reads.
+struct Variables {
+    values: BTreeMap<String, String>,
+    used: BTreeSet<String>,
+    unused_sections: &'static [&'static str],
 }
 
-fn expand(
-    text: &str,
-    vars: &BTreeMap<String, String>,
-    place: &str,
-    problems: &mut Problems,
-) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some(start) = rest.find("${") {
-        if rest[..start].ends_with('$') {
-            out.push_str(&rest[..start - 1]);
-            out.push_str("${");
-            rest = &rest[start + 2..];
-            continue;
+impl Variables {
+    /// Replaces `${name}` in every string of the file; `$${` stands for a plain `${`.
+    fn substitute(&mut self, table: &mut toml::Table, place: &str, problems: &mut Problems) {
+        for_each_value(table, |path, value| {
+            if let toml::Value::String(text) = value
+                && text.contains("${")
+            {
+                let section = path.split(['.', '[']).next().unwrap_or_default();
+                let needs_values = !self.unused_sections.contains(&section);
+                let key = format!("{place}: {path}");
+                *text = self.expand(text, (&key, needs_values), problems);
+            }
+        });
+    }
+
+    /// Adds a problem for each variable that the file does not read.
+    fn check_used(&self, problems: &mut Problems) {
+        for name in self.values.keys().filter(|name| !self.used.contains(*name)) {
+            let read = self.used.iter().map(String::as_str);
+            let help = did_you_mean(name, read, || {
+                format!("write ${{{name}}} where the file needs it, or leave the option out")
+            });
+            let read = if self.used.is_empty() {
+                "no variables in the file".to_owned()
+            } else {
+                format!("the variables {} in the file", offenders(&self.used))
+            };
+            let unused = Problem::new(format!("nothing reads the variable `{name}`"));
+            problems.push(unused.at("--var").found(read).help(help));
         }
-        let name = rest[start + 2..].split_once('}').map(|(name, _)| name);
-        let is_name = |name: &&str| !name.is_empty() && name.chars().all(is_of_a_name);
-        let Some(name) = name.filter(is_name) else {
-            let has_no_name = rest[start..].starts_with("${}");
-            let fault = if has_no_name { "has no name" } else { "is never closed" };
-            // A part of a URL no longer shows which part of it is a secret.
-            let shown = redacted_location(text);
-            let found = if shown == text { &rest[start..] } else { shown.as_str() };
-            problems.push(
+    }
+
+    fn expand(
+        &mut self,
+        text: &str,
+        (place, needs_values): (&str, bool),
+        problems: &mut Problems,
+    ) -> String {
+        let mut out = String::new();
+        let mut rest = text;
+        while let Some(start) = rest.find("${") {
+            if rest[..start].ends_with('$') {
+                out.push_str(&rest[..start - 1]);
+                out.push_str("${");
+                rest = &rest[start + 2..];
+                continue;
+            }
+            let name = rest[start + 2..].split_once('}').map(|(name, _)| name);
+            let is_name = |name: &&str| !name.is_empty() && name.chars().all(is_of_a_name);
+            let Some(name) = name.filter(is_name) else {
+                let has_no_name = rest[start..].starts_with("${}");
+                let fault = if has_no_name { "has no name" } else { "is never closed" };
+                // A part of a URL no longer shows which part of it is a secret.
+                let shown = redacted_location(text);
+                let found = if shown == text { &rest[start..] } else { shown.as_str() };
+                problems.push(
                 Problem::new(format!("a variable {fault}"))
                     .at(place)
                     .found(format!("`{found}`"))
@@ -211,16 +268,21 @@ fn expand(
                         "write it as ${name}, of letters, digits, _, - and .; or $${ where no variable is meant",
                     ),
             );
-            break;
-        };
-        out.push_str(&rest[..start]);
-        match vars.get(name) {
-            Some(value) => out.push_str(value),
-            None => problems.push(unknown_variable(name, vars).at(place)),
+                break;
+            };
+            out.push_str(&rest[..start]);
+            self.used.insert(name.to_owned());
+            match self.values.get(name) {
+                Some(value) => out.push_str(value),
+                None if needs_values => {
+                    problems.push(unknown_variable(name, &self.values).at(place));
+                }
+                None => out.push_str(&rest[start..start + name.len() + 3]),
+            }
+            rest = &rest[start + 2 + name.len() + 1..];
         }
-        rest = &rest[start + 2 + name.len() + 1..];
+        out + rest
     }
-    out + rest
 }
 
 /// Whether the character may be in a variable's name. A text with any other character is no name: it reaches to the
@@ -307,23 +369,24 @@ pub(crate) fn defaults<T: Default + serde::Serialize>() -> Value {
 mod tests {
     use super::*;
 
-    fn vars(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    fn vars(pairs: &[(&str, &str)]) -> Variables {
+        let values = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        Variables { values, used: BTreeSet::new(), unused_sections: &[] }
     }
 
     #[test]
     fn variables_expand_and_escape() {
         let mut problems = Problems::default();
-        let v = vars(&[("ds", "2026-01-02")]);
-        assert_eq!(expand("a/${ds}/b", &v, "f", &mut problems), "a/2026-01-02/b");
-        assert_eq!(expand("a/$${ds}", &v, "f", &mut problems), "a/${ds}");
+        let mut v = vars(&[("ds", "2026-01-02")]);
+        assert_eq!(v.expand("a/${ds}/b", ("f", true), &mut problems), "a/2026-01-02/b");
+        assert_eq!(v.expand("a/$${ds}", ("f", true), &mut problems), "a/${ds}");
         assert!(problems.into_result().is_ok());
     }
 
     #[test]
     fn a_missing_variable_names_the_nearest() {
         let mut problems = Problems::default();
-        expand("${dss}", &vars(&[("ds", "1")]), "f: source", &mut problems);
+        vars(&[("ds", "1")]).expand("${dss}", ("f: source", true), &mut problems);
         let error = problems.into_result().unwrap_err().to_string();
         assert!(error.contains("did you mean `ds`?"), "{error}");
     }
@@ -331,7 +394,7 @@ mod tests {
     #[test]
     fn a_variable_without_a_name_is_not_given_on_the_command_line() {
         let mut problems = Problems::default();
-        expand("a/${}/b", &vars(&[("ds", "1")]), "f: source", &mut problems);
+        vars(&[("ds", "1")]).expand("a/${}/b", ("f: source", true), &mut problems);
         let error = problems.into_result().unwrap_err().to_string();
         assert!(error.contains("a variable has no name"), "{error}");
         assert!(error.contains("found: `${}/b`") && !error.contains("--var"), "{error}");

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::schema::{alternatives, constants, kind_of, places_of_key, resolve, types};
 use super::{COMMAND_LINE, LARGE_INTEGER, Problems, join};
-use crate::error::{Problem, did_you_mean, offenders};
+use crate::error::{Problem, did_you_mean, nearest, offenders};
 
 /// The largest amount: a larger one, such as a smoothing of 1e308, only overflows the sums that it is added to.
 const MAX_AMOUNT: f64 = 1e100;
@@ -81,6 +81,18 @@ impl Validator<'_> {
         }
         let fits = |o: &&&Value| type_fits(value, o) && constants(o).iter().all(|c| value == c);
         let any_word = value.as_str().is_some_and(|w| words.contains(&w));
+        let takes_text =
+            options.iter().any(|o| types(o).contains(&"string") && constants(o).is_empty());
+        let takes_texts = options.iter().any(|option| {
+            let items = option.get("items").map(|items| resolve(root, items));
+            items.is_some_and(|items| type_fits(&Value::String(String::new()), items))
+        });
+        if takes_text && !takes_texts && is_list_of_texts(value) {
+            let problem = wrong_type("one text, not a list", value).help(
+                "name one file, a folder such as in/, or several files by a pattern such as in/*.csv",
+            );
+            return self.report(path, problem);
+        }
         match options.iter().find(fits) {
             Some(option) => self.value(value, option, path),
             None if any_word => {}
@@ -107,7 +119,10 @@ impl Validator<'_> {
         };
         match section.get("kind") {
             Some(Value::String(kind)) => match by_kind.iter().find(|(name, _)| name == kind) {
-                Some((_, option)) => self.value(value, option, path),
+                Some((_, option)) => {
+                    let section = self.of_kind(section, option, kind, by_kind, path);
+                    self.value(&section, option, path);
+                }
                 None => self.unknown_word(kind, &names, &key),
             },
             Some(other) => {
@@ -115,6 +130,47 @@ impl Validator<'_> {
             }
             None => self.report(path, missing("kind").help(one_of_words(&names))),
         }
+    }
+
+    /// Reports the keys that other kinds have and this one has not; returns the section without them.
+    fn of_kind(
+        &mut self,
+        section: &serde_json::Map<String, Value>,
+        option: &Value,
+        kind: &str,
+        by_kind: &[(&str, &Value)],
+        path: &str,
+    ) -> Value {
+        let mut section = section.clone();
+        let has = |option: &Value, key: &str| {
+            option.pointer("/properties").is_some_and(|of| of.get(key).is_some())
+        };
+        let own: Vec<&str> = option
+            .get("properties")
+            .and_then(Value::as_object)
+            .map(|of| of.keys().map(String::as_str).filter(|key| *key != "kind").collect())
+            .unwrap_or_default();
+        section.retain(|key, _| {
+            let others = by_kind.iter().filter(|(_, other)| has(other, key)).map(|(name, _)| name);
+            let others: Vec<_> = others.collect();
+            // The key may be a slip of one that this kind has, or belong to a section of it.
+            let is_near = nearest(key, own.iter().copied()).is_some();
+            let is_below = places_of_key(key, self.document, self.root)
+                .iter()
+                .any(|place| place.starts_with(&format!("{path}.")) && *place != join(path, key));
+            if has(option, key) || others.is_empty() || is_near || is_below {
+                return true;
+            }
+            let what = format!("unknown key `{key}`: it is no parameter of `{kind}`");
+            let help = format!(
+                "leave it out; `{kind}` has {}; `{key}` is of {}",
+                if own.is_empty() { "no parameters".to_owned() } else { own.join(", ") },
+                offenders(&others)
+            );
+            self.report(&join(path, key), Problem::new(what).help(help));
+            false
+        });
+        Value::Object(section)
     }
 
     fn unknown_word(&mut self, word: &str, words: &[&str], path: &str) {
@@ -130,6 +186,9 @@ impl Validator<'_> {
             let mut problem = wrong_type(&expected, value);
             if is_large && ["integer", "number"].iter().any(|of| types(schema).contains(of)) {
                 problem = problem.help(LARGE_INTEGER);
+            }
+            if expected == "string" && is_list_of_texts(value) {
+                problem = problem.help("write one text, without the brackets of a list");
             }
             if expected == "string" && (value.is_number() || value.is_boolean()) {
                 problem = problem.help(if self.place == COMMAND_LINE && !path.ends_with(']') {
@@ -229,6 +288,10 @@ impl Validator<'_> {
             self.value(item, schema, &format!("{path}[{i}]"));
         }
     }
+}
+
+fn is_list_of_texts(value: &Value) -> bool {
+    value.as_array().is_some_and(|items| !items.is_empty() && items.iter().all(Value::is_string))
 }
 
 /// Whether a text is an integer that has no room in 64 bits.

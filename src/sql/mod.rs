@@ -9,6 +9,7 @@
 
 mod expansion;
 mod named;
+mod unknown_table;
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -26,6 +27,7 @@ use futures::FutureExt;
 
 use crate::error::{Error, Result};
 pub use named::{NAMED_QUERIES, NamedQuery, QueryParameter};
+pub use unknown_table::with_known_tables;
 
 /// The distance of estimated confusion matrices from the true ones.
 pub const CONFUSION_ERROR: &str = include_str!("../../sql/confusion_error.sql");

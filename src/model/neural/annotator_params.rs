@@ -142,6 +142,27 @@ impl AnnotatorParams {
         }
         Ok(Self { tables: tables.into_values().collect() })
     }
+
+    /// Checks that every table of annotators has a row for each of so many.
+    ///
+    /// # Errors
+    /// When one of them has fewer or more.
+    pub(super) fn check_annotators(&self, annotators: usize) -> Result<()> {
+        let of_annotators = self.tables.iter().filter(|table| table.owner == Owner::Annotator);
+        for table in of_annotators {
+            let n = table.values.len() / table.width.max(1);
+            if n != annotators {
+                return Err(Error::data("the model's annotators are not those that it learned")
+                    .at("model.json: sizes.annotators")
+                    .found(format!(
+                        "{annotators} there, {n} rows of `{}` in model.safetensors",
+                        table.name
+                    ))
+                    .help("the files belong together: take both from the run that wrote them"));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The prefix of the names of tables in a snapshot.

@@ -52,9 +52,11 @@ pub fn predict<N: CrowdNet>(
         .filter(|_| saved.classes > 0 && saved.labels >= saved.classes);
     let width = width.ok_or_else(|| from_features::impossible_sizes(&saved))?;
     from_features::check_width(matrix, width)?;
+    let snapshot = Snapshot::from_bytes(bytes)?;
+    let annotator_params = AnnotatorParams::saved(&snapshot)?;
+    annotator_params.check_annotators(saved.annotators)?;
     let learners = spec.learners(&saved);
     let Neural { network: NetworkSpec { device: on, train, .. }, model } = spec;
-    let snapshot = Snapshot::from_bytes(bytes)?;
     let precision = train.precision;
     let setting = LearnerSetting {
         precision,
@@ -65,7 +67,6 @@ pub fn predict<N: CrowdNet>(
     };
     let step = rows_of_prediction(matrix.len());
     let (learners, device) = learners_on_device(&on, learners, &setting, step)?;
-    let annotator_params = AnnotatorParams::saved(&snapshot)?;
     learners.check_tables(&annotator_params).map_err(|_| unfit())?;
     let dims = Dims {
         instances: matrix.len(),
@@ -117,7 +118,7 @@ mod tests {
     use crate::frame::{Evidence, QuestionFeatures};
     use crate::model::Model as _;
     use crate::model::fitted::Fitted;
-    use crate::model::neural::{Dl, TraceRegularised, TrainSpec};
+    use crate::model::neural::{Dl, TraceRegularised, TrainSpec, WeightedDoctorNet};
     use crate::testing::{described, tiny};
 
     /// A model after one epoch on the CPU, and the features that it learned from.
@@ -163,5 +164,23 @@ mod tests {
         optimiser["annotator_delay"] = 0.into();
         let predicted = predict::<Dl>(model, features.matrix(), &Run::new(1)).unwrap();
         assert_eq!(fitted.predictions, Some(predicted.classes));
+    }
+
+    #[test]
+    fn annotators_that_the_tables_do_not_have_are_refused() {
+        let (features, fitted) = fitted::<WeightedDoctorNet>();
+        let trained = fitted.model.unwrap();
+        let with = |annotators: usize| {
+            let mut model = SavedModel::new(&trained.description, &trained.parameters, None);
+            model.sizes["annotators"] = annotators.into();
+            predict::<WeightedDoctorNet>(model, features.matrix(), &Run::new(1))
+        };
+        assert!(with(2).is_ok());
+        for annotators in [1, 3, 300_000_000] {
+            let error = with(annotators).unwrap_err();
+            assert_eq!(error.exit_code(), 3, "{error}");
+            let found = format!("{annotators} there, 2 rows of");
+            assert!(error.to_string().contains(&found), "{error}");
+        }
     }
 }

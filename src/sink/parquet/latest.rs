@@ -24,6 +24,7 @@ use super::manifest_names::{Committed, RunState};
 use super::obstacles::describe_obstacle_to_link;
 use super::parquet_sink::{LATEST_FILE, LATEST_LINK, LOCK, ParquetSink, through_latest};
 use crate::error::{Error, Result};
+use crate::regular_file;
 
 /// How often a writer tries to move the pointer after a lost race or a lost answer.
 const REQUESTS: u32 = 8;
@@ -259,7 +260,7 @@ fn named(root: &FilePath) -> io::Result<Option<Latest>> {
     if !fs::metadata(&path).is_ok_and(|found| found.is_file()) {
         return Ok(None);
     }
-    match fs::read(path) {
+    match regular_file::read(&path, regular_file::TEXT_BYTES) {
         Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(e),

@@ -59,6 +59,9 @@ impl PublishedRun {
         {
             return Ok(Some(found));
         }
+        if let Some(error) = deleted_run(&sink, stores).await? {
+            return Err(error);
+        }
         if sink.newest_commit().await?.is_some() {
             return Err(Error::data("latest.json is missing or was cut short")
                 .help("run the job again: it writes latest.json anew; or name one of the runs/<run_id> folders"));
@@ -109,6 +112,23 @@ impl PublishedRun {
     pub fn path(&self, below: &str) -> Path {
         join(self.place.path.clone(), below)
     }
+}
+
+/// The error for the folder `runs/<run_id>` of a sink with other runs, which has no run, or none any more.
+async fn deleted_run(run: &ParquetSink, stores: &StoreSpec) -> Result<Option<Error>> {
+    let Some((runs, run_id)) = parent(run, stores)? else { return Ok(None) };
+    let Some((sink, name)) = parent(&runs, stores)? else { return Ok(None) };
+    if name != "runs" {
+        return Ok(None);
+    }
+    let Some(latest) = sink.latest().await? else { return Ok(None) };
+    Ok(Some(
+        Error::data(format!(
+            "the run `{run_id}` is not there: it was never committed, or `sink.keep_runs` of a later run deleted it"
+        ))
+        .found(format!("the latest run is `{latest}`"))
+        .help(format!("name {} for the latest run", sink.folder(&latest))),
+    ))
 }
 
 /// Removes the key of a sink from the places of an error: readers have none, and the caller knows who named the URL.
