@@ -194,10 +194,12 @@ fn damaged_pipeline_files_are_read_or_refused() {
             .to_vec(),
     );
     let job = Job::new();
-    let var = vec!["data=nowhere".to_owned()];
-    let overrides = Overrides { var, ..Overrides::default() };
     fuzz("pipeline files", 0.2, &seeds, &job.path(""), |bytes| {
-        let done = load(&String::from_utf8_lossy(&bytes), "fuzz", &overrides).map(|_| ());
+        let text = String::from_utf8_lossy(&bytes);
+        // A variable that nothing reads is an error.
+        let var = text.contains("${data}").then(|| "data=nowhere".to_owned());
+        let overrides = Overrides { var: var.into_iter().collect(), ..Overrides::default() };
+        let done = load(&text, "fuzz", &overrides).map(|_| ());
         std::future::ready(done)
     });
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use arrow::error::ArrowError;
-use datafusion::common::{Column, SchemaError};
+use datafusion::common::SchemaError;
 use datafusion::error::DataFusionError;
-use datafusion::sql::sqlparser::parser::ParserError;
 use parquet::errors::ParquetError;
 use tokio::task::JoinError;
 
-use super::{Error, Problem, Stage, did_you_mean, find_in_chain, is_not_implemented, offenders};
+use super::queries::{SQL_HELP, no_column, not_sql};
+use super::{Error, Problem, Stage, find_in_chain, is_not_implemented};
 
 impl From<DataFusionError> for Error {
     fn from(error: DataFusionError) -> Self {
@@ -105,10 +105,6 @@ pub const NAME_HELP: &str = "rename the file: no object store takes a control ch
 /// The help line for a file that cannot be read as what it is.
 pub const DAMAGED_HELP: &str =
     "the file is damaged, cut short, or not what its name says: write it again";
-
-/// The help line for a query that is not understood.
-const SQL_HELP: &str = "write the SQL of DataFusion; in `labelmill sql`, `show tables` lists the tables, `describe NAME` the \
-                        columns of one, and `show functions` the functions";
 
 const DISK_HELP: &str =
     "check the path, its rights and the room on the disk, then run the job again";
@@ -217,22 +213,6 @@ fn query_error(root: &DataFusionError) -> Error {
     }
 }
 
-/// The error of a query that reads a column that is none of those there are.
-fn no_column(field: &Column, valid: &[Column]) -> Error {
-    let error = Error::spec(format!("there is no column `{}`", field.flat_name()));
-    if valid.is_empty() {
-        return error.found("no columns").help("name a table after `from`");
-    }
-    let names: Vec<&str> = valid.iter().map(Column::name).collect();
-    let nearest = || {
-        "name one of them; \"double quotes\" keep upper case, 'single quotes' make text".to_owned()
-    };
-    let help = did_you_mean(field.name(), names.iter().copied(), nearest);
-    error
-        .found(format!("the columns {}", offenders(valid.iter().map(Column::flat_name))))
-        .help(help)
-}
-
 /// Whether an error of reading is about the bytes that were read: decompressors report damage by these kinds.
 fn is_of_content(kind: std::io::ErrorKind) -> bool {
     use std::io::ErrorKind::{InvalidData, InvalidInput, Other, UnexpectedEof};
@@ -264,15 +244,7 @@ fn not_cast(text: &str) -> Error {
     Error::data(first_line(&format!("a value cannot be cast: {what}")))
 }
 
-fn not_sql(error: &ParserError) -> String {
-    let text = match error {
-        ParserError::ParserError(text) | ParserError::TokenizerError(text) => first_line(text),
-        ParserError::RecursionLimitExceeded => "it is too deep".to_owned(),
-    };
-    format!("the SQL cannot be parsed: {text}")
-}
-
-fn first_line(message: &str) -> String {
+pub(super) fn first_line(message: &str) -> String {
     message.lines().next().unwrap_or_default().replacen("Parquet error: ", "", 1)
 }
 

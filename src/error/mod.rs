@@ -11,6 +11,7 @@ mod nearest;
 mod not_implemented;
 mod offenders;
 mod overlap;
+mod queries;
 
 use std::borrow::Cow;
 use std::fmt;

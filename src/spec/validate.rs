@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::schema::{alternatives, constants, kind_of, places_of_key, resolve, types};
 use super::{COMMAND_LINE, LARGE_INTEGER, Problems, join};
-use crate::error::{Problem, did_you_mean, nearest, offenders};
+use crate::error::{Problem, did_you_mean, offenders};
 
 /// The largest amount: a larger one, such as a smoothing of 1e308, only overflows the sums that it is added to.
 const MAX_AMOUNT: f64 = 1e100;
@@ -29,9 +29,9 @@ pub(super) fn validate(value: &Value, schema: &Value, place: &str, problems: &mu
     Validator { document: value, root: schema, place, problems }.value(value, schema, "");
 }
 
-struct Validator<'a> {
-    document: &'a Value,
-    root: &'a Value,
+pub(super) struct Validator<'a> {
+    pub(super) document: &'a Value,
+    pub(super) root: &'a Value,
     place: &'a str,
     problems: &'a mut Problems,
 }
@@ -52,7 +52,7 @@ impl Validator<'_> {
         }
     }
 
-    fn report(&mut self, path: &str, problem: Problem) {
+    pub(super) fn report(&mut self, path: &str, problem: Problem) {
         let place =
             if path.is_empty() { self.place.to_owned() } else { format!("{}: {path}", self.place) };
         self.problems.push(problem.at(place));
@@ -130,47 +130,6 @@ impl Validator<'_> {
             }
             None => self.report(path, missing("kind").help(one_of_words(&names))),
         }
-    }
-
-    /// Reports the keys that other kinds have and this one has not; returns the section without them.
-    fn of_kind(
-        &mut self,
-        section: &serde_json::Map<String, Value>,
-        option: &Value,
-        kind: &str,
-        by_kind: &[(&str, &Value)],
-        path: &str,
-    ) -> Value {
-        let mut section = section.clone();
-        let has = |option: &Value, key: &str| {
-            option.pointer("/properties").is_some_and(|of| of.get(key).is_some())
-        };
-        let own: Vec<&str> = option
-            .get("properties")
-            .and_then(Value::as_object)
-            .map(|of| of.keys().map(String::as_str).filter(|key| *key != "kind").collect())
-            .unwrap_or_default();
-        section.retain(|key, _| {
-            let others = by_kind.iter().filter(|(_, other)| has(other, key)).map(|(name, _)| name);
-            let others: Vec<_> = others.collect();
-            // The key may be a slip of one that this kind has, or belong to a section of it.
-            let is_near = nearest(key, own.iter().copied()).is_some();
-            let is_below = places_of_key(key, self.document, self.root)
-                .iter()
-                .any(|place| place.starts_with(&format!("{path}.")) && *place != join(path, key));
-            if has(option, key) || others.is_empty() || is_near || is_below {
-                return true;
-            }
-            let what = format!("unknown key `{key}`: it is no parameter of `{kind}`");
-            let help = format!(
-                "leave it out; `{kind}` has {}; `{key}` is of {}",
-                if own.is_empty() { "no parameters".to_owned() } else { own.join(", ") },
-                offenders(&others)
-            );
-            self.report(&join(path, key), Problem::new(what).help(help));
-            false
-        });
-        Value::Object(section)
     }
 
     fn unknown_word(&mut self, word: &str, words: &[&str], path: &str) {
