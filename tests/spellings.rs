@@ -116,7 +116,7 @@ fn case_and_spaces_are_warned_of_and_joined_in_every_table_where_that_is_asked_f
     let job = Job::new();
     let rows = "I0,ada,pos\ni0 ,ben ,POS\ni0,ben,neg\ni1,ada,Pos \ni1,ben,pos\ni1,cyd,neg\n";
     job.write("in.csv", &(HEADER.to_owned() + rows));
-    job.write("gold.csv", "instance_id,class,role\nI1,POS,holdout\n");
+    job.write("gold.csv", "instance_id,class,role\nI1,POS,holdout\ni1,pos,holdout\n");
     let run = job.run(&vote("in.csv", "source.gold = '{dir}gold.csv'"));
     assert_says(
         &warnings(&run),
