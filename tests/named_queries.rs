@@ -161,7 +161,9 @@ fn every_query_holds_for_each_question() {
         };
         // Both questions have the same rows.
         assert_eq!(of("p"), of("q"), "{}", named.name);
-        assert!(!of("p").is_empty(), "{}: {found}", named.name);
+        // The pairs of so few instances may have none.
+        let may_be_empty = ["near_copies", "agreement_of_pairs"].contains(&named.name);
+        assert!(may_be_empty || !of("p").is_empty(), "{}: {found}", named.name);
     }
 }
 

@@ -30,6 +30,8 @@ pub static NAMED_QUERIES: &[NamedQuery] = named_queries![
     "class_shares",
     "confused_classes",
     "annotators_by_skill",
+    "agreement_of_pairs",
+    "near_copies",
     "work_by_week",
     "gold_against_labels",
     "soft_labels",

@@ -43,6 +43,7 @@
 
 mod best_round;
 mod checkpoint;
+mod sizes;
 #[cfg(test)]
 mod tests;
 
@@ -53,6 +54,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use best_round::TreeRounds;
+use sizes::GemSizes;
 
 use crate::error::{Problem, Result};
 use crate::frame::{
@@ -140,30 +142,6 @@ impl Gem {
         let own = kernels::fit_bytes(sizes)?;
         let rows = own.posteriors.checked_mul(4)?;
         Some(FitBytes { working: own.working.checked_add(rows)?, ..own })
-    }
-}
-
-/// The sizes of a saved model.
-#[derive(Debug, Serialize, Deserialize)]
-struct GemSizes {
-    features: usize,
-    /// The axes of one instance's features, for images; empty for columns.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    axes: Vec<usize>,
-    classes: usize,
-}
-
-impl GemSizes {
-    fn new(matrix: &Matrix, classes: usize) -> Self {
-        let axes = Some(matrix.shape()).filter(|axes| axes.len() > 1).unwrap_or_default().to_vec();
-        Self { features: matrix.width(), axes, classes }
-    }
-
-    /// The axes of one instance's features; `None` for sizes that no model has.
-    fn checked_axes(&self) -> Option<Vec<usize>> {
-        let axes = if self.axes.is_empty() { vec![self.features] } else { self.axes.clone() };
-        let product = axes.iter().try_fold(1_usize, |product, n| product.checked_mul(*n));
-        (self.classes > 0 && product == Some(self.features)).then_some(axes)
     }
 }
 

@@ -392,8 +392,7 @@ fn degenerate_crowds_give_no_panic_and_no_nan() {
         }
         let error = fit(&tiny(2, &[(0, 0, 2)])).unwrap_err().to_string();
         assert!(error.contains("no annotation names a class"), "{error}");
-        let a = tiny(2, &[(0, 0, 1)]);
-        let mut others = described(&a);
+        let (a, mut others) = (tiny(2, &[(0, 0, 1)]), described(&tiny(2, &[(0, 0, 1)])));
         others.row_of_instance.fill(None);
         let error = fit_with(&a, &others).unwrap_err().to_string();
         assert!(error.contains("no annotated instance has features to learn from"), "{error}");
