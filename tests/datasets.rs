@@ -159,7 +159,7 @@ fn posteriors_of_glad_on_rte_are_near_their_limit() {
     assert!(got.len() == 1600 && furthest < 1e-3, "{furthest}");
 }
 
-/// Accuracy in percent and log-loss of another implementation after at most 150 iterations.
+/// Accuracy in percent and log-loss of another implementation after 150 iterations.
 #[test]
 fn matrices_drawn_to_the_crowd_have_the_scores_of_the_reference() {
     let Some(data) = data_folder("matrices drawn to the crowd") else { return };
@@ -173,11 +173,12 @@ fn matrices_drawn_to_the_crowd_have_the_scores_of_the_reference() {
         ("web", 82.2, 0.59),
     ] {
         let output = tempfile::tempdir().unwrap();
-        aggregate_with(&data, dataset, "dawid_skene", &["model.stop.max_iter=150"], output.path());
+        let settings = ["model.stop.max_iter=150", "model.stop.tol=0"];
+        aggregate_with(&data, dataset, "dawid_skene", &settings, output.path());
         let scores = scores(&data, dataset, output.path());
         let (got, loss) = (100.0 * scores["accuracy"], scores["log_loss"]);
-        // Near-ties: four instances of labelme, with one or two annotations each, end on the other side.
-        assert!((got - accuracy).abs() < 0.5, "{dataset}: accuracy {got}, expected {accuracy}");
+        // One instance of rte is 0.125 points, one of music 0.14.
+        assert!((got - accuracy).abs() < 0.3, "{dataset}: accuracy {got}, expected {accuracy}");
         assert!((loss - log_loss).abs() < 0.02, "{dataset}: log-loss {loss}, expected {log_loss}");
     }
 }

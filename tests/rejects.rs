@@ -294,7 +294,8 @@ fn warnings_and_errors_of_a_fit_name_the_question() {
     let job = Job::new();
     let few = "instance_id,annotator_id,label,question\ni,a,x,second\nj,b,y,second\n";
     job.write("in.csv", &format!("{few}i,a,x,third\n"));
-    let pipeline = "source.annotations = '{dir}in.csv'\nmodel.kind = 'dawid_skene'\n";
+    let pipeline =
+        "source.annotations = '{dir}in.csv'\nmodel.kind = 'dawid_skene'\nmodel.prior = 'none'\n";
     let error = job.fails(&format!("{pipeline}calibration.method = 'temperature'\n"), 3);
     let found =
         "question `second`: each annotator has a single annotation, which is never held out";
@@ -314,7 +315,8 @@ fn warnings_of_many_questions_are_a_few_and_a_count() {
     let job = Job::new();
     let rows: String = (0..20).map(|q| format!("i,a,x,q{q:02}\nj,b,y,q{q:02}\n")).collect();
     job.write("in.csv", &format!("instance_id,annotator_id,label,question\n{rows}"));
-    let pipeline = "source.annotations = '{dir}in.csv'\nmodel.kind = 'dawid_skene'\n";
+    let pipeline =
+        "source.annotations = '{dir}in.csv'\nmodel.kind = 'dawid_skene'\nmodel.prior = 'none'\n";
     let printed = job.ends(pipeline, &[], 0);
     let kept = cells(&read_table(&job.path("out/latest"), "run"), &["warnings"]).remove(0);
     for warnings in [printed, kept] {
