@@ -17,12 +17,13 @@ use crate::schema_keys::leaves;
 use crate::support::trains_network;
 
 /// The keys and sections that change no byte of the tables, with the reason.
-const UNCHANGED: [(&str, &str); 10] = [
+const UNCHANGED: [(&str, &str); 11] = [
     ("name", "names the pipeline"),
     ("engine", "resources: the result does not depend on them"),
     ("store", "how bytes travel, not which"),
     ("gate", "whether a result is published, not what it is"),
     ("test", "examples beside the job"),
+    ("source.on_missing", "whether a job without input fails, not what it gives"),
     ("sink.url", "where the result goes"),
     ("sink.stale_after_seconds", "when another writer counts as dead"),
     ("sink.sync", "whether the disk has it before the commit"),
@@ -32,7 +33,8 @@ const UNCHANGED: [(&str, &str); 10] = [
 
 /// Values to try for a key, after the words that its schema lists, until the key accepts one. A key that names a folder
 /// takes the one below the job's own, and leaves nothing elsewhere.
-const VALUES: [&str; 24] = [
+const VALUES: [&str; 25] = [
+    "['trim']",
     "true",
     "false",
     "1",

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::repository::{root, rust_files};
 
 /// The top-level modules of `src`; each may import from the ones before it.
-const STAGES: [&str; 22] = [
+const STAGES: [&str; 24] = [
     "escape",
     "redact",
     "panics",
     "prefetch",
     "error",
+    "regular_file",
     "run",
     "spec",
     "engine",
@@ -20,6 +21,7 @@ const STAGES: [&str; 22] = [
     "frame",
     "model",
     "decide",
+    "diagnose",
     "tables",
     "metrics",
     "calibration",

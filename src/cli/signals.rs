@@ -197,8 +197,8 @@ impl SignalStream {
     }
 }
 
-#[cfg(test)]
 #[cfg(unix)]
+#[cfg(test)]
 mod tests {
     use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! Finds an error of one type among the causes of another.
+//! Errors of libraries: one of a type among the causes of another, and the line of a message that a user reads.
 
 /// The first error of this type in a chain of errors, such as one of labelmill's own that passed through a library.
 pub(crate) fn find_in_chain<'a, E: std::error::Error + 'static>(
@@ -15,4 +15,9 @@ pub(crate) fn find_in_chain<'a, E: std::error::Error + 'static>(
         };
     }
     None
+}
+
+/// The first line of a library's message.
+pub(super) fn first_line(message: &str) -> String {
+    message.lines().next().unwrap_or_default().replacen("Parquet error: ", "", 1)
 }

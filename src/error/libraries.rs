@@ -8,6 +8,7 @@ use datafusion::error::DataFusionError;
 use parquet::errors::ParquetError;
 use tokio::task::JoinError;
 
+use super::chain::first_line;
 use super::queries::{SQL_HELP, no_column, not_sql};
 use super::{Error, Problem, Stage, find_in_chain, is_not_implemented};
 
@@ -242,10 +243,6 @@ fn value_error(error: &ArrowError) -> Option<Error> {
 fn not_cast(text: &str) -> Error {
     let what = text.strip_prefix("Cannot cast ").unwrap_or(text);
     Error::data(first_line(&format!("a value cannot be cast: {what}")))
-}
-
-pub(super) fn first_line(message: &str) -> String {
-    message.lines().next().unwrap_or_default().replacen("Parquet error: ", "", 1)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use datafusion::common::Column;
 use datafusion::sql::sqlparser::parser::ParserError;
 
-use super::libraries::first_line;
+use super::chain::first_line;
 use super::{Error, did_you_mean, offenders};
 
 /// The help line for a query that is not understood.

@@ -8,8 +8,10 @@
 
 mod nesting;
 mod other_kinds;
+mod problems;
 mod schema;
 mod validate;
+mod values;
 mod variables;
 
 use serde::de::DeserializeOwned;
@@ -17,24 +19,9 @@ use serde_json::Value;
 
 use crate::error::{Error, Problem, Result};
 use crate::redact::redacted_location;
+pub use problems::Problems;
+use values::{for_each_value, join};
 use variables::Variables;
-
-/// The problems of a spec, collected and reported together.
-#[derive(Debug, Default)]
-pub struct Problems(Vec<Problem>);
-
-impl Problems {
-    /// Adds a problem.
-    pub fn push(&mut self, problem: Problem) {
-        self.0.push(problem);
-    }
-
-    /// # Errors
-    /// All of them as one [`Error`], when there is at least one.
-    pub fn into_result(self) -> Result<()> {
-        if self.0.is_empty() { Ok(()) } else { Err(Error::spec_problems(self.0)) }
-    }
-}
 
 /// The settings and variables that the command line adds to the file.
 #[derive(Debug, Clone, Default)]
@@ -121,7 +108,7 @@ pub fn from_table<T: DeserializeOwned>(
     schema: &Value,
 ) -> Result<T> {
     let mut problems = Problems::default();
-    let mut variables = Variables::new(overrides)?;
+    let mut variables = Variables::new(&overrides.var, overrides.unused_sections)?;
     variables.substitute(&mut table, place, &mut problems);
     variables.check_used(&mut problems);
     for assignment in &overrides.set {
@@ -160,28 +147,6 @@ fn checked<T: DeserializeOwned>(
     })
 }
 
-/// Calls `visit` with the key path of each single value in the lists and sections of a table, and with the value.
-fn for_each_value(table: &mut toml::Table, mut visit: impl FnMut(&str, &mut toml::Value)) {
-    fn walk(value: &mut toml::Value, path: &str, visit: &mut impl FnMut(&str, &mut toml::Value)) {
-        match value {
-            toml::Value::Array(items) => {
-                for (i, item) in items.iter_mut().enumerate() {
-                    walk(item, &format!("{path}[{i}]"), visit);
-                }
-            }
-            toml::Value::Table(table) => {
-                for (key, item) in table.iter_mut() {
-                    walk(item, &join(path, key), visit);
-                }
-            }
-            single => visit(path, single),
-        }
-    }
-    for (key, value) in table.iter_mut() {
-        walk(value, key, &mut visit);
-    }
-}
-
 /// The most parts of a key, more than any key has: sections in sections are walked by recursion.
 const MAX_KEYS: usize = 32;
 
@@ -215,10 +180,6 @@ fn set(table: &mut toml::Table, assignment: &str) -> Result<()> {
     }
     here.insert(last.to_owned(), value);
     Ok(())
-}
-
-fn join(path: &str, key: &str) -> String {
-    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
 /// Builds a value from `key=value` assignments alone, checked against its own schema.

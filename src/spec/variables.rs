@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Overrides, Problems, for_each_value};
+use super::problems::Problems;
+use super::values::for_each_value;
 use crate::error::{Error, Problem, Result, did_you_mean, offenders};
 use crate::redact::redacted_location;
 
@@ -18,9 +19,9 @@ impl Variables {
     ///
     /// # Errors
     /// When one of them has no value.
-    pub(super) fn new(overrides: &Overrides) -> Result<Self> {
-        let values = variables(&overrides.var)?;
-        Ok(Self { values, used: BTreeSet::new(), unused_sections: overrides.unused_sections })
+    pub(super) fn new(given: &[String], unused_sections: &'static [&'static str]) -> Result<Self> {
+        let values = variables(given)?;
+        Ok(Self { values, used: BTreeSet::new(), unused_sections })
     }
 
     /// Replaces `${name}` in every string of the file; `$${` stands for a plain `${`.

@@ -6,10 +6,10 @@
 
 use std::mem;
 
+use super::tree_rounds::{BestRound, TreeRounds};
 use super::{Params, Steps};
 use crate::error::Result;
 use crate::frame::Annotations;
-use crate::model::classifier::Classifier;
 use crate::model::em::Objective;
 use crate::model::posterior::Posterior;
 use crate::model::snapshot::Snapshot;
@@ -19,30 +19,6 @@ const MAX_ROUNDS: u32 = 20;
 
 /// Trees stay after so many rounds in a row that were not the best.
 const MAX_WITHOUT_GAIN: u32 = 3;
-
-/// The rounds that grow trees.
-#[derive(Default)]
-pub(super) struct TreeRounds {
-    best: Option<BestRound>,
-    n: u32,
-    without_gain: u32,
-    /// Whether the trees stay.
-    are_over: bool,
-}
-
-/// A round.
-struct BestRound {
-    objective: Objective,
-    prior: Vec<f64>,
-    posterior: Posterior,
-    classifier: Box<dyn Classifier>,
-}
-
-impl TreeRounds {
-    pub(super) fn are_over(&self) -> bool {
-        self.are_over
-    }
-}
 
 impl Params {
     /// Returns to the best round, if there is one, whose trees then stay; and its objective.

@@ -46,6 +46,7 @@ mod checkpoint;
 mod sizes;
 #[cfg(test)]
 mod tests;
+mod tree_rounds;
 
 use std::sync::Arc;
 
@@ -53,8 +54,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use best_round::TreeRounds;
 use sizes::GemSizes;
+use tree_rounds::TreeRounds;
 
 use crate::error::{Problem, Result};
 use crate::frame::{

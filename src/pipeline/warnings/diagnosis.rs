@@ -47,7 +47,7 @@ fn percent(share: f64) -> String {
 }
 
 /// Warns of labels that contradict the annotations, and of annotations that agree by chance.
-pub(in crate::pipeline) fn warn_of_agreement(frame: &Frame, found: &Agreement, run: &mut Run) {
+pub(crate) fn warn_of_agreement(frame: &Frame, found: &Agreement, run: &mut Run) {
     let Agreement { labelled, given_by_nobody, against_unanimous, differs_from_vote, chance } =
         *found;
     if let Some(chance) = chance.filter(|c| c.pairs >= MIN_PAIRS && c.z_score < MAX_Z_SCORE) {
@@ -93,7 +93,7 @@ pub(in crate::pipeline) fn warn_of_agreement(frame: &Frame, found: &Agreement, r
 }
 
 /// Warns where the vote would be right more often on the gold that the model did not see.
-pub(in crate::pipeline) fn warn_of_loss_to_vote(
+pub(crate) fn warn_of_loss_to_vote(
     (decide, seed): (&DecideSpec, TieSeed),
     frame: &Frame,
     fitted: &Fitted,
@@ -126,7 +126,7 @@ pub(in crate::pipeline) fn warn_of_loss_to_vote(
 }
 
 /// Warns of annotators who err together, and of those who are nearly one; `is_calibrated` by gold.
-pub(in crate::pipeline) fn warn_of_dependence(
+pub(crate) fn warn_of_dependence(
     frame: &Frame,
     found: &AnnotatorDependence,
     is_calibrated: bool,
@@ -164,7 +164,7 @@ pub(in crate::pipeline) fn warn_of_dependence(
 }
 
 /// Warns where many annotations are by annotators of whom nothing can be learned.
-pub(in crate::pipeline) fn warn_of_one_time_annotators(frame: &Frame, run: &mut Run) {
+pub(crate) fn warn_of_one_time_annotators(frame: &Frame, run: &mut Run) {
     let a = &frame.annotations;
     let n = (0..a.dims().annotators).filter(|r| a.rows_of_annotator(*r) == 1).count();
     if n >= MIN_ONE_TIME && n as f64 > MAX_ONE_TIME * a.len() as f64 {
