@@ -385,5 +385,8 @@ fn a_weight_that_is_no_number_is_named_with_what_the_column_holds() {
     let job = Job::new();
     job.write("in.csv", "instance_id,annotator_id,label,weight\ni,a,x,1\ni,b,x,abc\n");
     let error = job.fails(&vote("in.csv", ""), 3);
-    assert_says(&error, &["column `weight` of record 2", "weights are numbers"]);
+    assert_says(
+        &error,
+        &["column `weight` of record 2", "found: `abc` in the column `weight` of record 2"],
+    );
 }

@@ -144,10 +144,12 @@ fn case_and_spaces_are_warned_of_and_joined_in_every_table_where_that_is_asked_f
 #[test]
 fn the_summary_quotes_names_with_outer_spaces() {
     let job = Job::new();
-    let file = job.write("in.csv", &(HEADER.to_owned() + "i,ben ,pos \ni,ann,pos \n"));
+    // Annotators with fewer than five annotations are not ranked.
+    let rows: String = (0..5).map(|i| format!("{i},ben ,pos \n{i},ann,pos \n")).collect();
+    let file = job.write("in.csv", &(HEADER.to_owned() + &rows));
     let arguments = ["aggregate", "--annotations", &file, "--model", "majority_vote", "--output"];
     let summary = stderr(&run_ok(&[&arguments[..], &[&job.url("out")]].concat()));
-    assert_says(&summary, &["classes     \"pos \" 1", "\"ben \" 1.00 (1)"]);
+    assert_says(&summary, &["classes     \"pos \" 5", "\"ben \" 1.00 (5)"]);
 }
 
 /// Twelve instances of four annotators, with the columns in other places.

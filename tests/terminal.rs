@@ -40,12 +40,14 @@ fn the_summary_of_a_hostile_crowd_is_harmless() {
 #[test]
 fn names_of_any_length_leave_the_summary_readable() {
     let name = "é".repeat(100_000);
+    // Annotators with fewer than five annotations are not ranked.
+    let rows: String = (0..5).map(|i| format!("['i{i}', '{name}', '{name}'], ")).collect();
     let printed = Job::new().ends(
-        &format!("source.annotations = [['i', '{name}', '{name}']]\nmodel.kind = 'majority_vote'"),
+        &format!("source.annotations = [{rows}]\nmodel.kind = 'majority_vote'"),
         &[],
         0,
     );
-    assert_says(&printed, &[&format!("classes     {}... 1", "é".repeat(40)), "é... 1.00 (1)"]);
+    assert_says(&printed, &[&format!("classes     {}... 5", "é".repeat(40)), "é... 1.00 (5)"]);
     assert!(printed.len() < 2_000, "{} bytes", printed.len());
 }
 
@@ -180,7 +182,7 @@ fn log_lines(args: &[&str], code: i32) -> Vec<serde_json::Value> {
 fn with_json_logs_every_line_is_an_object() {
     let job = Job::new();
     let rows = "source.annotations = [['i', 'a', 'x'], ['j', 'a', 'x'], ['j', 'b', 'y']]\n";
-    let kind = "model.kind = 'dawid_skene'\nmodel.stop.max_iter = 1\nmodel.stop.tol = 0\n";
+    let kind = "model.kind = 'dawid_skene'\nmodel.prior = 'none'\nmodel.stop.max_iter = 1\nmodel.stop.tol = 0\n";
     let pipeline = job.write("pipeline.toml", &format!("{rows}{kind}sink.url = '{{dir}}out'"));
     let of_level = |lines: &[serde_json::Value], level: &str| {
         let of_level = |line: &&serde_json::Value| line["level"] == level;

@@ -43,7 +43,7 @@
 //! let rows: Vec<_> = (0..12).map(|n| row(n / 3, n % 3)).collect();
 //! let a = tiny(2, &rows);
 //! let fitted = Em(DawidSkene::default()).fit((&a).into(), &mut labelmill::run::Run::new(0)).unwrap();
-//! assert!((fitted.posterior.row(1)[1] - 1.0).abs() < 1e-9);
+//! assert!(fitted.posterior.row(1)[1] > 0.9);
 //! assert!(fitted.report.skill[2] < 0.2);
 //! ```
 
