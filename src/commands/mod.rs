@@ -7,6 +7,7 @@ pub mod explain;
 pub mod models;
 mod named_query;
 pub mod predict;
+mod run_source;
 pub mod simulate;
 pub mod sql;
 pub mod test;

@@ -7,8 +7,8 @@
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::lit;
 use datafusion::prelude::{DataFrame, SessionContext, cast, col};
-use serde::Deserialize;
 
+use super::run_source::{has_column, source_of_run};
 use crate::error::{Error, Result};
 use crate::run::Run;
 use crate::sink::RunTables;
@@ -74,14 +74,8 @@ impl RunQuery<'_> {
 
     /// The run's own sources, as its spec describes them, at the places of `tables`.
     async fn source(&self, ctx: &SessionContext, needed: &[&str]) -> Result<SourceSpec> {
-        #[derive(Default, Deserialize)]
-        #[serde(default)]
-        struct WithSource {
-            source: SourceSpec,
-        }
-        let spec = texts(ctx.table("run").await?.select_columns(&["spec"])?).await?;
-        let spec = spec.first().and_then(|spec| serde_json::from_str::<WithSource>(spec).ok());
-        let mut source = spec.unwrap_or_default().source;
+        let source = source_of_run(ctx).await?;
+        let mut source: SourceSpec = serde_json::from_value(source).unwrap_or_default();
         for (name, url) in self.tables.iter().filter_map(|table| table.split_once('=')) {
             let url = Some(Location::Url(url.to_owned()));
             match name {
@@ -131,7 +125,7 @@ impl RunQuery<'_> {
         if relation == "gold" && !has_column(&frame, "role") {
             frame = frame.with_column("role", lit(ScalarValue::Utf8(None)))?;
         }
-        let reads_time = self.query.name == "work_by_week";
+        let reads_time = relation == "annotations" && self.query.names("annotated_at");
         if reads_time && !has_column(&frame, "annotated_at") {
             return Err(Error::data("the annotations have no column `annotated_at`")
                 .at("source.annotations")
@@ -145,10 +139,6 @@ fn missing_source(relation: &str) -> Error {
     Error::spec(format!("the run names no source of {relation}"))
         .at("--run")
         .help(format!("give one with --table {relation}=URL, under the contract's column names"))
-}
-
-fn has_column(frame: &DataFrame, name: &str) -> bool {
-    frame.schema().fields().iter().any(|field| field.name() == name)
 }
 
 fn replace(ctx: &SessionContext, table: &str, frame: DataFrame) -> Result<()> {

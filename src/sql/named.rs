@@ -94,10 +94,16 @@ impl NamedQuery {
         self.body().any(reads)
     }
 
+    /// Whether it names a column.
+    #[must_use]
+    pub fn names(&self, column: &str) -> bool {
+        self.body().any(|line| line.contains(column))
+    }
+
     /// Whether its columns depend on the classes of the run.
     #[must_use]
     pub fn has_classes(&self) -> bool {
-        self.body().any(|line| line.contains(CLASS))
+        self.names(CLASS)
     }
 
     /// The query with its parameters, given as `name=value`, and with the run's classes.

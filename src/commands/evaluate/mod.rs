@@ -9,11 +9,10 @@ mod labels;
 mod tables;
 
 use arrow::datatypes::Schema;
-use arrow::util::display::array_value_to_string;
-use datafusion::prelude::SessionContext;
 use serde_json::{Map, Value, json};
 
 use super::at_options;
+use super::run_source::source_of_run;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Overlap, Result};
 use crate::run::{Run, WarningCode};
@@ -169,18 +168,6 @@ fn check_overlaps(overlaps: &[(Overlap, Overlap)], run: &mut Run) -> Result<()> 
     let warnings: Vec<String> = all.filter_map(Overlap::warning).collect();
     warnings.iter().for_each(|warning| run.warn_code(WarningCode::TablesPartlyMatch, warning));
     Ok(())
-}
-
-/// The `[source]` that the run was made with; null where the run does not tell.
-async fn source_of_run(ctx: &SessionContext) -> Result<Value> {
-    if !ctx.table_exist("run")? {
-        return Ok(Value::Null);
-    }
-    let rows = ctx.table("run").await?.select_columns(&["spec"])?.collect().await?;
-    let spec = rows.first().filter(|batch| batch.num_rows() > 0);
-    let spec = spec.map(|batch| array_value_to_string(batch.column(0), 0)).transpose()?;
-    let spec: Value = serde_json::from_str(&spec.unwrap_or_default()).unwrap_or_default();
-    Ok(spec["source"].clone())
 }
 
 /// The names of columns that the user gave, or else those that the run was made with.

@@ -5,6 +5,7 @@ use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
 use datafusion::prelude::{DataFrame, SessionContext, cast, col, lit};
 
+use crate::commands::run_source::has_column;
 use crate::error::{Error, Result, offenders};
 use crate::frame::{Ids, read_all};
 use crate::run::Run;
@@ -155,10 +156,6 @@ pub(super) async fn check_questions(
 
 async fn table_of(ctx: &SessionContext, name: &str) -> Result<Option<DataFrame>> {
     Ok(if ctx.table_exist(name)? { Some(ctx.table(name).await?) } else { None })
-}
-
-fn has_column(frame: &DataFrame, name: &str) -> bool {
-    frame.schema().fields().iter().any(|f| f.name() == name)
 }
 
 /// Checks that a table of the run has these columns.
