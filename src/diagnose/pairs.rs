@@ -9,7 +9,7 @@
 //! # Why
 //! The number of pairs grows with the square of the annotators of an instance, so that instances are sampled, every
 //! `stride`-th in the order of their ids, once there are more than [`MAX_PAIRS`] pairs of annotations; and of an instance
-//! with more than [`MAX_ANNOTATORS`] annotators only every so-manieth counts. Memory and time have a bound whatever the
+//! with more than [`MAX_ANNOTATORS`] annotators a fixed share of them counts. Memory and time have a bound whatever the
 //! data, and nothing depends on the order of rows or on threads. A pair that shares few instances of a large crowd may be
 //! missed; one that matters is not.
 
@@ -206,8 +206,8 @@ impl SampledBlock {
     }
 }
 
-/// (annotator, label) of the annotators who gave instance `i` one label only, ascending; of many every so-manieth, from
-/// one that differs by instance.
+/// (annotator, label) of the annotators who gave instance `i` one label only, ascending; of more than
+/// [`MAX_ANNOTATORS`] a share at equal distances, from a start that differs by instance.
 fn single_answers(a: &Annotations, i: usize, given: &mut Vec<(u32, u32)>) {
     given.clear();
     let mut several = None;

@@ -12,8 +12,9 @@ pub(super) struct Shape {
     pub(super) given_labels: usize,
 }
 
-/// How many more annotators than instances are taken for exchanged columns, and the fewest annotators for it.
-const EXCHANGED: (usize, usize) = (3, 12);
+/// How many more annotators than instances are taken for exchanged columns, the fewest annotators for it, and the fewest
+/// annotations of each on average: visitors who annotate once are many too, and no instances.
+const EXCHANGED: (usize, usize, usize) = (3, 12, 2);
 
 /// The fewest labels that are taken for a key, where most rows have one of their own.
 const KEYS: usize = 10;
@@ -22,7 +23,9 @@ impl Shape {
     pub(super) fn warnings(&self) -> Vec<DataWarning> {
         let Self { dims: Dims { instances, annotators, .. }, annotations, given_labels } = *self;
         let mut warnings = Vec::new();
-        if annotators >= EXCHANGED.1 && annotators >= EXCHANGED.0 * instances {
+        let (ratio, fewest, each) = EXCHANGED;
+        let are_many = annotators >= fewest && annotators >= ratio * instances;
+        if are_many && annotations >= each * annotators {
             let text = format!(
                 "{instances} instances have {annotators} annotators: are source.columns.instance and \
                  source.columns.annotator exchanged?"
