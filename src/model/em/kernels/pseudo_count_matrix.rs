@@ -2,7 +2,6 @@
 
 use super::estimate::{
     Annotator, Estimator, SingletonInput, SingletonRows, SparseCell, WeightedSingletons,
-    add_logs_of_each, estimate_each,
 };
 use super::padded_matrix::{stride, with_buffer};
 use super::pseudo_counts::log_prior_term;
@@ -96,17 +95,11 @@ impl Estimator for RowPrior {
         n_classes: usize,
         cells: &mut [f64],
     ) -> f64 {
-        match self {
-            Self::Smoothing(smoothing) => smoothing.estimate_singletons(rows, n_classes, cells),
-            Self::Matrix(matrix) => estimate_each::<false>(matrix, rows, n_classes, cells),
-        }
+        either!(self, estimator => estimator.estimate_singletons(rows, n_classes, cells))
     }
 
     fn add_singleton_logs(&self, singletons: &WeightedSingletons<'_>, sums: &mut [f64]) -> f64 {
-        match self {
-            Self::Smoothing(smoothing) => smoothing.add_singleton_logs(singletons, sums),
-            Self::Matrix(matrix) => add_logs_of_each(matrix, singletons, sums),
-        }
+        either!(self, estimator => estimator.add_singleton_logs(singletons, sums))
     }
 
     fn singleton_input(&self) -> SingletonInput {
