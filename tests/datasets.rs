@@ -71,7 +71,7 @@ const PUBLISHED: [PublishedAccuracy; 4] = [
     },
 ];
 
-fn aggregate(data: &Path, dataset: &str, model: &str, output: &Path) {
+pub fn aggregate(data: &Path, dataset: &str, model: &str, output: &Path) {
     aggregate_with(data, dataset, model, &[], output);
 }
 
@@ -85,7 +85,7 @@ fn aggregate_with(data: &Path, dataset: &str, model: &str, settings: &[&str], ou
     run_ok(&arguments);
 }
 
-fn scores(data: &Path, dataset: &str, output: &Path) -> BTreeMap<String, f64> {
+pub fn scores(data: &Path, dataset: &str, output: &Path) -> BTreeMap<String, f64> {
     let truth = data.join(dataset).join("truth.parquet").display().to_string();
     let run = output.display().to_string();
     let output = run_ok(&["evaluate", "--run", &run, "--truth", &truth, "--json"]);
