@@ -19,7 +19,7 @@ use super::matrices::ExplainingMatrices;
 use crate::frame::Annotations;
 
 /// The most pairs of annotations that are compared: 20 bytes each, and as much while they are sorted.
-const MAX_PAIRS: usize = 1_000_000;
+const MAX_PAIRS: usize = 250_000;
 
 /// The most products of probabilities: with many labels fewer pairs are compared.
 const MAX_PRODUCTS: usize = 1 << 26;
