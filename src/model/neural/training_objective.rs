@@ -20,7 +20,7 @@ pub trait TrainingObjective {
     /// The default divisor of the annotations' losses; `None` if the loss is not a sum over annotations.
     const REDUCTION: Option<Reduction>;
 
-    /// The default learning rate of annotators' parameters, for at most [`FEW_ANNOTATIONS`] of an instance. It is larger
+    /// The default learning rate of annotators' parameters, for at most `FEW_ANNOTATIONS` of an instance. It is larger
     /// than the classifier's, because an annotator is in few batches.
     const ANNOTATOR_RATE: f64 = 0.1;
 
