@@ -294,3 +294,46 @@ fn symlink(target: &FilePath, link: &FilePath) -> io::Result<()> {
     #[cfg(windows)]
     return std::os::windows::fs::symlink_dir(target, link);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{TestSink, attempt};
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn latest_is_compared_by_the_store_s_clock_whatever_the_clocks_of_the_writers_say() {
+        let test = TestSink::new(None);
+        let old = test.commit("old", &attempt('a'), 40, "2999-01-01T00:00:00Z").await;
+        let new = test.commit("new", &attempt('b'), 30, "1999-01-01T00:00:00Z").await;
+        for committed in [&old, &new, &old] {
+            let _ = test.sink.point_latest(committed, None).await.unwrap();
+        }
+        let ControlFile::Whole(latest, _) = test.sink.read_latest().await.unwrap() else {
+            panic!()
+        };
+        assert_eq!(latest.run_id, "new");
+        assert_eq!(latest.committed, new.at().to_rfc3339_opts(SecondsFormat::Nanos, true));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn latest_stays_if_a_newer_commit_took_it_between_the_look_and_the_lock() {
+        let test = TestSink::new(None);
+        let old = test.commit("old", &attempt('a'), 40, "").await;
+        let new = test.commit("new", &attempt('b'), 30, "").await;
+        // The writer of the old run has looked: `latest` named nothing. Now another one moves it.
+        let _ = test.sink.point_latest(&new, None).await.unwrap();
+        let latest = Latest {
+            run_id: "old".to_owned(),
+            attempt: attempt('a'),
+            committed: old.at().to_rfc3339_opts(SecondsFormat::Nanos, true),
+            committed_at: String::new(),
+            since: String::new(),
+        };
+        let root = test.sink.place.local().unwrap();
+        let stays = |named: &Latest| named.is_newer_than(&latest);
+        let moved = test.sink.switch_link(&root, &old, &latest, stays).unwrap();
+        assert!(matches!(moved, MoveOutcome::Changed));
+        let ControlFile::Whole(named, _) = test.sink.read_latest().await.unwrap() else { panic!() };
+        assert_eq!(named.run_id, "new");
+    }
+}

@@ -80,6 +80,12 @@ impl Process {
         Self { pid_namespace: pid_namespace(), pid, started }
     }
 
+    /// A process on another machine.
+    #[cfg(test)]
+    pub(super) fn elsewhere() -> Self {
+        Self { pid_namespace: Some("other".into()), pid: 0, started: None }
+    }
+
     /// Whether the process has certainly ended.
     pub(super) fn is_gone(&self) -> bool {
         matches!(self.state(), ProcessState::Gone)
@@ -178,14 +184,10 @@ mod tests {
         }
     }
 
-    fn elsewhere() -> Process {
-        Process { pid_namespace: Some("other".into()), pid: 0, started: None }
-    }
-
     #[test]
     fn a_writer_elsewhere_is_dead_after_the_silence_that_it_promised_itself() {
         let now = Utc::now();
-        let (patient, hasty) = (lease(10, elsewhere()), lease(1, elsewhere()));
+        let (patient, hasty) = (lease(10, Process::elsewhere()), lease(1, Process::elsewhere()));
         let before = now - Duration::from_secs(9);
         assert!(!hasty.is_dead(now, now) && hasty.is_dead(before, now));
         assert!(!patient.is_dead(before, now));
@@ -224,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_process_of_another_namespace_is_not_known_to_be_gone() {
-        let nowhere = Process { pid_namespace: None, ..elsewhere() };
-        assert!(!elsewhere().is_gone() && !nowhere.is_gone());
+        let nowhere = Process { pid_namespace: None, ..Process::elsewhere() };
+        assert!(!Process::elsewhere().is_gone() && !nowhere.is_gone());
     }
 }

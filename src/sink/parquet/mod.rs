@@ -45,6 +45,8 @@ mod published;
 mod removal;
 mod retention;
 mod sweep;
+#[cfg(test)]
+mod testing;
 mod write;
 
 use super::{CommittedRun, Contents, JobIdentity, Sink};

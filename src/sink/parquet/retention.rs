@@ -69,3 +69,53 @@ impl ParquetSink {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::testing::{TestSink, attempt, lease_file};
+
+    /// A day that is later by a writer's clock than every other time in these tests.
+    const FUTURE: &str = "2999-01-01T00:00:00Z";
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_run_whose_writer_has_not_reported_it_yet_is_not_collected() {
+        let test = TestSink::new(Some(1));
+        test.writer_elsewhere('a', "old", 1_000);
+        test.commit("old", &attempt('a'), 30, "").await;
+        let newest = test.commit("new", &attempt('b'), 20, "").await;
+        let own = test.begin().await;
+        test.sink.collect(&own, &newest).await.unwrap();
+        assert_eq!(test.are_committed(["old", "new"]).await, [true, true]);
+        fs::remove_file(test.path(&lease_file('a'))).unwrap();
+        test.sink.collect(&own, &newest).await.unwrap();
+        assert_eq!(test.are_committed(["old", "new"]).await, [false, true]);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_run_that_latest_names_and_runs_of_the_old_form_are_not_collected() {
+        let test = TestSink::new(Some(1));
+        test.commit("first", "", 50, "").await;
+        let named = test.commit("named", &attempt('a'), 40, "").await;
+        test.commit("old", &attempt('b'), 30, "").await;
+        let newest = test.commit("new", &attempt('c'), 20, "").await;
+        let _ = test.sink.point_latest(&named, None).await.unwrap();
+        let own = test.begin().await;
+        test.sink.collect(&own, &newest).await.unwrap();
+        let are = test.are_committed(["first", "named", "old", "new"]).await;
+        assert_eq!(are, [true, true, false, true]);
+        assert!(test.path("runs/first/labels/part-00000.parquet").exists());
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn runs_are_old_by_the_store_s_clock_whatever_the_clocks_of_their_writers_say() {
+        let test = TestSink::new(Some(2));
+        test.commit("old", &attempt('a'), 40, FUTURE).await;
+        test.commit("young", &attempt('b'), 30, "1999-01-01T00:00:00Z").await;
+        let newest = test.commit("new", &attempt('c'), 20, "2000-01-01T00:00:00Z").await;
+        let own = test.begin().await;
+        test.sink.collect(&own, &newest).await.unwrap();
+        assert_eq!(test.are_committed(["old", "young", "new"]).await, [false, true, true]);
+    }
+}

@@ -194,3 +194,60 @@ impl ParquetSink {
         Ok((dead, living))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::control::json;
+    use super::super::testing::{TestSink, lease_file, part};
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_fresh_lease_that_is_empty_or_half_written_is_left_to_its_writer() {
+        let test = TestSink::new(None);
+        let lease = json(&test.writer_elsewhere('a', "run", 0));
+        let own = test.begin().await;
+        let written = [&lease[..0], &lease[..lease.len() / 2]];
+        for (name, content) in ['b', 'c'].into_iter().zip(written) {
+            test.write(&lease_file(name), content, 0);
+        }
+        let exist = || ['b', 'c'].map(|name| test.path(&lease_file(name)).exists());
+        assert!(!test.sink.sweep(&own).await.unwrap());
+        assert_eq!(exist(), [true, true]);
+        for name in ['b', 'c'] {
+            test.age(&lease_file(name), 61);
+        }
+        assert!(!test.sink.sweep(&own).await.unwrap());
+        assert_eq!(exist(), [false, false]);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_dead_writer_is_left_alone_while_a_living_one_wants_the_same_name() {
+        let test = TestSink::new(None);
+        test.writer_elsewhere('a', "run", 61);
+        test.writer_elsewhere('b', "run", 0);
+        let own = test.begin().await;
+        let exist = |name| [&lease_file(name), &part("run", name)].map(|f| test.path(f).exists());
+        assert!(!test.sink.sweep(&own).await.unwrap());
+        assert_eq!([exist('a'), exist('b')], [[true, true], [true, true]]);
+        assert!(!test.path("runs/run/manifest.json").exists(), "its name was taken from it");
+        test.age(&lease_file('b'), 61);
+        assert!(!test.sink.sweep(&own).await.unwrap());
+        assert_eq!([exist('a'), exist('b')], [[false, false], [false, false]]);
+        assert!(test.path("runs/run/manifest.json").exists());
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_writer_that_shows_itself_after_the_listing_is_spared() {
+        let test = TestSink::new(None);
+        test.writer_elsewhere('a', "run", 61);
+        let own = test.begin().await;
+        let (dead, _) = test.sink.leases_of_others(&own).await.unwrap();
+        test.age(&lease_file('a'), 0);
+        let [lease] = &dead[..] else { panic!("{dead:?}") };
+        assert!(!test.sink.reap(lease, &own).await);
+        assert!(test.path(&part("run", 'a')).exists() && test.path(&lease_file('a')).exists());
+        assert!(!test.path("runs/run/manifest.json").exists());
+        test.age(&lease_file('a'), 61);
+        assert!(test.sink.reap(lease, &own).await);
+        assert!(!test.path(&part("run", 'a')).exists() && !test.path(&lease_file('a')).exists());
+    }
+}
