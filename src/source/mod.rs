@@ -24,6 +24,7 @@ mod published;
 mod relation;
 mod rows;
 mod sample;
+mod sized_parquet;
 mod spec;
 mod synonyms;
 pub mod text;

@@ -25,7 +25,7 @@ use url::Url;
 
 use super::format::Format;
 use super::known_columns::KnownColumns;
-use super::typed_file::{TENSOR_SHAPE, TypedFile, parquet_format, parquet_metadata};
+use super::typed_file::{TENSOR_SHAPE, TypedFile, parquet_format};
 use super::views;
 use crate::error::{Error, Result};
 use crate::store::shown;
@@ -44,7 +44,7 @@ pub(super) async fn table(
     let named = |object: &ObjectMeta| shown(place, &object.location);
     let mut format: Arc<dyn FileFormat> = match format {
         Format::Arrow => Arc::new(ArrowFormat),
-        _ => Arc::new(parquet_metadata()),
+        _ => Arc::new(parquet_format(&[])),
     };
     let filled: Vec<&ObjectMeta> = objects.iter().filter(|o| o.size > 0).collect();
     let files = TypedFile::open_all(&format, ctx, (store, place), &filled, columns).await?;

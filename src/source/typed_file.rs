@@ -20,6 +20,7 @@ use super::arrow::checked_schema;
 use super::batch_rows::SizeOfRows;
 use super::header::refuse_doubles;
 use super::known_columns::KnownColumns;
+use super::sized_parquet::SizedParquet;
 use crate::error::{DAMAGED_HELP, Error, Result, Stage};
 use crate::store::shown;
 
@@ -48,20 +49,18 @@ impl TypedFile {
         (store, object): (&Arc<dyn ObjectStore>, &ObjectMeta),
         columns: &KnownColumns,
     ) -> Result<Self> {
-        if format.downcast_ref::<ParquetFormat>().is_none() {
+        if format.downcast_ref::<SizedParquet>().is_none() {
             let pool = &ctx.runtime_env().memory_pool;
             let (schema, is_stream) = checked_schema(store, object, pool).await?;
             let schema = with_shapes_alone(&schema);
             return Ok(Self { schema, rows: None, is_stream, has_reliable_bounds: true });
         }
-        let schema = with_shapes_alone(parquet_schema(format, ctx, store, object).await?.as_ref());
+        let cache = ctx.runtime_env().cache_manager.get_file_metadata_cache();
+        let file =
+            DFParquetMetadata::new(store.as_ref(), object).with_file_metadata_cache(Some(cache));
+        let schema = with_shapes_alone(&parquet_schema(&file).await?);
         // `parquet_schema` has put the metadata into the session's cache.
-        let metadata = DFParquetMetadata::new(store.as_ref(), object)
-            .with_file_metadata_cache(Some(
-                ctx.runtime_env().cache_manager.get_file_metadata_cache(),
-            ))
-            .fetch_metadata()
-            .await?;
+        let metadata = file.fetch_metadata().await?;
         refuse_double_columns(&metadata)?;
         let mut chunks = metadata.row_groups().iter().flat_map(RowGroupMetaData::columns);
         let has_reliable_bounds = chunks.all(is_reliable);
@@ -89,19 +88,14 @@ impl TypedFile {
     }
 }
 
-/// The Parquet options for inspecting a file, which keep the metadata of its fields.
-pub(super) fn parquet_metadata() -> ParquetFormat {
-    ParquetFormat::default().with_force_view_types(false).with_skip_metadata(false)
-}
-
 /// The Parquet options for reading rows. Where the statistics of a file are not reliable, no row group is skipped.
-pub(super) fn parquet_format(files: &[TypedFile]) -> ParquetFormat {
+pub(super) fn parquet_format(files: &[TypedFile]) -> SizedParquet {
     let mut options = TableParquetOptions::default();
     if !files.iter().all(|file| file.has_reliable_bounds) {
         options.global.pruning = false;
         options.global.enable_page_index = false;
     }
-    ParquetFormat::default().with_options(options).with_force_view_types(false)
+    SizedParquet(ParquetFormat::default().with_options(options).with_force_view_types(false))
 }
 
 /// Drops the metadata of all fields, except for the shapes of tensors.
@@ -130,15 +124,10 @@ fn refuse_double_columns(metadata: &ParquetMetaData) -> Result<()> {
     refuse_doubles(&names)
 }
 
-async fn parquet_schema(
-    format: &Arc<dyn FileFormat>,
-    ctx: &SessionContext,
-    store: &Arc<dyn ObjectStore>,
-    object: &ObjectMeta,
-) -> Result<SchemaRef> {
-    let (state, objects) = (ctx.state(), std::slice::from_ref(object));
+/// The schema of a Parquet file. That of a format would look for each column among all others, to merge files.
+async fn parquet_schema(file: &DFParquetMetadata<'_>) -> Result<Schema> {
     // Damaged metadata can make the reader panic, for example on an overflow.
-    let schema = AssertUnwindSafe(format.infer_schema(&state, store, objects)).catch_unwind().await;
+    let schema = AssertUnwindSafe(file.fetch_schema()).catch_unwind().await;
     let schema = schema.map_err(|panic| {
         Error::of_panic(&*panic, Error::data("the metadata of the file cannot be read"))
     });
