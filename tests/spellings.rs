@@ -59,6 +59,62 @@ fn equal_numbers_that_are_listed_stay_apart() {
     assert_eq!(labels(&run), ["i 1.1", "j 1.1"]);
 }
 
+/// Models and people write 1 and 1.0 for one class; the file has another spelling than the list.
+#[test]
+fn listed_classes_stand_for_equal_numbers_of_the_rows() {
+    let job = Job::new();
+    job.write("in.csv", &(HEADER.to_owned() + "i,a,1.0\ni,b,1.0\nj,a,2\nj,b,2\nk,a,NA\n"));
+    let null = "source.null_values = ['NA']\n";
+    for (listed, expected) in [
+        ("frame.classes = ['1', '2']", ["i 1", "j 2", "k "]),
+        ("frame.classes = [1, 2]", ["i 1", "j 2", "k "]),
+        ("frame.classes = ['1e0', '2.0']", ["i 1e0", "j 2.0", "k "]),
+        ("frame.classes = ['2']\nframe.extra_labels = ['1']", ["i ", "j 2", "k "]),
+    ] {
+        let run = job.run(&vote("in.csv", &(null.to_owned() + listed)));
+        assert_eq!(rows_read(&run), "5 4", "{listed}");
+        assert_eq!(labels(&run), expected, "{listed}");
+    }
+}
+
+#[test]
+fn questions_in_several_spellings_are_warned_of() {
+    let header = "instance_id,annotator_id,label,question\n";
+    for (questions, parts) in [
+        (
+            ["Color", "color", "color ", "NA"],
+            [
+                "questions differ only in case or in spaces around them: `Color` 1, `color` 1, `color ` 1: \
+                 source.normalise = [\"trim\", \"lower\"]",
+                "questions look like missing values: `NA` 1: source.null_values = [\"NA\"] makes them null [",
+            ],
+        ),
+        (
+            ["1", "1.0", "2", "2.0"],
+            [
+                "questions differ only in their spelling: `1` 1, `1.0` 1; `2` 1, `2.0` 1",
+                "[several_spellings]",
+            ],
+        ),
+    ] {
+        let job = Job::new();
+        let rows = questions.map(|question| format!("i,a,x,{question}\n"));
+        job.write("in.csv", &(header.to_owned() + &rows.concat()));
+        assert_says(&warnings(&job.run(&vote("in.csv", ""))), &parts);
+    }
+}
+
+/// The rows of a test are read as those of its pipeline are.
+#[test]
+fn a_test_of_a_pipeline_reads_its_rows_by_the_rules_for_text() {
+    let job = Job::new();
+    let text = "source.annotations = 'x.csv'\nsource.normalise = ['trim', 'lower']\nsource.null_values = ['NA']\n\
+                sink.url = 'out'\nmodel.kind = 'majority_vote'\n[[test]]\n\
+                given.annotations = [['I1', 'a', 'Yes '], ['i1', 'b', 'yes'], ['i1', 'c', 'NA']]\n\
+                expect.labels = [{ instance_id = 'i1', label = 'yes' }]\n";
+    run_ok(&["test", &job.write("pipeline.toml", text)]);
+}
+
 #[test]
 fn long_ids_stay_exact_and_rounded_ones_are_warned_of() {
     let job = Job::new();

@@ -96,6 +96,8 @@ async fn outcome(spec: &PipelineSpec, test: &TestSpec, run: &mut Run) -> Result<
         gold: test.given.gold.clone().map(Location::Rows),
         features: test.given.features.clone().map(Location::Rows),
         annotator_features: test.given.annotator_features.clone().map(Location::Rows),
+        null_values: spec.source.null_values.clone(),
+        normalise: spec.source.normalise.clone(),
         ..SourceSpec::default()
     };
     let spec = PipelineSpec { source, calibration: calibration(spec, test), ..spec.clone() };

@@ -225,8 +225,12 @@ impl Collector {
         let [same_instances, same_annotators, same_labels] = same;
         let of_gold = [same_instances.as_ref(), same_labels.as_ref()];
         replace_values(&mut gold_numbers, of_gold, of_rows[0]);
-        let used_labels =
-            used(&self.rows.label, of_rows[2], self.rejects.total() == 0 && same_labels.is_none());
+        // A listed value may stand for those of the rows.
+        let (n, is_certain) = match same_labels {
+            Some(_) => (n, false),
+            None => (of_rows[2], self.rejects.total() == 0),
+        };
+        let used_labels = used(&self.rows.label, n, is_certain);
         let unread = GoldValues::instances(&gold_numbers, &self.instances, of_rows[0])?;
         // A listed class that nobody gave is meant.
         let unused = match spec.classes {
@@ -325,8 +329,15 @@ impl Collector {
         let mut of_rows = of_rows.iter();
         let same = columns.map(|(what, values, rows, listed)| {
             let of_rows = of_rows.next().copied().unwrap_or_default();
-            let found =
-                ColumnValues { what, values, of_rows, rows: rows.as_slice(), listed }.look();
+            let column = ColumnValues {
+                what,
+                values,
+                of_rows,
+                rows: rows.as_slice(),
+                listed,
+                counted: None,
+            };
+            let found = column.look();
             replace(rows, found.same.as_ref());
             warnings.extend(found.warnings);
             found.same

@@ -17,6 +17,7 @@ use super::ids::{Ids, Interner, NULL, as_text};
 use super::optional_columns::OptionalColumns;
 use super::rejects::{Reason, Rejects};
 use super::shown_column::ShownColumn;
+use super::spellings::{ColumnValues, DataWarning};
 use super::{Duplicates, Frame, FrameSpec, QuestionLeftOut, subject_of};
 use crate::error::{Error, Overlap, Result, offenders};
 use crate::run::Run;
@@ -120,6 +121,8 @@ impl Questions {
         };
         // Finished frames and the rows of unfinished questions are in memory at the same time.
         held.add_beside(self.collectors.values().map(|c| c.building() + BYTES_PER_QUESTION).sum());
+        let doubts = doubtful_spellings(&ids, &self.collectors);
+        doubts.iter().for_each(|(code, text)| run.warn_code(*code, text));
         let (ids, rank) = ids.finish(|_| true)?;
         let by_rank = self.collectors.into_iter().map(|(n, c)| (rank[n as usize], c));
         let gold = gold.map(|gold| gold.by_question(&ids, run)).transpose()?;
@@ -155,6 +158,21 @@ impl Questions {
         first.left_out = left_out;
         Ok(frames)
     }
+}
+
+/// The warnings of one question in several spellings: each has a model of its own.
+fn doubtful_spellings(ids: &Interner, collectors: &BTreeMap<u32, Collector>) -> Vec<DataWarning> {
+    let rows = |n: u32| collectors.get(&n).map_or(0, |collector| collector.rows() as u64);
+    let counted: Vec<u64> = (0..ids.len() as u32).map(rows).collect();
+    let column = ColumnValues {
+        what: "questions",
+        values: ids,
+        of_rows: ids.len(),
+        rows: &[],
+        listed: Some(&[]),
+        counted: Some(&counted),
+    };
+    column.look().warnings
 }
 
 /// Checks the columns of the annotations before any row is read.

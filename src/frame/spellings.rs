@@ -29,6 +29,9 @@ pub(super) struct ColumnValues<'a> {
     pub(super) rows: &'a [u32],
     /// The values that the user listed: they are meant, and their spelling is kept. `None` for ids.
     pub(super) listed: Option<&'a [u32]>,
+    /// The number of rows of each value, where that is known. Such values, those of questions, are compared as labels are, but
+    /// never joined: each has a frame of its own.
+    pub(super) counted: Option<&'a [u64]>,
 }
 
 /// What was found about the spellings of a column.
@@ -57,7 +60,7 @@ impl ColumnValues<'_> {
         if !self.values.is_text() || self.of_rows == 0 {
             return Spellings::default();
         }
-        let same = self.equal_numbers();
+        let same = if self.counted.is_none() { self.equal_numbers() } else { None };
         // Nearly all columns of ids end here, after one pass over their bytes.
         let values = || (0..self.of_rows as u32).into_par_iter();
         let is_id = self.listed.is_none();
@@ -82,11 +85,10 @@ impl ColumnValues<'_> {
             if !missing.is_empty() {
                 let words = missing.iter().map(|n| format!("{:?}", self.text(*n)));
                 let words = words.collect::<Vec<_>>().join(", ");
-                let meant = match self.listed {
-                    Some(_) => {
-                        "; list a label that is meant in frame.classes or frame.extra_labels"
-                    }
-                    None => "",
+                let meant = if self.listed.is_some() && self.counted.is_none() {
+                    "; list a label that is meant in frame.classes or frame.extra_labels"
+                } else {
+                    ""
                 };
                 let found = self.counted(&missing, &rows);
                 let text = format!(
@@ -241,6 +243,9 @@ impl ColumnValues<'_> {
     }
 
     fn count_rows(&self) -> Vec<u64> {
+        if let Some(counted) = self.counted {
+            return counted.to_vec();
+        }
         let mut counts = vec![0; self.values.len()];
         self.rows.iter().for_each(|n| counts[*n as usize] += 1);
         counts
@@ -330,7 +335,14 @@ mod tests {
         values.intern(&array, &mut rows).unwrap();
         rows.truncate(of_rows);
         let listed = is_label.then_some(&[][..]);
-        let column = ColumnValues { what: "values", values: &values, of_rows, rows: &rows, listed };
+        let column = ColumnValues {
+            what: "values",
+            values: &values,
+            of_rows,
+            rows: &rows,
+            listed,
+            counted: None,
+        };
         let found = column.look();
         let stands = found.same.unwrap_or_else(|| (0..values.len() as u32).collect());
         (
