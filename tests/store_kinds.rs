@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::job::{Job, VOTE_KIND, assert_says, cells, vote};
+use crate::job::{Job, VOTE_KIND, assert_says, cells, rows_read, vote};
 use crate::s3_job::{job, latest, leases, run_folder, run_id, server, summary};
 use crate::s3_server::{Fault, KEY_ID, SECRET};
 use crate::support::{labelmill, read_table, run, run_ok, stderr, stdout, write_crowd};
@@ -116,6 +116,39 @@ fn a_web_server_without_ranges_sends_each_parquet_file_once() {
         "--json",
     ]);
     assert_eq!(stdout(&begun).trim(), r#"{"n":3}"#);
+}
+
+/// Some servers know no HEAD, and links that are signed for GET refuse it.
+// keys: source.on_missing
+#[test]
+fn a_web_server_that_refuses_head_is_asked_by_get() {
+    let job = Job::new();
+    let pipeline = |server: &WebServer, more: &str| {
+        let url = format!("http://127.0.0.1:{}/in.csv", server.port);
+        format!("source.annotations = '{url}'\n{VOTE_KIND}store.max_retries = 0\n{more}")
+    };
+    let date = "last-modified: Mon, 01 Jan 2024 00:00:00 GMT";
+    for (n, status) in ["405 x", "501 x", "400 x", "403 x"].into_iter().enumerate() {
+        let server = WebServer::start(move |head| {
+            if head.starts_with("HEAD ") {
+                (status.to_owned(), Vec::new())
+            } else if n % 2 == 0 && head.contains("bytes=0-0") {
+                let headers = format!("content-range: bytes 0-0/{}\r\n{date}", ROWS.len());
+                (format!("206 x\r\n{headers}"), ROWS.as_bytes()[..1].to_vec())
+            } else {
+                (format!("200 OK\r\n{date}"), ROWS.as_bytes().to_vec())
+            }
+        });
+        let run = job.run(&pipeline(&server, &format!("sink.run_id = 'r{n}'")));
+        assert_eq!(rows_read(&run), "3 3", "{status}");
+    }
+    // Only these two say that there is no such file.
+    for (status, code) in [("404 x", 8), ("410 x", 8), ("405 x", 2), ("403 x", 5), ("400 x", 5)] {
+        let server = WebServer::start(move |_| (status.to_owned(), Vec::new()));
+        job.ends(&pipeline(&server, ""), &[], code);
+        let skipped = if code == 8 { 0 } else { code };
+        job.ends(&pipeline(&server, "source.on_missing = 'skip'"), &[], skipped);
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@
 
 mod delete;
 mod denied;
+mod head;
 mod http;
 mod local;
 mod location;
@@ -37,6 +38,7 @@ use crate::redact::redacted_location;
 use crate::spec::Problems;
 use delete::DeleteOne;
 pub(crate) use denied::{is_absent, is_denied, is_temporary};
+use head::WebConnector;
 use http::IdleTimeoutConnector;
 use local::LocalFiles;
 use location::URL_HELP;
@@ -261,7 +263,7 @@ fn remote(
             let http = HttpBuilder::new().with_url(&url[..Position::BeforePath]);
             let options = spec.client(url.scheme() == "http");
             let http = http.with_client_options(options).with_retry(spec.retries());
-            Arc::new(http.with_http_connector(spec.connector()).build()?)
+            Arc::new(http.with_http_connector(WebConnector(spec.connector())).build()?)
         }
         #[cfg(feature = "gcs")]
         "gs" => {
