@@ -193,6 +193,32 @@ fn no_key_and_no_status_is_proposed_as_a_label() {
     assert_says(&help, &["the table is wide", "one row for each annotation"]);
 }
 
+/// `id` numbers the rows of one, `classification_id` those of the other.
+#[test]
+fn no_key_of_the_rows_is_proposed_as_an_instance() {
+    let help = help_for("id,prompt_id,model,response,verdict,status", |n| {
+        format!("{n},{},m{},text {n},{},ok\n", n / 3, n % 3, ["pos", "neg"][n % 2])
+    });
+    let line = "{ instance = \"prompt_id\", annotator = \"model\", label = \"verdict\" }";
+    assert_says(&help, &[line]);
+    let head = "classification_id,user_name,user_id,workflow_id,created_at,annotations,subject_ids";
+    let help = help_for(head, |n| {
+        format!("{n},u{},{},11,00:{n},{},{}\n", n % 3, n % 3, ["x", "y"][n % 2], n / 3)
+    });
+    assert_says(&help, &["instance = \"subject_ids\", annotator = \"user_id\""]);
+    // Prodigy's choices are in `accept`, and a hash is no label.
+    let help = help_for("text,_input_hash,_task_hash,accept,answer,_annotator_id", |n| {
+        format!("t{0},{0},{0},{1},accept,a{2}\n", n / 3, ["x", "y"][n % 2], n % 3)
+    });
+    assert_says(&help, &["instance = \"_input_hash\"", "label is one of: `accept`\n"]);
+    // Of two that are possible, the user chooses: no key, and no column of one value, is among them.
+    let help = help_for("id,scene_id,clip_id,model,choice,site_id", |n| {
+        format!("{n},s{},c{},m{},{},1\n", n / 3, n / 3, n % 3, ["x", "y"][n % 2])
+    });
+    assert_says(&help, &["source.columns.instance is one of: `scene_id`, `clip_id`"]);
+    assert!(!help.contains("site_id`;") && !help.contains("of: `id`"), "{help}");
+}
+
 #[test]
 fn wide_tables_keep_the_order_of_their_columns_wherever_the_id_stands() {
     let job = Job::new();

@@ -44,6 +44,18 @@ fn has(printed: &str, code: &str) -> bool {
     printed.contains(&format!("[{code}]"))
 }
 
+/// As where the key of the rows is taken for the instance: the same rows, and nothing to learn from.
+#[test]
+fn one_annotation_for_each_instance_is_told() {
+    let rows = crowd(20, 3, 0.0);
+    let keyed: Vec<(u32, u32, u32)> = (0..).zip(&rows).map(|(n, (_, r, l))| (n, *r, *l)).collect();
+    for (rows, is_told) in [(&keyed[..], true), (&keyed[..9], false), (&rows, false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (_, printed) = aggregate(folder.path(), rows, "dawid_skene", &[]);
+        assert_eq!(has(&printed, "one_annotation_each"), is_told, "{printed}");
+    }
+}
+
 #[test]
 fn annotators_who_err_together_are_told_and_independent_ones_are_not() {
     for kind in ["dawid_skene", "majority_vote", "ibcc", "one_coin", "glad"] {

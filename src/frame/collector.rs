@@ -286,7 +286,12 @@ impl Collector {
         };
         held.expect_fit(building, &sizes)?;
         let given_labels = used_labels.iter().filter(|used| **used).count();
-        let shape = Shape { dims, annotations: annotations.len(), given_labels };
+        let shape = Shape {
+            dims,
+            annotations: annotations.len(),
+            given_labels,
+            is_one_each: !annotations.has_overlap(),
+        };
         warnings.extend(shape.warnings());
         let axis = (&classes, spec.classes.is_some());
         let (gold, unknown) = Gold::resolve(gold_numbers, &instance_rank, axis, &instances)?;

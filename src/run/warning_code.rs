@@ -14,11 +14,13 @@ pub enum WarningCode {
     LabelsNearlyDistinct,
     /// Ids or labels are words for a missing value.
     MissingValueWords,
+    /// No instance has annotations of two annotators.
+    OneAnnotationEach,
     /// All annotations are of one annotator.
     OneAnnotator,
     /// Columns of features are not read, because they hold the row numbers of pandas.
     RowNumbers,
-    /// Ids are numbers with an exponent, as a spreadsheet rounds them.
+    /// Ids are numbers with an exponent, as a spreadsheet rounds them, or floats too large to be exact.
     RoundedIds,
     /// Ids or labels differ only in case, in outer spaces or in the spelling of a number.
     SeveralSpellings,
@@ -52,6 +54,7 @@ impl WarningCode {
         Self::EqualNumbers,
         Self::LabelsNearlyDistinct,
         Self::MissingValueWords,
+        Self::OneAnnotationEach,
         Self::OneAnnotator,
         Self::RowNumbers,
         Self::RoundedIds,
@@ -100,13 +103,16 @@ impl WarningCode {
             Self::MissingValueWords => {
                 ("missing_value_words", "ids or labels are words for a missing value")
             }
+            Self::OneAnnotationEach => {
+                ("one_annotation_each", "no instance has annotations of two annotators")
+            }
             Self::OneAnnotator => ("one_annotator", "all annotations are of one annotator"),
             Self::RowNumbers => (
                 "row_numbers",
                 "columns of features are not read, because they hold the row numbers of pandas",
             ),
             Self::RoundedIds => {
-                ("rounded_ids", "ids are numbers with an exponent, as a spreadsheet rounds them")
+                ("rounded_ids", "ids are numbers that a spreadsheet or a float has rounded")
             }
             Self::SeveralSpellings => (
                 "several_spellings",

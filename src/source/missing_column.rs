@@ -3,7 +3,7 @@
 use super::ColumnsSpec;
 use super::contract::{ContractColumn, Origin, Relation, contract_columns, name_in};
 use super::sample::Sample;
-use super::synonyms::synonym;
+use super::synonyms::{is_id_name, synonym};
 use crate::error::{Error, nearest, offenders};
 
 /// The columns of a relation's table, and the names that the user gave.
@@ -102,9 +102,16 @@ impl<'a> FoundColumns<'a> {
         let free: Vec<&String> = self.names.iter().filter(is_free).collect();
         let is_label = |name: &&&String| {
             let is_item = synonym("instance_id", std::iter::once(**name), self.sample).is_some();
-            self.sample.may_be_label(name) && !is_item
+            self.sample.may_be_label(name) && !is_item && !is_id_name(name)
         };
         let labels: Vec<&&String> = free.iter().filter(|name| is_label(name)).collect();
+        // An instance has several rows: of its candidates, those of which all values differ are none.
+        let mut instances: Vec<&&String> =
+            free.iter().filter(|name| self.sample.may_be_label(name)).collect();
+        if instances.is_empty() {
+            instances = free.iter().collect();
+        }
+        instances.sort_by_key(|name| !is_id_name(name));
         let mut parts = Vec::new();
         if !likely.is_empty() {
             parts.push(format!("likely are {}", likely.join(", ")));
@@ -113,6 +120,7 @@ impl<'a> FoundColumns<'a> {
             let choice = match (*key, labels.is_empty()) {
                 ("label", true) => "none looks like labels".to_owned(),
                 ("label", false) => offenders(&labels),
+                ("instance", _) => offenders(&instances),
                 _ => offenders(&free),
             };
             parts.push(format!("source.columns.{key} is one of: {choice}"));

@@ -58,6 +58,7 @@ const SYNONYMS: [(&str, &[&str]); 4] = [
             "vote",
             "judgment",
             "judgement",
+            "verdict",
             "rating",
             "choice",
             "class",
@@ -77,6 +78,19 @@ const SYNONYMS: [(&str, &[&str]); 4] = [
 
 /// Labels that may be numbered: `label_id` is a label, and `annotation_id` the key of a row.
 const NUMBERED_LABELS: [&str; 4] = ["labelid", "classid", "categoryid", "choiceid"];
+
+/// Words before `id` for what groups instances or rows, and names neither.
+const GROUPS: [&str; 9] = [
+    "session",
+    "project",
+    "workflow",
+    "batch",
+    "assignment",
+    "campaign",
+    "country",
+    "group",
+    "parent",
+];
 
 /// Synonyms of `class` that are synonyms of `label` as well.
 const EITHER: [&str; 2] = ["answer", "y"];
@@ -100,13 +114,42 @@ pub(super) fn synonym<'a>(
     // Prodigy's `answer` says whether a row counts.
     let is_prodigy = names.iter().any(|name| plain(name).ends_with("hash") || *name == "_view_id");
     let is_status = |name: &str| is_prodigy && plain(name) == "answer";
-    names
-        .into_iter()
+    let known = names
+        .iter()
+        .copied()
         .filter(|name| contract != "label" || !is_status(name))
         .filter(|name| contract != "label" || sample.may_be_label(name))
         .filter_map(|name| Some(((sample.is_key(name), rank(contract, name)?), name)))
         .min_by_key(|(rank, _)| *rank)
-        .map(|(_, name)| name)
+        .map(|(_, name)| name);
+    if contract != "instance_id" || known.is_some_and(|name| !sample.is_key(name)) {
+        return known;
+    }
+    // `id` is the key of the rows where `prompt_id` repeats.
+    let mut repeated = names.into_iter().filter(|name| is_repeated_id(name, sample));
+    match (repeated.next(), repeated.next()) {
+        (Some(only), None) => Some(only),
+        (None, _) => known,
+        _ => None,
+    }
+}
+
+/// Whether a column has the name of an id, which is none of an annotator, a label or a group, and values that repeat.
+fn is_repeated_id(name: &str, sample: &Sample) -> bool {
+    let plain = plain(name);
+    let is_group = GROUPS.iter().any(|group| plain.starts_with(group));
+    is_id_name(name)
+        && sample.is_known
+        && sample.may_be_label(name)
+        && !is_group
+        && rank("annotator_id", name).is_none()
+}
+
+/// Whether a name is one of an id and not of a label: `prompt_id`, `subject_ids`, `_task_hash`.
+pub(super) fn is_id_name(name: &str) -> bool {
+    let plain = plain(name);
+    let is_numbered = NUMBERED_LABELS.iter().any(|label| plain.ends_with(label));
+    !is_numbered && ["id", "ids", "hash"].iter().any(|end| plain.ends_with(end))
 }
 
 /// How well a name fits a column of the contract: whether only a part of it fits, and a rank, of which 0 is best;

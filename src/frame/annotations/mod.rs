@@ -103,6 +103,17 @@ impl Annotations {
         &self.columns[self.by_instance[i]..self.by_instance[i + 1]]
     }
 
+    /// Whether an instance has annotations of two annotators.
+    #[must_use]
+    pub fn has_overlap(&self) -> bool {
+        (0..self.dims.instances).any(|i| {
+            // Those of one annotator are adjacent.
+            let columns = self.columns_of_instance(i);
+            let of = |column: Option<&u32>| column.map(|c| self.annotator_of(*c));
+            of(columns.first()) != of(columns.last())
+        })
+    }
+
     /// The weights that go with [`Annotations::columns_of_instance`].
     #[inline]
     #[must_use]
