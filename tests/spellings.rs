@@ -1,9 +1,13 @@
 //! One value in several spellings: numbers, words for missing values, case and spaces; and tables with the wrong columns.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
+use arrow::datatypes::DataType;
 
 use crate::job::{Job, assert_says, cells, rows_read, vote};
-use crate::support::{read_table, run_ok, stderr, stdout};
+use crate::support::{read_table, run_ok, stderr, stdout, write_parquet};
 
 const HEADER: &str = "instance_id,annotator_id,label\n";
 
@@ -154,6 +158,53 @@ fn words_for_missing_values_are_warned_of_and_become_nulls_where_they_are_listed
     let run = job.run(&vote("in.csv", "frame.classes = ['yes', 'no', 'None', 'NA']"));
     assert!(!warnings(&run).contains("labels look"), "{}", warnings(&run));
     assert_eq!(labels(&run)[2], "q2 None");
+}
+
+/// Codes of numbers for a missing value are the same in a file with types as in one without.
+// keys: source.null_values
+#[test]
+fn null_values_are_nulls_in_columns_of_numbers_too() {
+    let job = Job::new();
+    let text = |values: &[&str]| Arc::new(StringArray::from(values.to_vec())) as ArrayRef;
+    let columns = |labels: ArrayRef| {
+        let ids = text(&["i", "i", "j", "j", "j"]);
+        let annotators = text(&["a", "b", "a", "b", "c"]);
+        vec![("instance_id", ids), ("annotator_id", annotators), ("label", labels)]
+    };
+    let ints: ArrayRef = Arc::new(Int64Array::from(vec![1, -1, 0, -99, 0]));
+    let dictionary = DataType::Dictionary(DataType::Int8.into(), DataType::Int64.into());
+    let kinds = [
+        ints.clone(),
+        arrow::compute::cast(&ints, &DataType::Float64).unwrap(),
+        arrow::compute::cast(&ints, &DataType::Int8).unwrap(),
+        arrow::compute::cast(&ints, &dictionary).unwrap(),
+        text(&["1", "-1", "0", "-99", "0"]),
+    ];
+    for (n, labels) in kinds.into_iter().enumerate() {
+        write_parquet(&job.path("in.parquet"), columns(labels));
+        let null = format!("source.null_values = ['NA', '-1', '-99', '']\nsink.run_id = 'r{n}'");
+        let run = job.run(&vote("in.parquet", &null));
+        assert_eq!(rows_read(&run), "5 3", "{n}");
+        assert_eq!(cells(&read_table(&run, "rejects"), &["reason", "count"]), ["null_label 2"]);
+    }
+}
+
+/// pandas makes floats of integers where one is missing: of those from 2^53 on, neighbours become one.
+#[test]
+fn ids_that_are_large_floats_are_warned_of() {
+    let labels = Arc::new(StringArray::from(vec!["x"; 4])) as ArrayRef;
+    let annotators = Arc::new(StringArray::from(vec!["a", "b", "c", "d"])) as ArrayRef;
+    let job = Job::new();
+    let warnings_of = |ids: Vec<f64>| {
+        let ids = Arc::new(Float64Array::from(ids)) as ArrayRef;
+        let columns = [("annotator_id", annotators.clone()), ("label", labels.clone())];
+        write_parquet(&job.path("in.parquet"), [&[("instance_id", ids)], &columns[..]].concat());
+        warnings(&job.run(&vote("in.parquet", "")))
+    };
+    let long = 1_294_030_000_000_000_000_f64;
+    let found = warnings_of(vec![long, long + 1.0, 3.0, 4.0]);
+    assert_says(&found, &["instance ids are floats", "`1294030000000000000` 2:", "[rounded_ids]"]);
+    assert!(!warnings_of(vec![9_007_199_254_740_991.0, 1.5, 3.0, 4.0]).contains("rounded"));
 }
 
 #[test]

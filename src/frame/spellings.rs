@@ -8,6 +8,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
 
+use arrow::array::AsArray;
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Float64Type};
 use rayon::prelude::*;
 
 use super::ids::{Interner, NULL};
@@ -58,7 +61,8 @@ impl ColumnValues<'_> {
     /// Finds equal numbers and doubtful spellings.
     pub(super) fn look(&self) -> Spellings {
         if !self.values.is_text() || self.of_rows == 0 {
-            return Spellings::default();
+            let warnings = if self.listed.is_none() { self.inexact_floats() } else { Vec::new() };
+            return Spellings { same: None, warnings };
         }
         let same = if self.counted.is_none() { self.equal_numbers() } else { None };
         // Nearly all columns of ids end here, after one pass over their bytes.
@@ -187,6 +191,34 @@ impl ColumnValues<'_> {
         let is_meant = |group: &Vec<u32>| group.iter().all(|n| self.is_listed(*n));
         let groups = groups.into_values().filter(|group| group.len() > 1 && !is_meant(group));
         groups.map(|group| self.by_text(group)).collect()
+    }
+
+    /// The warning of ids that are floats of which not every integer is one, such as 2^53.
+    fn inexact_floats(&self) -> Vec<DataWarning> {
+        let exact = match self.values.data_type() {
+            DataType::Float32 => f64::from(1_u32 << 24),
+            DataType::Float64 => (1_u64 << 53) as f64,
+            _ => return Vec::new(),
+        };
+        // Of values that cannot be shown, the error comes with the tables.
+        let Ok(values) = self.values.shown_values() else { return Vec::new() };
+        let Ok(floats) = cast(&values, &DataType::Float64) else { return Vec::new() };
+        let floats = floats.as_primitive::<Float64Type>();
+        let mut large: Vec<u32> =
+            (0..self.of_rows as u32).filter(|n| floats.value(*n as usize).abs() >= exact).collect();
+        if large.is_empty() {
+            return Vec::new();
+        }
+        let rows = self.count_rows();
+        large.sort_by(|n, m| floats.value(*n as usize).total_cmp(&floats.value(*m as usize)));
+        let one = |n: &u32| format!("`{}` {}", floats.value(*n as usize), rows[*n as usize]);
+        let found = first_few(large.iter().map(one), ", ");
+        let text = format!(
+            "{} are floats that are too large to be exact: {found}: different ids may have become one; export them as \
+             integers or text",
+            self.what
+        );
+        vec![(WarningCode::RoundedIds, text)]
     }
 
     /// Ids such as `1.29403E+18`.

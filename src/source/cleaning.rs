@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, LargeStringArray};
-use arrow::compute::cast;
+use arrow::array::{Array, ArrayRef, AsArray, LargeStringArray, Scalar, StringArray};
+use arrow::compute::kernels::cmp::eq;
+use arrow::compute::{cast, filter, is_not_null, nullif};
 use arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::{Column, Result as DataFusionResult};
 use datafusion::logical_expr::{
@@ -65,7 +66,7 @@ impl Cleaning {
     }
 
     /// The relation with its text of ids and labels cleaned. A column of weights that is text, because of the words in it,
-    /// becomes one of numbers.
+    /// becomes one of numbers. Of columns of numbers and of other types, values that are equal to a word become null.
     ///
     /// # Errors
     /// When the query cannot be planned.
@@ -81,7 +82,10 @@ impl Cleaning {
             let name = field.name().as_str();
             let column = Expr::Column(Column::new_unqualified(name));
             if !value_type(field.data_type()).is_string() {
-                return column;
+                let is_cleaned = CLEANED.contains(&name) || name == "weight";
+                let nulls = self.nulls_of(value_type(field.data_type()));
+                let is_changed = is_cleaned && nulls.is_some();
+                return if is_changed { function.call(vec![column]).alias(name) } else { column };
             }
             let cleaned = |column: Expr| function.call(vec![column]);
             match name {
@@ -94,6 +98,21 @@ impl Cleaning {
         });
         let columns: Vec<Expr> = columns.collect();
         Ok(frame.select(columns)?)
+    }
+}
+
+impl Cleaning {
+    /// The null values of a type that is not text; `None` where no word is one.
+    fn nulls_of(&self, data_type: &DataType) -> Option<ArrayRef> {
+        // A cast makes `no` false.
+        if *data_type == DataType::Boolean {
+            return None;
+        }
+        let words: ArrayRef = Arc::new(StringArray::from(self.null_values.clone()));
+        // Of words that are no values of the type, a cast makes nulls.
+        let values = cast(&words, data_type).ok()?;
+        let valid = is_not_null(&values).ok()?;
+        filter(&values, &valid).ok().filter(|values| !values.is_empty())
     }
 }
 
@@ -127,6 +146,16 @@ impl ScalarUDFImpl for CleanText {
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DataFusionResult<ColumnarValue> {
         let arrays = ColumnarValue::values_to_arrays(&args.args)?;
         let wanted = value_type(arrays[0].data_type()).clone();
+        if !wanted.is_string() {
+            let mut values = cast(&arrays[0], &wanted)?;
+            if let Some(nulls) = self.cleaning.nulls_of(&wanted) {
+                for n in 0..nulls.len() {
+                    let null = Scalar::new(nulls.slice(n, 1));
+                    values = nullif(&values, &eq(&values, &null)?)?;
+                }
+            }
+            return Ok(ColumnarValue::Array(values));
+        }
         let texts = cast(&arrays[0], &DataType::LargeUtf8)?;
         let texts = texts.as_string::<i64>().iter();
         let cleaned = texts.map(|text| text.and_then(|text| self.cleaning.value(text)));

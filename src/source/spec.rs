@@ -34,8 +34,8 @@ pub struct SourceSpec {
     pub format: Option<Format>,
     /// The columns' names in the files.
     pub columns: ColumnsSpec,
-    /// Words that stand for a missing value in columns of text: ids, labels, classes, questions and weights, such as
-    /// "NA". Rows with one are rejected as those with a null.
+    /// Words that stand for a missing value in ids, labels, classes, questions and weights, such as "NA" or "-1" (of
+    /// columns of numbers, the equal number). Rows with one are rejected as those with a null.
     pub null_values: Vec<String>,
     /// Steps that make spellings alike in all ids, labels, classes and questions that are text, those of gold, features and
     /// `frame.classes` too.
