@@ -1,5 +1,6 @@
 //! The warnings of what the data cannot support: their codes, counts and absence.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use crate::support::{number, read_table, run_ok, stderr, text, write_numbers};
@@ -84,12 +85,65 @@ fn a_copied_annotator_is_the_first_pair_of_the_table() {
     let (run, printed) = aggregate(folder.path(), &rows, "one_coin", &[]);
     assert!(has(&printed, "near_copies"), "{printed}");
     assert!(
-        printed.contains("1 pairs of annotators") && printed.contains("`2 and 5`"),
+        printed.contains("more than their skills explain: 1: ") && printed.contains("`2 and 5`"),
         "{printed}"
     );
     let first = &read_table(&run, "annotator_pairs")[0];
     assert_eq!((text(first, "annotator_id"), text(first, "other_id")), ("2".into(), "5".into()));
     assert_eq!((number(first, "agreement"), number(first, "kappa")), (1.0, 1.0));
+}
+
+/// Nearly all instances are of one class: the agreement by chance is .9, and two copies agree only a tenth more.
+#[test]
+fn a_copy_among_annotators_of_a_rare_class_is_told_and_an_independent_one_is_not() {
+    let is_positive = |i| draw(4, i) < 0.05;
+    for (copied, hits, errors) in [(true, 0.5, 0.02), (false, 0.5, 0.02), (false, 0.95, 0.005)] {
+        let said = |i, r| {
+            let r = if copied && r == 1 { 0 } else { r };
+            u32::from(draw(5, i * 100 + r) < if is_positive(i) { hits } else { errors })
+        };
+        let rows: Vec<_> =
+            (0..1_000).flat_map(|i| (0..6).map(move |r| (i, r, said(i, r)))).collect();
+        for kind in ["dawid_skene", "majority_vote"] {
+            let folder = tempfile::tempdir().unwrap();
+            let (_, printed) = aggregate(folder.path(), &rows, kind, &[]);
+            assert_eq!(has(&printed, "near_copies"), copied, "{kind} {hits}\n{printed}");
+            assert_eq!(printed.contains("`0 and 1`"), copied, "{printed}");
+            assert!(!has(&printed, "agreement_by_chance"), "{printed}");
+        }
+    }
+}
+
+/// Two of forty instances are of the other class, and all annotators agree.
+#[test]
+fn annotators_of_a_rare_class_agree_better_than_chance() {
+    for (instances, rare) in [(40, 2), (600, 6)] {
+        let folder = tempfile::tempdir().unwrap();
+        let said = |i| u32::from(i < rare);
+        let rows: Vec<_> =
+            (0..instances).flat_map(|i| (0..3).map(move |r| (i, r, said(i)))).collect();
+        let (_, printed) = aggregate(folder.path(), &rows, "majority_vote", &[]);
+        assert!(!printed.contains("agreement_by_chance"), "{printed}");
+    }
+}
+
+/// Each of three annotators gives two rows an instance, with the weights .9 and .1.
+#[test]
+fn soft_annotations_are_no_pairs_that_disagree() {
+    let folder = tempfile::tempdir().unwrap();
+    let (votes, out) = (folder.path().join("votes.csv"), folder.path().join("out"));
+    let mut lines = String::from("instance_id,annotator_id,label,weight\n");
+    for i in 0..40 {
+        for r in 0..3 {
+            let (likely, other) = (i % 2, (i + 1) % 2);
+            let _ = writeln!(lines, "i{i},a{r},c{likely},0.9\ni{i},a{r},c{other},0.1");
+        }
+    }
+    std::fs::write(&votes, lines).unwrap();
+    let (votes, url) = (votes.display().to_string(), out.display().to_string());
+    let args = ["aggregate", "--annotations", &votes, "--model", "dawid_skene", "--output", &url];
+    let printed = stderr(&run_ok(&args));
+    assert!(!printed.contains("agreement_by_chance"), "{printed}");
 }
 
 #[test]
@@ -115,7 +169,14 @@ fn labels_that_nobody_gave_are_counted_and_a_small_smoothing_silences_nothing() 
         let (_, printed) = aggregate(folder.path(), &rows, "dawid_skene", &["--set", &smoothing]);
         assert!(has(&printed, "one_time_annotators"), "{printed}");
         assert!(printed.contains("120 of 120 annotators gave one annotation each"), "{printed}");
+        assert!(printed.contains("compare with majority_vote or ibcc [one_time"), "{printed}");
         assert!(printed.contains("not ranked: no annotator has 5 annotations"), "{printed}");
+    }
+    // A kind is not told to use itself, nor ids that several people share, which would count as one.
+    for (kind, other) in [("ibcc", "majority_vote"), ("majority_vote", "ibcc")] {
+        let folder = tempfile::tempdir().unwrap();
+        let (_, printed) = aggregate(folder.path(), &rows, kind, &[]);
+        assert!(printed.contains(&format!("compare with {other} [one_time")), "{printed}");
     }
     // Annotator 2 contradicts two others on 200 instances, and has 20 for himself.
     let mut rows: Vec<_> = (0..200).flat_map(|i| [(i, 0, i % 2), (i, 1, i % 2)]).collect();
@@ -125,6 +186,7 @@ fn labels_that_nobody_gave_are_counted_and_a_small_smoothing_silences_nothing() 
     let (_, printed) = aggregate(folder.path(), &rows, "dawid_skene", &[]);
     assert!(has(&printed, "labels_nobody_gave"), "{printed}");
     assert!(printed.contains("20 of 220 labels contradict all annotations"), "{printed}");
+    assert!(printed.contains("compare with majority_vote or ibcc [labels_nobody"), "{printed}");
     assert!(printed.contains("differs on 20 of 220 labels (9.1 %); 20 that no"), "{printed}");
 }
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::answers::SingleAnswers;
 use crate::frame::{Annotations, MAX_RANGES, ranges_of_instances};
 
 /// Counts over all instances without a trusted class.
@@ -24,7 +25,7 @@ pub struct Agreement {
 /// The agreement of pairs of annotators, against the one of labels drawn at random.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ChanceTest {
-    /// The number of pairs of annotations of one instance by different annotators.
+    /// The number of pairs of annotations of one instance by different annotators, each of whom gave one label only.
     pub pairs: f64,
     /// The share of them that agree.
     pub observed: f64,
@@ -68,61 +69,55 @@ impl AgreementSums {
         let counts = Agreement::default();
         let mut sums = Self { counts, pairs: 0.0, agreeing: 0.0, triples: 0.0, of_label };
         let (first, range) = (instances.start, a.range(instances));
-        // (label, annotators, weight), of the labels of one instance.
-        let mut given: Vec<(u32, f64, f64)> = Vec::new();
+        let (mut votes, mut answers) = (Vec::new(), SingleAnswers::default());
         for i in 0..range.len() {
-            given.clear();
-            let mut last = None;
+            votes.clear();
+            answers.clear();
             for (annotator, label, weight) in range.triples(i) {
-                // The columns of one annotator are adjacent: a repeated answer is no second opinion.
-                let is_new =
-                    f64::from(last.replace((annotator, label)) != Some((annotator, label)));
-                match given.iter_mut().find(|(other, ..)| *other == label) {
-                    Some((_, n, sum)) => (*n, *sum) = (*n + is_new, *sum + weight),
-                    None => given.push((label, is_new, weight)),
-                }
+                answers.add(annotator, label);
+                add_vote(&mut votes, label, weight);
             }
-            sums.add_agreement(&given);
+            sums.add_agreement(&mut answers);
             if range.trusted_class(i).is_none() {
-                sums.add_label(&given, a.dims().classes, || label(first + i));
+                sums.add_label(&votes, answers.len(), a.dims().classes, || label(first + i));
             }
         }
         sums
     }
 
-    fn add_agreement(&mut self, given: &[(u32, f64, f64)]) {
-        let n: f64 = given.iter().map(|(_, n, _)| n).sum();
+    fn add_agreement(&mut self, answers: &mut SingleAnswers) {
+        let n = answers.len() as f64;
         if n < 2.0 {
             return;
         }
         self.pairs += n * (n - 1.0) / 2.0;
         self.triples += n * (n - 1.0) * (n - 2.0);
-        for (label, n, _) in given {
+        for (label, n) in answers.counts() {
             self.agreeing += n * (n - 1.0) / 2.0;
-            self.of_label[*label as usize] += n;
+            self.of_label[label as usize] += n;
         }
     }
 
+    /// `n_single` annotators gave one label only.
     fn add_label(
         &mut self,
-        given: &[(u32, f64, f64)],
+        votes: &[(u32, f64)],
+        n_single: usize,
         n_classes: usize,
         label: impl FnOnce() -> Option<u32>,
     ) {
-        let votes = || given.iter().filter(|(label, ..)| (*label as usize) < n_classes);
-        let most = votes().map(|(.., weight)| *weight).fold(0.0, f64::max);
-        if most <= 0.0 {
+        if most_voted(votes, n_classes).next().is_none() {
             return;
         }
         let Some(label) = label() else { return };
-        let own = votes().find(|(other, ..)| *other == label).map_or(0.0, |(.., weight)| *weight);
+        let is_given = votes.iter().any(|(other, weight)| *other == label && *weight > 0.0);
         let counts = &mut self.counts;
         counts.labelled += 1;
-        counts.given_by_nobody += u64::from(own <= 0.0);
-        let is_unanimous = given.len() == 1 && given[0].1 >= 2.0;
-        counts.against_unanimous += u64::from(is_unanimous && own <= 0.0);
-        // Shares of repeated answers sum to whole votes only up to rounding.
-        counts.differs_from_vote += u64::from(own < most * (1.0 - 1e-9));
+        counts.given_by_nobody += u64::from(!is_given);
+        let is_unanimous = votes.len() == 1 && n_single >= 2;
+        counts.against_unanimous += u64::from(is_unanimous && !is_given);
+        counts.differs_from_vote +=
+            u64::from(most_voted(votes, n_classes).all(|other| other != label));
     }
 
     fn add(&mut self, more: &Self) {
@@ -137,8 +132,10 @@ impl AgreementSums {
         self.of_label.iter_mut().zip(&more.of_label).for_each(|(sum, n)| *sum += n);
     }
 
-    /// With labels drawn from their shares `p`, a pair agrees with probability `e = sum p^2`; two pairs that share an
-    /// annotation have the covariance `sum p^3 - e^2`, and others none.
+    /// With labels drawn from the shares `p`, a pair agrees with probability `e = sum p^2`, and two pairs that share an
+    /// annotation have the covariance `c = sum p^3 - e^2`. The shares are those of the `N` labels themselves, so that `P e`
+    /// varies with the number of agreeing pairs: of `T` ordered triples, `T - 4 P^2 / N` times `c` is left. Where one label is
+    /// rare, nearly all of the variance is gone.
     fn chance(&self) -> Option<ChanceTest> {
         let total: f64 = self.of_label.iter().sum();
         if self.pairs <= 0.0 || total <= 0.0 {
@@ -146,8 +143,9 @@ impl AgreementSums {
         }
         let power = |n: i32| self.of_label.iter().map(|x| (x / total).powi(n)).sum::<f64>();
         let (expected, observed) = (power(2), self.agreeing / self.pairs);
+        let covariance = (power(3) - expected * expected).max(0.0);
         let variance = self.pairs * expected * (1.0 - expected)
-            + self.triples * (power(3) - expected * expected).max(0.0);
+            + (self.triples - 4.0 * self.pairs * self.pairs / total) * covariance;
         let difference = self.agreeing - self.pairs * expected;
         // One label alone: nothing can disagree, and nothing is known.
         let z_score = if variance > 0.0 { difference / variance.sqrt() } else { f64::INFINITY };
@@ -158,19 +156,30 @@ impl AgreementSums {
 /// The classes with most votes of instance `i`, by weight; none where no annotation names a class.
 #[must_use]
 pub fn vote(a: &Annotations, i: usize) -> Vec<u32> {
-    let mut votes: Vec<(u32, f64)> = Vec::new();
-    for (_, label, weight) in a.triples_of(i).filter(|t| (t.1 as usize) < a.dims().classes) {
-        match votes.iter_mut().find(|(other, _)| *other == label) {
-            Some((_, sum)) => *sum += weight,
-            None => votes.push((label, weight)),
-        }
+    let mut votes = Vec::new();
+    a.triples_of(i).for_each(|(_, label, weight)| add_vote(&mut votes, label, weight));
+    most_voted(&votes, a.dims().classes).collect()
+}
+
+fn add_vote(votes: &mut Vec<(u32, f64)>, label: u32, weight: f64) {
+    match votes.iter_mut().find(|(other, _)| *other == label) {
+        Some((_, sum)) => *sum += weight,
+        None => votes.push((label, weight)),
     }
-    let most = votes.iter().map(|(_, weight)| *weight).fold(0.0, f64::max);
-    votes.iter().filter(|(_, w)| *w > 0.0 && *w >= most * (1.0 - 1e-9)).map(|(l, _)| *l).collect()
+}
+
+/// The classes with most votes; shares of repeated answers sum to whole votes only up to rounding.
+fn most_voted(votes: &[(u32, f64)], n_classes: usize) -> impl Iterator<Item = u32> {
+    let of_classes =
+        votes.iter().filter(move |(label, w)| (*label as usize) < n_classes && *w > 0.0);
+    let most = of_classes.clone().map(|(_, weight)| *weight).fold(0.0, f64::max);
+    of_classes.filter(move |(_, w)| *w >= most * (1.0 - 1e-9)).map(|(label, _)| *label)
 }
 
 #[cfg(test)]
 mod tests {
+    use rand::Rng as _;
+
     use super::*;
     use crate::testing::{assert_close, tiny};
 
@@ -204,12 +213,48 @@ mod tests {
         assert_eq!((vote(&a, 1), vote(&a, 2)), (vec![1], vec![0, 1]));
     }
 
-    /// One instance of three annotators and labels 0, 0, 1: e = 5/9, sum p^3 = 9/27.
+    /// Soft annotations are several rows of one annotator: no pair of opinions.
+    #[test]
+    fn several_labels_of_one_annotator_make_no_pair() {
+        let both = |i: u32, r: u32| [(i, r, 0), (i, r, 1)];
+        let soft: Vec<_> = (0..4).flat_map(|i| [both(i, 0), both(i, 1)].concat()).collect();
+        assert_eq!(Agreement::measure(&tiny(2, &soft), |_| Some(0)).chance, None);
+        // Annotators 1 and 2 have one label each, beside annotator 0 with two.
+        let a = tiny(2, &[(0, 0, 0), (0, 0, 1), (0, 1, 1), (0, 2, 1)]);
+        let found = Agreement::measure(&a, |_| Some(0));
+        let chance = found.chance.unwrap();
+        assert_close(&[chance.pairs, chance.observed], &[1.0, 1.0], 1e-12, "pairs");
+        assert_eq!((found.given_by_nobody, found.against_unanimous), (0, 0));
+    }
+
+    /// One instance of three annotators and labels 0, 0, 1: e = 5/9, sum p^3 = 9/27, and 4 P^2 / N = 12 triples are the
+    /// shares' own.
     #[test]
     fn the_z_score_of_chance_is_the_one_worked_out_by_hand() {
         let a = tiny(2, &[(0, 0, 0), (0, 1, 0), (0, 2, 1)]);
         let chance = Agreement::measure(&a, |_| None).chance.unwrap();
-        let variance: f64 = 3.0 * (5.0 / 9.0) * (4.0 / 9.0) + 6.0 * (1.0 / 3.0 - 25.0 / 81.0);
+        let variance: f64 =
+            3.0 * (5.0 / 9.0) * (4.0 / 9.0) + (6.0 - 12.0) * (1.0 / 3.0 - 25.0 / 81.0);
         assert_close(&[chance.z_score], &[(1.0 - 15.0 / 9.0) / variance.sqrt()], 1e-12, "z");
+    }
+
+    /// Labels that say nothing have a z-score with mean 0 and standard deviation 1, however rare a label is.
+    #[test]
+    fn the_z_score_of_random_labels_is_a_standard_normal_one() {
+        for share in [0.02, 0.1, 0.5] {
+            let z = |n: u64| {
+                let mut rng = crate::run::rng(n, "labels");
+                let draw = |(i, r)| (i, r, u32::from(rng.random::<f64>() < share));
+                // Instances with 2 to 5 annotators.
+                let places = (0..300).flat_map(|i| (0..2 + i % 4).map(move |r| (i, r)));
+                let rows: Vec<_> = places.map(draw).collect();
+                Agreement::measure(&tiny(2, &rows), |_| None).chance.unwrap().z_score
+            };
+            let all: Vec<f64> = (0..200).map(z).filter(|z| z.is_finite()).collect();
+            let mean = all.iter().sum::<f64>() / all.len() as f64;
+            let squares: f64 = all.iter().map(|z| (z - mean) * (z - mean)).sum();
+            let sd = (squares / all.len() as f64).sqrt();
+            assert!(mean.abs() < 0.25 && (0.85..1.15).contains(&sd), "{share}: {mean} {sd}");
+        }
     }
 }

@@ -7,6 +7,7 @@
 //! The facts are numbers; `pipeline::warnings` decides which of them a person should act on.
 
 mod agreement;
+mod answers;
 mod matrices;
 mod pairs;
 

@@ -15,6 +15,7 @@
 
 use rayon::prelude::*;
 
+use super::answers::SingleAnswers;
 use super::matrices::ExplainingMatrices;
 use crate::frame::Annotations;
 
@@ -36,7 +37,8 @@ pub const MIN_COMMON: u32 = 20;
 /// An excess this many standard errors above 0: one of a thousand independent pairs has it.
 const MAX_Z_SCORE: f64 = 3.0;
 
-/// Two annotators who agree this often, and this much more than expected, are nearly one.
+/// Two annotators who agree this often, and whose kappa is this much above the expected one, are nearly one. Of a rare class
+/// the agreement alone tells little: most of it is by chance.
 const COPY_AGREEMENT: f64 = 0.95;
 const COPY_EXCESS: f64 = 0.1;
 
@@ -88,7 +90,7 @@ pub struct AnnotatorDependence {
 
 /// Two annotations of one instance.
 #[derive(Clone, Copy)]
-struct Visit {
+struct AnnotationPair {
     annotators: [u32; 2],
     labels: [u32; 2],
     expected: f32,
@@ -97,7 +99,7 @@ struct Visit {
 /// What one block of sampled instances adds.
 #[derive(Default)]
 struct SampledBlock {
-    visits: Vec<Visit>,
+    compared: Vec<AnnotationPair>,
     covariance: f64,
     deviations: f64,
     instances: f64,
@@ -118,12 +120,13 @@ pub(super) fn measure(a: &Annotations, matrices: &ExplainingMatrices<'_>) -> Ann
         effective: if n > 0.0 { n / (1.0 + (n - 1.0) * rho.clamp(0.0, 1.0)) } else { 0.0 },
         ..AnnotatorDependence::default()
     };
-    let mut visits = Vec::with_capacity(blocks.iter().map(|b| b.visits.len()).sum());
-    blocks.into_iter().for_each(|block| visits.extend(block.visits));
+    let mut compared = Vec::with_capacity(blocks.iter().map(|b| b.compared.len()).sum());
+    blocks.into_iter().for_each(|block| compared.extend(block.compared));
     // Stable, so that sums are in the order of instances.
-    visits.par_sort_by_key(|visit| visit.annotators);
-    let of_pairs: Vec<&[Visit]> = visits.chunk_by(|x, y| x.annotators == y.annotators).collect();
-    found.pairs = of_pairs.par_iter().with_min_len(1024).map(|visits| pair(visits)).collect();
+    compared.par_sort_by_key(|two| two.annotators);
+    let of_pairs: Vec<&[AnnotationPair]> =
+        compared.chunk_by(|x, y| x.annotators == y.annotators).collect();
+    found.pairs = of_pairs.par_iter().with_min_len(1024).map(|compared| pair(compared)).collect();
     mark_near_copies(&mut found.pairs);
     for pair in found.pairs.iter().filter(|pair| pair.n >= MIN_COMMON) {
         found.compared += 1;
@@ -154,21 +157,25 @@ fn sample(a: &Annotations) -> Vec<u32> {
 impl SampledBlock {
     fn of(a: &Annotations, matrices: &ExplainingMatrices<'_>, instances: &[u32]) -> Self {
         let mut block = Self::default();
-        let (mut given, mut classes, mut rows) = (Vec::new(), Vec::new(), Vec::new());
+        let mut answers = SingleAnswers::default();
+        let (mut classes, mut rows) = (Vec::new(), Vec::new());
         for i in instances {
             let i = *i as usize;
-            single_answers(a, i, &mut given);
+            answers.clear();
+            let columns = a.columns_of_instance(i).iter();
+            columns.for_each(|c| answers.add(a.annotator_of(*c), a.label_of(*c)));
+            let given = answers.sampled(MAX_ANNOTATORS, i);
             matrices.classes(i, &mut classes);
             if given.len() < 2 || classes.is_empty() {
                 continue;
             }
             rows.clear();
-            for (r, _) in &given {
+            for (r, _) in given {
                 for (class, _) in &classes {
                     matrices.append_row(*r as usize, *class, &mut rows);
                 }
             }
-            block.add(&given, &classes, &rows, a.dims().labels);
+            block.add(given, &classes, &rows, a.dims().labels);
         }
         block
     }
@@ -200,54 +207,31 @@ impl SampledBlock {
                     expected += t * row(n).iter().zip(row(m)).map(|(p, q)| p * q).sum::<f64>();
                 }
                 let (annotators, labels) = ([*r, *s], [*label, *other]);
-                self.visits.push(Visit { annotators, labels, expected: expected as f32 });
+                self.compared.push(AnnotationPair {
+                    annotators,
+                    labels,
+                    expected: expected as f32,
+                });
             }
         }
     }
 }
 
-/// (annotator, label) of the annotators who gave instance `i` one label only, ascending; of more than
-/// [`MAX_ANNOTATORS`] a share at equal distances, from a start that differs by instance.
-fn single_answers(a: &Annotations, i: usize, given: &mut Vec<(u32, u32)>) {
-    given.clear();
-    let mut several = None;
-    for column in a.columns_of_instance(i) {
-        let (annotator, label) = (a.annotator_of(*column), a.label_of(*column));
-        match given.last() {
-            Some((last, other)) if *last == annotator => {
-                if *other != label {
-                    given.pop();
-                    several = Some(annotator);
-                }
-            }
-            _ if several == Some(annotator) => {}
-            _ => given.push((annotator, label)),
-        }
-    }
-    let stride = given.len().div_ceil(MAX_ANNOTATORS).max(1);
-    if stride > 1 {
-        let mut n = 0..;
-        given.retain(|_| n.next().unwrap_or(0) % stride == i % stride);
-    }
-    // Singleton annotators have the last columns, whatever their number.
-    given.sort_unstable();
-}
-
-fn pair(visits: &[Visit]) -> AnnotatorPair {
-    let n = visits.len() as f64;
-    let agreed = visits.iter().filter(|v| v.labels[0] == v.labels[1]).count() as f64;
+fn pair(compared: &[AnnotationPair]) -> AnnotatorPair {
+    let n = compared.len() as f64;
+    let agreed = compared.iter().filter(|v| v.labels[0] == v.labels[1]).count() as f64;
     let (mut expected, mut variance) = (0.0, 0.0);
-    for visit in visits {
-        let p = f64::from(visit.expected);
+    for two in compared {
+        let p = f64::from(two.expected);
         expected += p;
         variance += p * (1.0 - p);
     }
-    let by_chance = by_chance(visits);
+    let by_chance = by_chance(compared);
     let kappa = (by_chance < 1.0).then(|| (agreed / n - by_chance) / (1.0 - by_chance));
     AnnotatorPair {
-        annotator: visits[0].annotators[0],
-        other: visits[0].annotators[1],
-        n: visits.len() as u32,
+        annotator: compared[0].annotators[0],
+        other: compared[0].annotators[1],
+        n: compared.len() as u32,
         agreement: agreed / n,
         by_chance,
         kappa,
@@ -280,20 +264,22 @@ fn mark_near_copies(pairs: &mut [AnnotatorPair]) {
         if pair.n < MIN_COMMON || pair.agreement < COPY_AGREEMENT {
             continue;
         }
-        let kappa = pair.kappa.unwrap_or_default();
+        // One label alone: nothing can disagree.
+        let Some(kappa) = pair.kappa else { continue };
         // Without this pair.
         let without = |(sum, n): (f64, f64)| (n > 1.0).then(|| (sum - kappa) / (n - 1.0));
         let mean = |r| of.get(&r).copied().and_then(without);
         let by_others = match (mean(pair.annotator), mean(pair.other), without(all)) {
             (Some(r), Some(s), Some(all)) if all > 0.0 => {
-                let kappa = (r.max(0.0) * s.max(0.0) / all).min(1.0);
-                Some(pair.by_chance + kappa * (1.0 - pair.by_chance))
+                Some((r.max(0.0) * s.max(0.0) / all).min(1.0))
             }
             _ => None,
         };
-        let by_fit = Some(pair.agreement - pair.excess);
+        let by_chance = pair.by_chance;
+        let by_fit = Some((pair.agreement - pair.excess - by_chance) / (1.0 - by_chance));
         let is_beyond = |expected: f64| {
-            pair.agreement - expected >= COPY_EXCESS && p_value(pair, expected) < most
+            kappa - expected >= COPY_EXCESS
+                && p_value(pair, by_chance + expected * (1.0 - by_chance)) < most
         };
         // With few annotators the others tell nothing, and the fit must.
         pair.is_near_copy = by_others.or(by_fit).is_some_and(is_beyond);
@@ -308,9 +294,9 @@ fn p_value(pair: &AnnotatorPair, expected: f64) -> f64 {
 }
 
 /// The agreement of two annotators by chance, from the shares of the labels of each.
-fn by_chance(visits: &[Visit]) -> f64 {
+fn by_chance(compared: &[AnnotationPair]) -> f64 {
     let sorted = |side: usize| {
-        let mut labels: Vec<u32> = visits.iter().map(|v| v.labels[side]).collect();
+        let mut labels: Vec<u32> = compared.iter().map(|v| v.labels[side]).collect();
         labels.sort_unstable();
         labels
     };
@@ -319,7 +305,7 @@ fn by_chance(visits: &[Visit]) -> f64 {
         labels.partition_point(|l| *l <= label) - labels.partition_point(|l| *l < label)
     };
     let products = own.chunk_by(|x, y| x == y).map(|equal| equal.len() * count(&others, equal[0]));
-    products.sum::<usize>() as f64 / (visits.len() as f64).powi(2)
+    products.sum::<usize>() as f64 / (compared.len() as f64).powi(2)
 }
 
 #[cfg(test)]
@@ -333,21 +319,21 @@ mod tests {
 
     #[test]
     fn a_pair_has_the_agreement_kappa_and_excess_worked_out_by_hand() {
-        let visit = |x, y| Visit { annotators: [3, 5], labels: [x, y], expected: 0.5 };
-        let found = pair(&[visit(0, 0), visit(0, 0), visit(1, 1), visit(0, 1)]);
+        let two = |x, y| AnnotationPair { annotators: [3, 5], labels: [x, y], expected: 0.5 };
+        let found = pair(&[two(0, 0), two(0, 0), two(1, 1), two(0, 1)]);
         assert_eq!((found.annotator, found.other, found.n), (3, 5, 4));
         // By chance 3/4 * 2/4 + 1/4 * 2/4 = 1/2; the variance is 4 * 1/4, and 1/4.
         let got = [found.agreement, found.kappa.unwrap(), found.excess, found.z_score];
         assert_close(&got, &[0.75, 0.5, 0.25, 1.0 / 1.25_f64.sqrt()], 1e-12, "pair");
-        assert_eq!(pair(&[visit(1, 1)]).kappa, None);
+        assert_eq!(pair(&[two(1, 1)]).kappa, None);
     }
 
     #[test]
     fn who_gives_one_instance_several_labels_is_left_out_there() {
         let a = tiny(2, &[(0, 0, 0), (0, 0, 1), (0, 1, 1), (0, 2, 1), (0, 2, 1), (1, 0, 0)]);
-        let mut given = Vec::new();
-        single_answers(&a, 0, &mut given);
-        assert_eq!(given, [(1, 1), (2, 1)]);
+        let mut answers = SingleAnswers::default();
+        a.triples_of(0).for_each(|(r, label, _)| answers.add(r, label));
+        assert_eq!(answers.sampled(MAX_ANNOTATORS, 0), [(1, 1), (2, 1)]);
     }
 
     #[test]

@@ -292,9 +292,10 @@ fn fit_question(
     let tally = pool.install(|| Tally::count(&spec.decide, &frame.annotations, &fitted, tie_seed));
     let label = |i| spec.decide.decide(&frame.annotations, &fitted, tie_seed, i).class;
     let agreement = pool.install(|| Agreement::measure(&frame.annotations, label));
-    warn_of_one_time_annotators(&frame, run);
-    warn_of_agreement(&frame, &agreement, run);
-    warn_of_loss_to_vote((&spec.decide, tie_seed), &frame, &fitted, run);
+    let kind = &spec.model.kind;
+    warn_of_one_time_annotators(kind, &frame, run);
+    warn_of_agreement(kind, &frame, &agreement, run);
+    warn_of_loss_to_vote(kind, (&spec.decide, tie_seed), &frame, &fitted, run);
     warn_of_dependence(&frame, &dependence, is_calibrated, run);
     let diagnosis = Diagnosis { agreement, dependence };
     let result = QuestionResult { frame, fitted, tie_seed, tally, diagnosis };

@@ -46,8 +46,14 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
+/// Kinds that no annotator's own matrix leads astray, without the user's own.
+fn safe_kinds(kind: &str) -> String {
+    let others = ["majority_vote", "ibcc"].into_iter().filter(|other| *other != kind);
+    others.collect::<Vec<_>>().join(" or ")
+}
+
 /// Warns of labels that contradict the annotations, and of annotations that agree by chance.
-pub(crate) fn warn_of_agreement(frame: &Frame, found: &Agreement, run: &mut Run) {
+pub(crate) fn warn_of_agreement(kind: &str, frame: &Frame, found: &Agreement, run: &mut Run) {
     let Agreement { labelled, given_by_nobody, against_unanimous, differs_from_vote, chance } =
         *found;
     if let Some(chance) = chance.filter(|c| c.pairs >= MIN_PAIRS && c.z_score < MAX_Z_SCORE) {
@@ -68,7 +74,8 @@ pub(crate) fn warn_of_agreement(frame: &Frame, found: &Agreement, run: &mut Run)
             WarningCode::LabelsNobodyGave,
             format!(
                 "{given_by_nobody} of {labelled} labels contradict all annotations of their instance: the annotators' \
-                 matrices overrule what they say; compare with majority_vote, or use one_coin or ibcc"
+                 matrices overrule what they say; compare with {}",
+                safe_kinds(kind)
             ),
         );
     }
@@ -77,7 +84,8 @@ pub(crate) fn warn_of_agreement(frame: &Frame, found: &Agreement, run: &mut Run)
             WarningCode::AgainstUnanimousVote,
             format!(
                 "{against_unanimous} of {labelled} labels contradict a unanimous vote of two or more annotators; compare \
-                 with majority_vote"
+                 with {}",
+                safe_kinds(kind)
             ),
         );
     }
@@ -92,13 +100,18 @@ pub(crate) fn warn_of_agreement(frame: &Frame, found: &Agreement, run: &mut Run)
     }
 }
 
-/// Warns where the vote would be right more often on the gold that the model did not see.
+/// Warns where the vote would be right more often on the gold that the model did not see. The vote itself loses only where
+/// it abstains.
 pub(crate) fn warn_of_loss_to_vote(
+    kind: &str,
     (decide, seed): (&DecideSpec, TieSeed),
     frame: &Frame,
     fitted: &Fitted,
     run: &mut Run,
 ) {
+    if kind == "majority_vote" {
+        return;
+    }
     let a = &frame.annotations;
     let (mut n, mut own, mut of_vote) = (0.0, 0.0, 0.0);
     for gold in frame.gold.iter().filter(|gold| !gold.role.trains()) {
@@ -154,8 +167,8 @@ pub(crate) fn warn_of_dependence(
         run.warn_code(
             WarningCode::NearCopies,
             format!(
-                "{} pairs of annotators give nearly the same labels on {MIN_COMMON} or more instances, more than their \
-                 skills explain: {}; each counts twice, so leave one out, or give it the other's id",
+                "pairs of annotators who give nearly the same labels on {MIN_COMMON} or more instances, more than their \
+                 skills explain: {}: {}; each counts twice, so leave one out, or give it the other's id",
                 found.near_copies,
                 offenders(names)
             ),
@@ -164,17 +177,18 @@ pub(crate) fn warn_of_dependence(
 }
 
 /// Warns where many annotations are by annotators of whom nothing can be learned.
-pub(crate) fn warn_of_one_time_annotators(frame: &Frame, run: &mut Run) {
+pub(crate) fn warn_of_one_time_annotators(kind: &str, frame: &Frame, run: &mut Run) {
     let a = &frame.annotations;
     let n = (0..a.dims().annotators).filter(|r| a.rows_of_annotator(*r) == 1).count();
     if n >= MIN_ONE_TIME && n as f64 > MAX_ONE_TIME * a.len() as f64 {
         run.warn_code(
             WarningCode::OneTimeAnnotators,
             format!(
-                "{n} of {} annotators gave one annotation each, together {} of all: their skills say nothing; let them \
-                 share one annotator id, or use a kind that assumes a common skill (one_coin, ibcc)",
+                "{n} of {} annotators gave one annotation each, together {} of all: their skills say nothing; \
+                 compare with {}",
                 a.dims().annotators,
-                percent(n as f64 / a.len() as f64)
+                percent(n as f64 / a.len() as f64),
+                safe_kinds(kind)
             ),
         );
     }
