@@ -132,6 +132,22 @@ fn long_ids_stay_exact_and_rounded_ones_are_warned_of() {
     );
 }
 
+/// A row without an instance, and one with a weight that is none, are rejected: their values join and keep apart nothing.
+#[test]
+fn values_of_rejected_rows_are_no_spellings() {
+    let job = Job::new();
+    let rows = "i,a,0,1\ni,b,0.0,1\ni,c,1,1\nj,a,1,1\nj,b,1,1\n,a,x,1\nj,c,NA,-1\nj,d,POS,\nj,C,1.5E+18,-1\n";
+    job.write("in.csv", &format!("instance_id,annotator_id,label,weight\n{rows}"));
+    let run = job.run(&vote("in.csv", ""));
+    assert_eq!(labels(&run), ["i 0", "j 1"]);
+    assert_eq!(cells(&read_table(&run, "classes"), &["class"]), ["0", "1"]);
+    let warnings = warnings(&run);
+    assert_says(&warnings, &["labels that are equal numbers are one value: `0.0` 1 as `0`"]);
+    for other in ["missing values", "differ only", "rounded"] {
+        assert!(!warnings.contains(other), "{warnings}");
+    }
+}
+
 // keys: source.null_values
 #[test]
 fn words_for_missing_values_are_warned_of_and_become_nulls_where_they_are_listed() {
@@ -215,6 +231,35 @@ fn a_column_of_weights_with_a_word_for_a_missing_value_is_read_as_numbers() {
         job.run(&format!("{text}\nsource.null_values = ['NA']\nmodel.kind = 'majority_vote'"));
     assert_eq!(rows_read(&run), "4 3");
     assert_eq!(labels(&run), ["i x", "j x"]);
+}
+
+/// Weights in files: words of other programs are nulls, and so are those of the user.
+#[test]
+fn words_among_the_weights_of_text_files_are_nulls() {
+    let csv =
+        "instance_id,annotator_id,label,weight\ni,a,x,0.5\ni,b,y,unknown\nj,a,y,NA\nj,b,x,1\n";
+    let line = |i, a, label, weight| {
+        format!(
+            r#"{{"instance_id":"{i}","annotator_id":"{a}","label":"{label}","weight":{weight}}}"#
+        )
+    };
+    let ndjson = [
+        line("i", "a", "x", "0.5"),
+        line("i", "b", "y", "\"unknown\""),
+        line("j", "a", "y", "\"NA\""),
+        line("j", "b", "x", "1"),
+    ];
+    for (file, content) in [("in.csv", csv.to_owned()), ("in.ndjson", ndjson.join("\n"))] {
+        let job = Job::new();
+        job.write(file, &content);
+        let error = job.fails(&vote(file, ""), 3);
+        assert_says(&error, &["a weight is not a number", "`unknown`", "source.null_values ="]);
+        let run = job.run(&vote(file, "source.null_values = ['unknown']"));
+        assert_eq!(rows_read(&run), "4 2", "{file}");
+        assert_eq!(labels(&run), ["i x", "j x"]);
+        job.write(file, &content.replace("unknown", "nan"));
+        assert_eq!(rows_read(&job.run(&vote(file, "seed = 3"))), "4 2", "{file}");
+    }
 }
 
 // keys: source.normalise

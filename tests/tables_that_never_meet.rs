@@ -87,6 +87,29 @@ fn gold_without_an_instance_of_the_annotations_is_an_error() {
     assert_says(&told, &["1 of 2 instances of gold is not in the annotations: `t99`"]);
 }
 
+/// Gold that scores the classifier, of instances that nobody annotated: they are known by their features.
+#[test]
+fn gold_of_instances_with_features_alone_is_known() {
+    let job = network_job::job();
+    let rows = (0..12).flat_map(|i| (0..3).map(move |r| format!("t{i:02},a{r},{}\n", i % 2)));
+    let rows = rows.collect::<String>();
+    job.write("annotations.csv", &format!("instance_id,annotator_id,label\n{rows}"));
+    let rows = (0..20).map(|i| format!("t{i:02},{}\n", i % 2)).collect::<String>();
+    job.write("features.csv", &format!("instance_id,h\n{rows}"));
+    let rows = (11..20).map(|i| format!("t{i:02},{},holdout\n", i % 2)).collect::<String>();
+    job.write("gold.csv", &format!("instance_id,class,role\n{rows}u1,0,holdout\nu2,1,holdout\n"));
+    let told = job.ends(
+        "source = { annotations = '{dir}annotations.csv', features = '{dir}features.csv', gold = '{dir}gold.csv' }
+         model = { kind = 'dl', train.epochs = 1 }",
+        &[],
+        0,
+    );
+    assert_says(
+        &told,
+        &["2 of 11 instances of gold are not in the annotations: `u1`, `u2` [tables"],
+    );
+}
+
 #[test]
 fn gold_classes_that_nobody_gave_are_a_warning_and_without_any_other_an_error() {
     let job = crowd(["no", "yes"]);

@@ -22,7 +22,7 @@ pub(crate) use libraries::{DAMAGED_HELP, NAME_HELP, QUERY_MEMORY_HELP};
 pub use nearest::{did_you_mean, nearest};
 pub(crate) use not_implemented::{NotImplementedAnswer, has_status, is_not_implemented};
 pub use offenders::{SHOWN_OFFENDERS, offenders};
-pub use overlap::Overlap;
+pub use overlap::{Overlap, UnknownValues};
 
 use crate::escape;
 use crate::redact::redacted;
@@ -155,14 +155,18 @@ impl Error {
     }
 
     /// Joins errors that were collected. The stage is that of the first error that waiting does not mend, where there
-    /// is one.
+    /// is one; a store that fails goes before an input that is missing, which may be no error to the job.
     ///
     /// # Errors
     /// The problems of all of them, when there is at least one.
     pub fn all(errors: impl IntoIterator<Item = Self>) -> Result<()> {
         let joined = errors.into_iter().reduce(|mut all, error| {
-            let is_wrong = |stage| !matches!(stage, Stage::Store | Stage::NoInput);
-            if all.stage == Stage::Store || !is_wrong(all.stage) && is_wrong(error.stage) {
+            let weight = |stage| match stage {
+                Stage::NoInput => 0,
+                Stage::Store => 1,
+                _ => 2,
+            };
+            if weight(error.stage) > weight(all.stage) {
                 all.stage = error.stage;
             }
             all.problems.extend(error.problems);
@@ -354,7 +358,9 @@ mod tests {
         assert_eq!(joined(vec![spec(), store()]).stage, Stage::Spec);
         assert_eq!(joined(vec![store(), store()]).stage, Stage::Store);
         let missing = || Error::no_input("d");
-        assert_eq!(joined(vec![missing(), store()]).stage, Stage::NoInput);
+        assert_eq!(joined(vec![missing(), store()]).stage, Stage::Store);
+        assert_eq!(joined(vec![store(), missing()]).stage, Stage::Store);
+        assert_eq!(joined(vec![missing(), missing()]).stage, Stage::NoInput);
         assert_eq!(joined(vec![store(), missing(), data()]).stage, Stage::Data);
         assert!(Error::all([]).is_ok());
     }

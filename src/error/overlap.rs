@@ -8,13 +8,57 @@ use super::{Error, nearest, offenders};
 /// The most values of a table among which another spelling is looked for.
 const MAX_COMPARED: usize = 100_000;
 
+/// Values that a table lacks: how many, and the first of them by text. There may be as many as rows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UnknownValues {
+    n: usize,
+    first: BTreeSet<String>,
+}
+
+impl UnknownValues {
+    /// Counts a value, which was not counted before.
+    pub fn add(&mut self, value: String) {
+        self.n += 1;
+        self.first.insert(value);
+        if self.first.len() > super::SHOWN_OFFENDERS {
+            self.first.pop_last();
+        }
+    }
+
+    /// The number of values.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.n
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.n == 0
+    }
+
+    /// The first values by text.
+    pub fn first(&self) -> impl Iterator<Item = &String> {
+        self.first.iter()
+    }
+}
+
+impl FromIterator<String> for UnknownValues {
+    /// Counts values, which are distinct.
+    fn from_iter<I: IntoIterator<Item = String>>(values: I) -> Self {
+        let mut all = Self::default();
+        values.into_iter().for_each(|value| all.add(value));
+        all
+    }
+}
+
 /// The distinct values of one table, those among them that another table lacks, and values of the other table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overlap {
     what: &'static str,
     given: &'static str,
     n_given: usize,
-    unknown: BTreeSet<String>,
+    unknown: UnknownValues,
     known: &'static str,
     n_known: usize,
     known_values: BTreeSet<String>,
@@ -28,7 +72,7 @@ impl Overlap {
     #[must_use]
     pub fn new(
         what: &'static str,
-        (given, n_given, unknown): (&'static str, usize, BTreeSet<String>),
+        (given, n_given, unknown): (&'static str, usize, UnknownValues),
         (known, n_known, values): (&'static str, usize, impl Iterator<Item = String>),
     ) -> Self {
         let is_compared = !unknown.is_empty();
@@ -45,11 +89,10 @@ impl Overlap {
         self
     }
 
-    /// Values that a third table knows.
-    pub fn add_known(&mut self, values: impl IntoIterator<Item = String>) {
-        values.into_iter().for_each(|value| {
-            self.unknown.remove(&value);
-        });
+    /// Replaces the unknown values, of which a third table knows some.
+    #[must_use]
+    pub fn with_unknown(self, unknown: UnknownValues) -> Self {
+        Self { unknown, ..self }
     }
 
     /// Whether the values are such.
@@ -89,10 +132,9 @@ impl Overlap {
         let table = |n: usize, table: &str, values: &BTreeSet<String>| {
             format!("{n} {} in {table}: {}", counted(what, n), shown(values, n))
         };
-        let found =
-            [table(*n_known, known, known_values), table(*n_given, given, unknown)].join("; ");
+        let found = [table(*n_known, known, known_values), table(*n_given, given, &unknown.first)];
         Error::data(format!("{given} and {known} have no {what} in common"))
-            .found(found)
+            .found(found.join("; "))
             .help(self.spelling().or_else(|| self.slip()).unwrap_or_else(|| advice.clone()))
     }
 
@@ -105,7 +147,7 @@ impl Overlap {
         let text = format!(
             "{n} of {n_given} {} of {given} {verb} not in {known}: {}",
             counted(what, *n_given),
-            offenders(unknown)
+            shown(&unknown.first, n)
         );
         let spelling = self.spelling().map_or_else(String::new, |spelling| format!("; {spelling}"));
         (n > 0).then(|| text + &spelling)
@@ -114,8 +156,7 @@ impl Overlap {
     /// The first unknown value that is a known one in another spelling, and what to do about it.
     fn spelling(&self) -> Option<String> {
         let Self { given, unknown, known, known_values, .. } = self;
-        let first = unknown.iter().take(super::SHOWN_OFFENDERS);
-        let (value, other, why) = first.into_iter().find_map(|value| {
+        let (value, other, why) = unknown.first().find_map(|value| {
             known_values.iter().find_map(|other| Some((value, other, difference(value, other)?)))
         })?;
         Some(format!(
@@ -127,7 +168,7 @@ impl Overlap {
     fn slip(&self) -> Option<String> {
         let Self { what, given, unknown, known, known_values, .. } = self;
         let is_word = |text: &&String| text.chars().filter(|c| c.is_alphabetic()).count() > 2;
-        let value = unknown.iter().find(is_word).filter(|_| *what != "instance")?;
+        let value = unknown.first().find(is_word).filter(|_| *what != "instance")?;
         let near = nearest(value, known_values.iter().map(String::as_str))?;
         Some(format!("did `{value}` of {given} mean `{near}` of {known}?"))
     }
@@ -184,11 +225,12 @@ mod tests {
     use super::*;
 
     fn overlap(given: &[&str], unknown: &[&str], known: &[&str]) -> Overlap {
-        let texts = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect();
-        let known: BTreeSet<String> = texts(known);
+        let texts =
+            |all: &[&str]| -> Vec<String> { all.iter().map(|text| (*text).to_owned()).collect() };
+        let known = texts(known);
         Overlap::new(
             "class",
-            ("the truth", given.len(), texts(unknown)),
+            ("the truth", given.len(), texts(unknown).into_iter().collect()),
             ("the run", known.len(), known.into_iter()),
         )
     }
@@ -206,6 +248,20 @@ mod tests {
         assert!(!partly.is_empty());
         assert_eq!(partly.warning().unwrap(), "1 of 3 classes of the truth is not in the run: `c`");
         assert_eq!(overlap(&["a"], &[], &["a"]).warning(), None);
+    }
+
+    #[test]
+    fn of_many_unknown_values_the_first_are_kept_and_all_are_counted() {
+        let all = |n: usize| (0..n).rev().map(|i| format!("i{i:03}")).collect::<UnknownValues>();
+        let known = ("the annotations", 1, ["a".to_owned()].into_iter());
+        let overlap = Overlap::new("instance", ("gold", 501, all(500)), known);
+        assert!(overlap.has_common() && !overlap.is_empty());
+        assert_eq!(
+            overlap.warning().unwrap(),
+            "500 of 501 instances of gold are not in the annotations: `i000`, `i001`, `i002`, `i003`, `i004` and 495 more"
+        );
+        let fewer = overlap.with_unknown(all(2));
+        assert!(fewer.warning().unwrap().starts_with("2 of 501 instances"));
     }
 
     #[test]

@@ -82,6 +82,12 @@ impl LabelAxis {
 /// has 21 841; one matrix of this many classes and labels takes 8 GiB.
 pub(crate) const MAX_LABELS: usize = 1 << 15;
 
+pub(super) fn no_class() -> Error {
+    Error::data("nobody chose a class: every label is one of frame.extra_labels")
+        .at("frame.extra_labels")
+        .help("list the classes in frame.classes, or take some words out of frame.extra_labels")
+}
+
 pub(super) fn too_many_labels(n: usize) -> Error {
     Error::data(format!("{n} distinct labels in `label`: is this a label column?"))
         .at("source.annotations")

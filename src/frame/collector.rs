@@ -10,7 +10,7 @@ use super::Duplicates;
 use super::annotation_columns::AnnotationColumns;
 use super::annotations::{Annotations, Dims, Repeated};
 use super::budget::{BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, HeldBytes};
-use super::classes::{LabelAxis, MAX_LABELS, intern_listed, too_many_labels};
+use super::classes::{LabelAxis, MAX_LABELS, intern_listed, no_class, too_many_labels};
 use super::fit_bytes::QuestionSizes;
 use super::gold::{Gold, GoldNumber, GoldRows, UnknownGold, replace_values};
 use super::id_columns::id_columns;
@@ -21,7 +21,7 @@ use super::rejects::{Reason, Rejects};
 use super::role::Role;
 use super::shape::Shape;
 use super::shown_column::ShownColumn;
-use super::spellings::{ColumnValues, DataWarning, replace};
+use super::spellings::{ColumnValues, DataWarning, looking_bytes, replace};
 use super::{Frame, FrameSpec};
 use crate::error::{Error, Overlap, Result, offenders};
 
@@ -220,7 +220,8 @@ impl Collector {
             return Err(too_many_labels(n));
         }
         let building = self.building();
-        held.hold(building)?;
+        let looking = looking_bytes([&self.instances, &self.annotators, &self.labels]);
+        held.hold(building.max(self.bytes(0).saturating_add(looking)))?;
         let (same, mut warnings) = self.join_equal_numbers(&of_rows, &listed);
         let [same_instances, same_annotators, same_labels] = same;
         let of_gold = [same_instances.as_ref(), same_labels.as_ref()];
@@ -231,7 +232,8 @@ impl Collector {
             None => (of_rows[2], self.rejects.total() == 0),
         };
         let used_labels = used(&self.rows.label, n, is_certain);
-        let unread = GoldValues::instances(&gold_numbers, &self.instances, of_rows[0])?;
+        let (unread, unread_gold) =
+            GoldValues::instances(&gold_numbers, &self.instances, of_rows[0])?;
         // A listed class that nobody gave is meant.
         let unused = match spec.classes {
             None => Some(GoldValues::classes(&gold_numbers, &self.labels, &used_labels)?),
@@ -296,7 +298,8 @@ impl Collector {
         let axis = (&classes, spec.classes.is_some());
         let (gold, unknown) = Gold::resolve(gold_numbers, &instance_rank, axis, &instances)?;
         annotations.trusted = Gold::trusted(&gold, dims.instances);
-        let unread = unread.overlap_of_instances(of_rows[0], (&instances, &annotators));
+        let unread =
+            unread.overlap_of_instances(&instance_rank[..of_rows[0]], (&instances, &annotators));
         let gold_overlaps = [unread, unused.and_then(GoldValues::overlap_of_classes)];
         let gold_overlaps = gold_overlaps.into_iter().flatten().collect();
         Ok(Finished::Frame(Box::new(Frame {
@@ -308,6 +311,7 @@ impl Collector {
             gold,
             unknown_gold: UnknownGold { of_instances: unknown, ..UnknownGold::default() },
             gold_overlaps,
+            unread_gold,
             listed,
             described: None,
             rejects: self.rejects,
@@ -334,14 +338,9 @@ impl Collector {
         let mut of_rows = of_rows.iter();
         let same = columns.map(|(what, values, rows, listed)| {
             let of_rows = of_rows.next().copied().unwrap_or_default();
-            let column = ColumnValues {
-                what,
-                values,
-                of_rows,
-                rows: rows.as_slice(),
-                listed,
-                counted: None,
-            };
+            // Values that only rejected rows have are interned too.
+            let used = (self.rejects.total() > 0).then(|| used(rows, of_rows, false));
+            let column = ColumnValues { what, values, of_rows, rows, used, listed, counted: None };
             let found = column.look();
             replace(rows, found.same.as_ref());
             warnings.extend(found.warnings);
@@ -385,12 +384,6 @@ fn instances_that_stay(n: usize, gold: &[GoldNumber]) -> Vec<bool> {
     gold.iter().filter(|g| g.is_new).for_each(|g| stays[g.instance as usize] = false);
     gold.iter().filter(|g| g.role.trains()).for_each(|g| stays[g.instance as usize] = true);
     stays
-}
-
-fn no_class() -> Error {
-    Error::data("nobody chose a class: every label is one of frame.extra_labels")
-        .at("frame.extra_labels")
-        .help("list the classes in frame.classes, or take some words out of frame.extra_labels")
 }
 
 fn answered_again(repeated: &Repeated, instances: &Ids, annotators: &Ids) -> Error {

@@ -6,6 +6,8 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
 use arrow::buffer::NullBuffer;
 use arrow::compute::{cast, take, take_record_batch};
 use arrow::datatypes::DataType;
+use arrow::error::ArrowError;
+use arrow::util::display::array_value_to_string;
 use datafusion::prelude::DataFrame;
 
 use super::budget::Budget;
@@ -13,7 +15,7 @@ use super::classes::LabelAxis;
 use super::ids::{IdIndex, Ids, Interner, NULL, finite, without_run_ends};
 use super::read_all::read_all_within;
 use super::role::Role;
-use crate::error::{Error, Result, offenders};
+use crate::error::{Error, Result, UnknownValues, offenders};
 use crate::run::Run;
 
 /// One trusted class.
@@ -42,6 +44,8 @@ pub(super) struct GoldNumber {
     pub(super) instance: u32,
     pub(super) class: u32,
     pub(super) role: Role,
+    /// Its row in the relation.
+    pub(super) row: u32,
     /// Whether no annotation row mentioned the instance, and this is the first gold row that does.
     pub(super) is_new: bool,
 }
@@ -188,6 +192,7 @@ impl GoldRows {
                     instance: instance[row],
                     class: class[row],
                     role,
+                    row: row as u32,
                     is_new,
                 });
             }
@@ -232,6 +237,23 @@ impl GoldRows {
             gold.into_iter().partition(|gold| (gold.class as usize) < n_classes);
         unknown.retain(|gold| gold.role.only_scores());
         Ok((known, unknown))
+    }
+
+    /// The instances of these rows that have no features.
+    pub(super) fn without_features(
+        &self,
+        rows: Vec<u32>,
+        index: &IdIndex,
+    ) -> Result<UnknownValues> {
+        let column = self.batch.column_by_name("instance_id");
+        let column = column.ok_or_else(|| Error::bug("gold lacks `instance_id`"))?;
+        let instances = take(column, &UInt32Array::from(rows), None)?;
+        let schema = self.batch.schema();
+        let found = index.lookup(schema.field_with_name("instance_id")?, &instances)?;
+        let missing = (0..found.len()).filter(|row| found[*row].is_none());
+        Ok(missing
+            .map(|row| array_value_to_string(&instances, row))
+            .collect::<Result<_, ArrowError>>()?)
     }
 
     /// Whether the rows name questions.

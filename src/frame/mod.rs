@@ -45,6 +45,7 @@ pub use features::{Features, Matrix, MatrixWriter, NumberType, Scratch, number_c
 pub use fit_bytes::{FitBytes, FitBytesOf, FitMemory, QuestionSizes, dense_fit_bytes};
 pub use gold::{Gold, UnknownGold};
 pub use id_columns::{check_type_of_features, check_types_of_gold};
+pub(crate) use ids::IdIndex;
 pub use ids::Ids;
 pub use offsets::split_by;
 #[cfg(feature = "neural")]
@@ -111,6 +112,8 @@ pub struct Frame {
     pub unknown_gold: UnknownGold,
     /// The instances and the classes of gold, and those among them that no annotation has; none without gold.
     pub gold_overlaps: Vec<Overlap>,
+    /// The rows of gold whose instances no annotation has, until the features are read, which may have them.
+    pub(crate) unread_gold: Vec<u32>,
     /// The labels and those among them that are not listed; `None` where classes are not listed.
     pub listed: Option<Overlap>,
     /// The features of instances and annotators, where the model needs them.

@@ -5,61 +5,94 @@ use std::collections::BTreeSet;
 use super::Frame;
 use super::gold::{GoldNumber, GoldRows};
 use super::ids::{Ids, Interner, NULL};
-use crate::error::{Overlap, Result};
+use crate::error::{Overlap, Result, UnknownValues};
 use crate::run::{Run, WarningCode};
 
 /// The help where ids of instances are those of annotators.
 const EXCHANGED: &str = "these are ids of annotators: source.columns.instance and source.columns.annotator may be exchanged";
 
+/// The most values that are text at once.
+const VALUES_AT_ONCE: usize = 8192;
+
 /// The distinct values of a column of gold: how many there are, and those that the annotations lack.
 pub(super) struct GoldValues {
     n: usize,
-    missing: BTreeSet<String>,
+    missing: UnknownValues,
     /// Labels that annotators gave, where classes are missing.
     used: BTreeSet<String>,
     n_used: usize,
 }
 
 impl GoldValues {
-    /// The instances; the first `n_read` provisional numbers are those of annotations.
-    pub(super) fn instances(gold: &[GoldNumber], ids: &Interner, n_read: usize) -> Result<Self> {
-        Self::missing(gold, ids, |g| g.instance, |n| (n as usize) < n_read)
+    /// The instances, and the first row of gold of each that the annotations lack; the first `n_read` provisional numbers
+    /// are those of annotations.
+    pub(super) fn instances(
+        gold: &[GoldNumber],
+        ids: &Interner,
+        n_read: usize,
+    ) -> Result<(Self, Vec<u32>)> {
+        let mut rows = Vec::new();
+        let is_known = |n: u32| (n as usize) < n_read;
+        let found = Self::missing(gold, ids, |g| g.instance, is_known, |g| rows.push(g.row))?;
+        Ok((found, rows))
     }
 
     /// The classes; `used` tells of each label whether it is in a row that is used.
     pub(super) fn classes(gold: &[GoldNumber], ids: &Interner, used: &[bool]) -> Result<Self> {
         let is_used = |n: u32| used.get(n as usize).copied().unwrap_or_default();
-        let found = Self::missing(gold, ids, |g| g.class, is_used)?;
+        let found = Self::missing(gold, ids, |g| g.class, is_used, |_| ())?;
         let given = (0..used.len()).filter(|n| used[*n] && !found.missing.is_empty());
         let texts = ids.texts(given.map(|n| n as u32))?;
         Ok(Self { used: texts, n_used: used.iter().filter(|used| **used).count(), ..found })
     }
 
+    /// Calls `note` with the first row of gold of each value that is not known.
     fn missing(
         gold: &[GoldNumber],
         ids: &Interner,
         number: fn(&GoldNumber) -> u32,
         is_known: impl Fn(u32) -> bool,
+        mut note: impl FnMut(&GoldNumber),
     ) -> Result<Self> {
-        let with_class = gold.iter().filter(|g| g.class != NULL);
-        let numbers: BTreeSet<u32> = with_class.map(number).collect();
-        let missing = ids.texts(numbers.iter().copied().filter(|n| !is_known(*n)))?;
-        Ok(Self { n: numbers.len(), missing, used: BTreeSet::new(), n_used: 0 })
+        let (mut seen, mut n, mut unknown) = (vec![false; ids.len()], 0, Vec::new());
+        for gold in gold.iter().filter(|g| g.class != NULL) {
+            let value = number(gold);
+            if std::mem::replace(&mut seen[value as usize], true) {
+                continue;
+            }
+            n += 1;
+            if !is_known(value) {
+                unknown.push(value);
+                note(gold);
+            }
+        }
+        let mut missing = UnknownValues::default();
+        for part in unknown.chunks(VALUES_AT_ONCE) {
+            let texts = ids.texts(part.iter().copied())?;
+            texts.into_iter().for_each(|text| missing.add(text));
+        }
+        Ok(Self { n, missing, used: BTreeSet::new(), n_used: 0 })
     }
 
-    /// The overlap with the `n_read` instances of the annotations; `None` without gold. `instances` has further ones,
-    /// which gold that trains has added.
+    /// The overlap with the instances of the annotations; `None` without gold. `rank` has the final numbers of those that
+    /// were read; `instances` has further ones, which gold that trains has added.
     pub(super) fn overlap_of_instances(
         self,
-        n_read: usize,
+        rank: &[u32],
         (instances, annotators): (&Ids, &Ids),
     ) -> Option<Overlap> {
         let Self { n, missing, .. } = self;
         let is_exchanged =
-            missing.len() == n && missing.first().is_some_and(|id| has(annotators, id));
-        let added = missing.clone();
-        let read = (0..instances.len()).map(|i| instances.text(i));
-        let known = ("the annotations", n_read, read.filter(|id| !added.contains(id)));
+            missing.len() == n && missing.first().next().is_some_and(|id| has(annotators, id));
+        // Without a missing value nothing is compared.
+        let mut is_read = Vec::new();
+        if !missing.is_empty() {
+            is_read.resize(instances.len(), false);
+            let places = rank.iter().filter(|place| **place != NULL);
+            places.for_each(|place| is_read[*place as usize] = true);
+        }
+        let read = (0..is_read.len()).filter(|i| is_read[*i]).map(|i| instances.text(i));
+        let known = ("the annotations", rank.len(), read);
         let overlap = Overlap::new("instance", ("gold", n, missing), known);
         (n > 0).then(|| if is_exchanged { overlap.advise(EXCHANGED) } else { overlap })
     }
@@ -139,11 +172,12 @@ pub(super) fn without_features(
     (annotated, described, what): (&Ids, &Ids, &'static str),
     features: &'static str,
 ) -> Overlap {
-    let texts = |ids: &Ids| (0..ids.len()).map(|n| ids.text(n)).collect::<Vec<String>>();
+    let unknown = (0..annotated.len()).map(|n| annotated.text(n)).collect();
+    let known = (0..described.len()).map(|n| described.text(n));
     Overlap::new(
         what,
-        ("the annotations", annotated.len(), texts(annotated).into_iter().collect()),
-        (features, described.len(), texts(described).into_iter()),
+        ("the annotations", annotated.len(), unknown),
+        (features, described.len(), known),
     )
 }
 

@@ -164,14 +164,10 @@ impl Questions {
 fn doubtful_spellings(ids: &Interner, collectors: &BTreeMap<u32, Collector>) -> Vec<DataWarning> {
     let rows = |n: u32| collectors.get(&n).map_or(0, |collector| collector.rows() as u64);
     let counted: Vec<u64> = (0..ids.len() as u32).map(rows).collect();
-    let column = ColumnValues {
-        what: "questions",
-        values: ids,
-        of_rows: ids.len(),
-        rows: &[],
-        listed: Some(&[]),
-        counted: Some(&counted),
-    };
+    let used = Some(counted.iter().map(|n| *n > 0).collect());
+    let (values, of_rows, rows, listed) = (ids, ids.len(), &[][..], Some(&[][..]));
+    let counted = Some(&counted[..]);
+    let column = ColumnValues { what: "questions", values, of_rows, rows, used, listed, counted };
     column.look().warnings
 }
 

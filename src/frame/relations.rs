@@ -27,7 +27,7 @@ use super::overlaps::{
 use super::questions::Questions;
 use super::{Duplicates, Frame, FrameSpec};
 use crate::engine::bytes_in_words;
-use crate::error::{Error, Result};
+use crate::error::{Error, Overlap, Result};
 use crate::run::Run;
 use crate::source::{BATCHES_IN_FLIGHT, batches_at_once};
 use crate::sql::catch_panics;
@@ -83,6 +83,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> R
         }
         None => check_gold(&frames, &gold, run)?,
     }
+    frames.iter_mut().for_each(|frame| frame.unread_gold = Vec::new());
     warn_of_unlisted_labels(&frames, run);
     Ok(frames)
 }
@@ -156,17 +157,18 @@ async fn add_features(
     for (frame, gold) in frames.iter_mut().zip(gold) {
         let described = describe(frame, &features, annotators.as_ref(), gold.as_ref());
         let (described, unknown) = described.map_err(|e| e.about_some(frame.subject()))?;
-        let rows = described.gold.iter().chain(&unknown);
-        let known: Vec<String> =
-            rows.map(|gold| features.features.ids.text(gold.instance as usize)).collect();
         frame.described = Some(described);
         frame.unknown_gold.of_feature_rows = unknown;
         // Gold may be of instances with features that nobody annotated.
-        frame
-            .gold_overlaps
-            .iter_mut()
-            .filter(|o| o.is_of("instance"))
-            .for_each(|o| o.add_known(known.iter().cloned()));
+        if let Some(gold) = gold {
+            let rows = std::mem::take(&mut frame.unread_gold);
+            let unknown = gold.without_features(rows, &features.index)?;
+            let of_instances = |o: &Overlap| o.is_of("instance");
+            let all = std::mem::take(&mut frame.gold_overlaps).into_iter();
+            let all =
+                all.map(|o| if of_instances(&o) { o.with_unknown(unknown.clone()) } else { o });
+            frame.gold_overlaps = all.collect();
+        }
     }
     check_gold(frames, gold, run)?;
     if let Some(frame) = frames.first() {

@@ -5,18 +5,22 @@
 //! Everything here looks at distinct values, not at rows: millions of rows have few labels, and rows are counted only where
 //! something was found.
 
+mod fold;
+mod texts;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt::Write as _;
 
 use arrow::array::AsArray;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float64Type};
 use rayon::prelude::*;
 
+use fold::{fold, hash_of_folded, is_folded_away, is_usual_id};
+use texts::first_few;
+
 use super::ids::{Interner, NULL};
-use crate::error::SHOWN_OFFENDERS;
 use crate::run::WarningCode;
-use crate::source::{Decimal, is_plain_integer};
+use crate::source::{Decimal, is_missing_word, is_plain_integer};
 
 /// A warning about the data of a question, with its code.
 pub(crate) type DataWarning = (WarningCode, String);
@@ -30,6 +34,8 @@ pub(super) struct ColumnValues<'a> {
     pub(super) of_rows: usize,
     /// The number of each used row's value.
     pub(super) rows: &'a [u32],
+    /// Whether each value is in such a row; `None` where all are, because no row was rejected.
+    pub(super) used: Option<Vec<bool>>,
     /// The values that the user listed: they are meant, and their spelling is kept. `None` for ids.
     pub(super) listed: Option<&'a [u32]>,
     /// The number of rows of each value, where that is known. Such values, those of questions, are compared as labels are, but
@@ -51,11 +57,15 @@ pub(super) fn replace(numbers: &mut [u32], same: Option<&Vec<u32>>) {
     numbers.par_iter_mut().filter(|n| **n != NULL).for_each(|n| *n = same[*n as usize]);
 }
 
-/// Words that programs write for a missing value, in lower case. `none` is one only as Python writes it.
-const MISSING: [&str; 8] = ["", "-", "na", "n/a", "#n/a", "<na>", "nan", "null"];
+/// Bytes a value that looking for spellings takes for a while: its hash and its number, and that of the value that stands
+/// for it.
+const BYTES_PER_VALUE: usize = size_of::<(u64, u32)>() + size_of::<u32>();
 
-/// The longest of these words.
-const LONGEST: usize = 4;
+/// The bytes that looking at one of these columns takes for a while.
+pub(super) fn looking_bytes(columns: [&Interner; 3]) -> usize {
+    let texts = columns.into_iter().filter(|values| values.is_text());
+    texts.map(Interner::len).max().unwrap_or_default() * BYTES_PER_VALUE
+}
 
 impl ColumnValues<'_> {
     /// Finds equal numbers and doubtful spellings.
@@ -68,7 +78,8 @@ impl ColumnValues<'_> {
         // Nearly all columns of ids end here, after one pass over their bytes.
         let values = || (0..self.of_rows as u32).into_par_iter();
         let is_id = self.listed.is_none();
-        if is_id && same.is_none() && values().all(|n| self.with_text(n, is_usual_id)) {
+        let is_usual = |n: u32| !self.has_rows(n) || self.with_text(n, is_usual_id);
+        if is_id && same.is_none() && values().all(is_usual) {
             return Spellings::default();
         }
         let missing = self.missing();
@@ -121,7 +132,7 @@ impl ColumnValues<'_> {
     fn equal_numbers(&self) -> Option<Vec<u32>> {
         let is_plain = |n: u32| self.with_text(n, is_plain_integer);
         let number = |n: u32| self.with_text(n, Decimal::parse);
-        let is_number = |n: u32| is_plain(n) || number(n).is_some();
+        let is_number = |n: u32| !self.has_rows(n) || self.with_text(n, Decimal::hash_of).is_some();
         let all = 0..self.values.len() as u32;
         if !(0..self.of_rows as u32).into_par_iter().all(is_number)
             || all.clone().into_par_iter().all(is_plain)
@@ -132,33 +143,46 @@ impl ColumnValues<'_> {
         if listed().collect::<HashSet<_>>().len() < listed().count() {
             return None;
         }
-        let order = |n: u32| {
-            let is_listed = self.listed.is_some_and(|listed| listed.contains(&n));
-            let text = self.text(n);
-            (!is_listed, n as usize >= self.of_rows, text.len(), text)
-        };
-        let mut standing: HashMap<Decimal, u32> = HashMap::new();
-        for n in all.clone() {
-            let Some(value) = number(n) else { continue };
-            let first = standing.entry(value).or_insert(n);
-            if order(n) < order(*first) {
-                *first = n;
+        // Equal numbers have equal hashes; nearly all others have not.
+        let mut hashes: Vec<(u64, u32)> = all
+            .clone()
+            .into_par_iter()
+            .filter_map(|n| Some((self.with_text(n, Decimal::hash_of)?, n)))
+            .collect();
+        hashes.par_sort_unstable();
+        let mut equal: HashMap<Decimal, Vec<u32>> = HashMap::new();
+        for (_, n) in hashes.chunk_by(|a, b| a.0 == b.0).filter(|g| g.len() > 1).flatten() {
+            if let Some(value) = number(*n) {
+                equal.entry(value).or_default().push(*n);
             }
         }
-        let same: Vec<u32> =
-            all.map(|n| number(n).and_then(|v| standing.get(&v)).copied().unwrap_or(n)).collect();
-        (0..).zip(&same).any(|(n, other)| n != *other).then_some(same)
+        drop(hashes);
+        equal.retain(|_, group| group.len() > 1);
+        if equal.is_empty() {
+            return None;
+        }
+        let order = |n: u32| {
+            let text = self.text(n);
+            (!self.is_listed(n), !self.has_rows(n), text.len(), text)
+        };
+        let mut same: Vec<u32> = all.collect();
+        for group in equal.into_values() {
+            let first = group.iter().copied().min_by_key(|n| order(*n));
+            group.iter().for_each(|n| same[*n as usize] = first.unwrap_or(*n));
+        }
+        Some(same)
     }
 
     /// The values of the rows that are words for a missing value and not listed.
     fn missing(&self) -> Vec<u32> {
+        // `none` is a word of its own where Python did not write it.
         let is_missing = |text: &str| {
             let text = text.trim();
-            text.len() <= LONGEST
-                && (text == "None" || MISSING.contains(&text.to_lowercase().as_str()))
+            text == "None" || (is_missing_word(text) && !text.eq_ignore_ascii_case("none"))
         };
+        let is_missing = |n: u32| self.has_rows(n) && self.with_text(n, is_missing);
         let found = (0..self.of_rows as u32).into_par_iter();
-        let found = found.filter(|n| self.with_text(*n, is_missing) && !self.is_listed(*n));
+        let found = found.filter(|n| is_missing(*n) && !self.is_listed(*n));
         self.by_text(found.collect())
     }
 
@@ -166,16 +190,17 @@ impl ColumnValues<'_> {
     fn variants(&self, same: Option<&Vec<u32>>, missing: &[u32]) -> Vec<Vec<u32>> {
         let is_label = self.listed.is_some();
         // Gold's classes are classes of the run; its ids are not of these rows.
-        let all = 0..(if is_label { self.values.len() } else { self.of_rows }) as u32;
+        let is_of_run = |n: &u32| self.has_rows(*n) || *n as usize >= self.of_rows;
         let candidates: Vec<u32> = if is_label {
-            all.collect()
+            (0..self.values.len() as u32).filter(is_of_run).collect()
         } else {
+            let all = || (0..self.of_rows as u32).into_par_iter().filter(|n| self.has_rows(*n));
             // Distinct values that are all in lower case and without outer spaces have no variants.
-            if !all.clone().into_par_iter().any(|n| self.with_text(n, is_folded_away)) {
+            if !all().any(|n| self.with_text(n, is_folded_away)) {
                 return Vec::new();
             }
             let mut hashes: Vec<(u64, u32)> =
-                all.into_par_iter().map(|n| (self.with_text(n, hash_of_folded), n)).collect();
+                all().map(|n| (self.with_text(n, hash_of_folded), n)).collect();
             hashes.par_sort_unstable();
             let groups = hashes.chunk_by(|a, b| a.0 == b.0).filter(|group| group.len() > 1);
             groups.flatten().map(|(_, n)| *n).collect()
@@ -204,8 +229,9 @@ impl ColumnValues<'_> {
         let Ok(values) = self.values.shown_values() else { return Vec::new() };
         let Ok(floats) = cast(&values, &DataType::Float64) else { return Vec::new() };
         let floats = floats.as_primitive::<Float64Type>();
-        let mut large: Vec<u32> =
-            (0..self.of_rows as u32).filter(|n| floats.value(*n as usize).abs() >= exact).collect();
+        let mut large: Vec<u32> = (0..self.of_rows as u32)
+            .filter(|n| self.has_rows(*n) && floats.value(*n as usize).abs() >= exact)
+            .collect();
         if large.is_empty() {
             return Vec::new();
         }
@@ -224,54 +250,8 @@ impl ColumnValues<'_> {
     /// Ids such as `1.29403E+18`.
     fn rounded(&self) -> Vec<u32> {
         let is_rounded = |text: &str| text.contains('+') && Decimal::parse(text).is_some();
-        let found = (0..self.of_rows as u32).into_par_iter();
+        let found = (0..self.of_rows as u32).into_par_iter().filter(|n| self.has_rows(*n));
         self.by_text(found.filter(|n| self.with_text(*n, is_rounded)).collect())
-    }
-
-    fn merge_text(&self, moved: Vec<u32>, same: &[u32], rows: &[u64]) -> String {
-        let parts = self.by_text(moved).into_iter().map(|n| {
-            format!("`{}` {} as `{}`", self.text(n), rows[n as usize], self.text(same[n as usize]))
-        });
-        let help = match self.listed {
-            Some(_) => "list them in frame.classes",
-            None => "make them text, such as 'v' || id, in source.sql.annotations",
-        };
-        format!(
-            "{} that are equal numbers are one value: {}; where they are different things, {help}",
-            self.what,
-            first_few(parts, ", ")
-        )
-    }
-
-    fn variants_text(&self, groups: &[Vec<u32>], rows: &[u64]) -> String {
-        let alike = |make: fn(&str) -> String| {
-            groups.iter().all(|group| {
-                let first = make(&self.text(group[0]));
-                group.iter().all(|n| make(&self.text(*n)) == first)
-            })
-        };
-        let (what, help) = if alike(|text| text.trim().to_owned()) {
-            ("in spaces around them", "source.normalise = [\"trim\"] joins them")
-        } else if alike(str::to_lowercase) {
-            ("in case", "source.normalise = [\"lower\"] joins them")
-        } else if alike(|text| text.trim().to_lowercase()) {
-            (
-                "in case or in spaces around them",
-                "source.normalise = [\"trim\", \"lower\"] joins them",
-            )
-        } else {
-            (
-                "in their spelling",
-                "write each in one way, such as with CASE in source.sql.annotations",
-            )
-        };
-        let found = groups.iter().map(|group| self.counted(group, rows));
-        format!("{} differ only {what}: {}: {help}", self.what, first_few(found, "; "))
-    }
-
-    fn counted(&self, values: &[u32], rows: &[u64]) -> String {
-        let one = |n: &u32| format!("`{}` {}", self.text(*n), rows[*n as usize]);
-        first_few(values.iter().map(one), ", ")
     }
 
     fn count_rows(&self) -> Vec<u64> {
@@ -281,6 +261,11 @@ impl ColumnValues<'_> {
         let mut counts = vec![0; self.values.len()];
         self.rows.iter().for_each(|n| counts[*n as usize] += 1);
         counts
+    }
+
+    /// Whether the value is that of a used row; values of rejected rows and of gold are not.
+    fn has_rows(&self, n: u32) -> bool {
+        (n as usize) < self.of_rows && self.used.as_ref().is_none_or(|used| used[n as usize])
     }
 
     fn is_listed(&self, n: u32) -> bool {
@@ -298,56 +283,6 @@ impl ColumnValues<'_> {
 
     fn with_text<T>(&self, n: u32, read: impl FnOnce(&str) -> T) -> T {
         self.values.with_text(n, read)
-    }
-}
-
-/// The first parts, then a count.
-fn first_few(parts: impl Iterator<Item = String>, between: &str) -> String {
-    let mut parts = parts.fuse();
-    let mut text = parts.by_ref().take(SHOWN_OFFENDERS).collect::<Vec<_>>().join(between);
-    let more = parts.count();
-    if more > 0 {
-        let _ = write!(text, " and {more} more");
-    }
-    text
-}
-
-/// Whether the text has no upper case, space or sign of an exponent, and is no word for a missing value.
-fn is_usual_id(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let is_usual =
-        |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b':' | b'/');
-    bytes.iter().all(is_usual) && (bytes.len() > LONGEST || bytes.iter().any(u8::is_ascii_digit))
-}
-
-/// Whether folding changes the text.
-fn is_folded_away(text: &str) -> bool {
-    text.trim().len() != text.len() || text.chars().any(char::is_uppercase)
-}
-
-/// A hash of the text without outer spaces and in lower case: equal texts have equal hashes. ASCII, of which nearly all ids
-/// are, needs no text of its own.
-fn hash_of_folded(text: &str) -> u64 {
-    let hash = |bytes: &[u8]| {
-        bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-            (hash ^ u64::from(byte.to_ascii_lowercase())).wrapping_mul(0x0100_0000_01b3)
-        })
-    };
-    let text = text.trim();
-    if text.is_ascii() { hash(text.as_bytes()) } else { hash(text.to_lowercase().as_bytes()) }
-}
-
-/// What the spellings of one value have in common.
-fn fold(text: &str, is_label: bool) -> String {
-    let folded = text.trim().to_lowercase();
-    let folded = match folded.as_str() {
-        "true" if is_label => "1",
-        "false" if is_label => "0",
-        other => other,
-    };
-    match Decimal::parse(folded) {
-        Some(number) if is_label => format!("{number:?}"),
-        _ => folded.to_owned(),
     }
 }
 
@@ -372,6 +307,7 @@ mod tests {
             values: &values,
             of_rows,
             rows: &rows,
+            used: None,
             listed,
             counted: None,
         };

@@ -19,6 +19,19 @@ use serde::{Deserialize, Serialize};
 use super::views::value_type;
 use crate::error::Result;
 
+/// Words of programs for a value that is missing, in lower case.
+const MISSING_WORDS: [&str; 13] =
+    ["", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none", "nil", "-", ".", "?"];
+
+/// The length of the longest of these words.
+pub(crate) const LONGEST_MISSING_WORD: usize = 4;
+
+/// Whether a text is a word for a value that is missing, in any case.
+pub(crate) fn is_missing_word(text: &str) -> bool {
+    text.len() <= LONGEST_MISSING_WORD
+        && MISSING_WORDS.iter().any(|word| word.eq_ignore_ascii_case(text))
+}
+
 /// A step that makes spellings of one value alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

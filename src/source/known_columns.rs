@@ -11,6 +11,8 @@ pub(super) struct KnownColumns {
     pub(super) ids: Vec<String>,
     /// Columns that hold numbers, whole or not.
     pub(super) numbers: Vec<String>,
+    /// Words that stand for a missing number in these columns.
+    pub(super) null_values: Vec<String>,
     /// Columns of timestamps, or of times in seconds.
     pub(super) times: Vec<String>,
     /// Columns of the roles of gold.

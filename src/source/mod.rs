@@ -40,6 +40,7 @@ use crate::run::Run;
 use crate::store::{StoreSpec, secret_problem};
 pub use batch_rows::{BATCHES_IN_FLIGHT, batches_at_once};
 pub use cleaning::{Cleaning, Normalisation};
+pub(crate) use cleaning::{LONGEST_MISSING_WORD, is_missing_word};
 pub use contract::{Origin, Relation, contract_columns};
 pub use decimal::{Decimal, as_plain_integer};
 use files::Files;

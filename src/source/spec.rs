@@ -35,7 +35,8 @@ pub struct SourceSpec {
     /// The columns' names in the files.
     pub columns: ColumnsSpec,
     /// Words that stand for a missing value in ids, labels, classes, questions and weights, such as "NA" or "-1" (of
-    /// columns of numbers, the equal number). Rows with one are rejected as those with a null.
+    /// columns of numbers, the equal number). Rows with one are rejected as those with a null. Not in features: no model
+    /// can read a row of features with a null, and a query in `source.sql.features` must say what stands in its place.
     pub null_values: Vec<String>,
     /// Steps that make spellings alike in all ids, labels, classes and questions that are text, those of gold, features and
     /// `frame.classes` too.
@@ -259,6 +260,7 @@ impl SourceSpec {
             "annotations" => KnownColumns {
                 ids,
                 numbers: names("weight", columns.weight.as_ref()),
+                null_values: self.null_values.clone(),
                 times: names("annotated_at", columns.annotated_at.as_ref()),
                 only_these: !has_sql,
                 ..KnownColumns::default()

@@ -83,6 +83,7 @@ pub fn frame_of([instances, annotators, labels]: [Ids; 3], annotations: Annotati
         gold: Vec::new(),
         unknown_gold: UnknownGold::default(),
         gold_overlaps: Vec::new(),
+        unread_gold: Vec::new(),
         listed: None,
         described: None,
         rejects: Rejects::default(),

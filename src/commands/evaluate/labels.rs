@@ -1,6 +1,7 @@
 //! The true classes by number, and the labels and predictions of the run for their instances.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, Float64Array, LargeStringArray};
@@ -13,7 +14,7 @@ use datafusion::functions_aggregate::expr_fn::count;
 use datafusion::prelude::{DataFrame, Expr, col, lit, when};
 
 use super::tables::{MAX_PROBABILITY, Tables, WRITE_AGAIN, columns_of};
-use crate::error::{Error, Overlap, Result, offenders};
+use crate::error::{Error, Overlap, Result, UnknownValues, offenders};
 use crate::frame::{Ids, cast_exact_text};
 use crate::metrics::LabelsWithTruth;
 use crate::run::Run;
@@ -41,8 +42,7 @@ impl TrueClasses {
         // A class that cannot be represented in the run's type is null after the cast, but still counts as wrong.
         let numbers = classes.lookup("truth.class", &as_type("class", &columns[1], &classes)?)?;
         let known: BTreeSet<u32> = numbers.iter().flatten().copied().collect();
-        let others = (0..numbers.len()).filter(|row| numbers[*row].is_none());
-        let others = texts(&columns[1], others)?;
+        let others = distinct_without(&columns[1], &numbers)?;
         let classes_in_run = Overlap::new(
             "class",
             ("the truth", known.len() + others.len(), others),
@@ -59,8 +59,11 @@ impl TrueClasses {
         known: &Ids,
         is_known: impl Fn(usize) -> bool,
     ) -> Result<Overlap> {
-        let others = texts(&self.instance, (0..self.len()).filter(|row| !is_known(*row)))?;
-        let n = self.len().max(others.len());
+        // Each row is of another instance.
+        let others = (0..self.len()).filter(|row| !is_known(*row));
+        let others = others.map(|row| array_value_to_string(&self.instance, row));
+        let others: UnknownValues = others.collect::<Result<_, ArrowError>>()?;
+        let n = self.len();
         let known = ("the run", known.len(), (0..known.len()).map(|i| known.text(i)));
         Ok(Overlap::new("instance", ("the truth", n, others), known).advise(
             "do the ids have the same form? name the columns with --instance-column and --class-column",
@@ -76,9 +79,18 @@ impl TrueClasses {
     }
 }
 
-/// The values of these rows as text.
-fn texts(column: &ArrayRef, rows: impl Iterator<Item = usize>) -> Result<BTreeSet<String>> {
-    Ok(rows.map(|row| array_value_to_string(column, row)).collect::<Result<_, ArrowError>>()?)
+/// The distinct values of the rows without a number. In a wrong column there may be as many as rows: of each a hash is kept.
+fn distinct_without(column: &ArrayRef, numbers: &[Option<u32>]) -> Result<UnknownValues> {
+    let (mut seen, mut unknown) = (HashSet::new(), UnknownValues::default());
+    for row in (0..numbers.len()).filter(|row| numbers[*row].is_none()) {
+        let text = array_value_to_string(column, row)?;
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        if seen.insert(hasher.finish()) {
+            unknown.add(text);
+        }
+    }
+    Ok(unknown)
 }
 
 /// Warns of rows of the truth that give no class.

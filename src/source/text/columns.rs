@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 use super::super::format::{Format, INTEGERS, MIXED, UNTYPED};
 use super::super::known_columns::KnownColumns;
 use super::column_content::ColumnContent;
-use super::inferred::{INFERRED, OF_TIMES, WEIGHTS};
+use super::inferred::{INFERRED, OF_TIMES, SEPARATOR, WEIGHTS};
 use crate::error::{Error, Result, offenders};
 
 /// The content of each column of one file, by name.
@@ -61,9 +61,10 @@ impl KnownColumns {
                 && self.are_features
                 && field.data_type().is_floating()
                 && kind.data_type() == Some(DataType::Int64);
-            let are_weights = format == Format::Csv && self.numbers.iter().any(|n| n == name);
+            // A line of JSON has the type of its numbers; words among them need a closer look.
+            let are_weights = self.numbers.iter().any(|n| n == name)
+                && (format == Format::Csv || kind.has_numbers_among_others());
             let marks = [
-                (are_weights, WEIGHTS),
                 (is_untyped, UNTYPED),
                 (is_inferred, INFERRED),
                 (is_inferred && self.times.iter().any(|time| time == name), OF_TIMES),
@@ -72,7 +73,9 @@ impl KnownColumns {
             ];
             let marks = marks.into_iter().filter(|(is_marked, _)| *is_marked);
             let marks = marks.map(|(_, mark)| (mark.to_owned(), "true".to_owned()));
-            Ok(field.with_metadata(marks.collect()))
+            let words = are_weights.then(|| self.null_values.join(SEPARATOR));
+            let words = words.map(|words| (WEIGHTS.to_owned(), words));
+            Ok(field.with_metadata(marks.chain(words).collect()))
         });
         Ok(Schema::new(fields.collect::<Result<Vec<_>>>()?))
     }
@@ -99,11 +102,12 @@ impl KnownColumns {
     }
 
     fn type_of(&self, format: Format, name: &str, kind: &ColumnContent) -> Option<DataType> {
+        let has = |names: &[String]| names.iter().any(|n| n == name);
         if format != Format::Csv {
-            return kind.data_type();
+            let are_weights = has(&self.numbers) && kind.has_numbers_among_others();
+            return if are_weights { Some(DataType::Float64) } else { kind.data_type() };
         }
         let ColumnContent::Values(seen) = kind else { return None };
-        let has = |names: &[String]| names.iter().any(|n| n == name);
         if has(&self.numbers) {
             return Some(DataType::Float64);
         }

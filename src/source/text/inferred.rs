@@ -13,6 +13,7 @@ use arrow::datatypes::{DataType, Field, FieldRef, Float64Type, Int64Type};
 
 use super::value_kinds::{FIRST_ROWS, ValueKinds};
 use crate::error::{Error, Result};
+use crate::source::is_missing_word;
 
 /// The metadata key of a field whose type is inferred.
 pub(super) const INFERRED: &str = "labelmill.inferred";
@@ -20,12 +21,11 @@ pub(super) const INFERRED: &str = "labelmill.inferred";
 /// The metadata key of such a field where it holds times: they are no codes, and may have a sign or spaces.
 pub(super) const OF_TIMES: &str = "labelmill.inferred_times";
 
-/// The metadata key of a field of weights.
+/// The metadata key of a field of weights; its value has the user's words for a missing value.
 pub(super) const WEIGHTS: &str = "labelmill.weights";
 
-/// Words of other programs for a value that is missing; the row of a weight without a value is rejected.
-const MISSING: [&str; 12] =
-    ["na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none", "nil", "-", ".", "?"];
+/// Separates the user's words for a missing value in the mark of [`WEIGHTS`]; no such word has it.
+pub(super) const SEPARATOR: &str = "\0";
 
 /// A field of text for a column that is checked; any other field unchanged.
 pub(super) fn as_decoded(field: &Field) -> Field {
@@ -35,15 +35,20 @@ pub(super) fn as_decoded(field: &Field) -> Field {
 /// Parses the numbers of a checked column, which was decoded as text; returns other columns unchanged. `records`
 /// records precede it in the file; errors name the record's number.
 pub(super) fn as_inferred(field: &FieldRef, column: &ArrayRef, records: usize) -> Result<ArrayRef> {
+    let words = field.metadata().get(WEIGHTS);
     match field.data_type() {
         _ if !is_checked(field) => Ok(Arc::clone(column)),
-        _ if field.metadata().contains_key(WEIGHTS) => weights(field.name(), column, records),
+        _ if words.is_some() => {
+            let words: Vec<&str> = words.into_iter().flat_map(|w| w.split(SEPARATOR)).collect();
+            weights((field.name(), &words), column, records)
+        }
         DataType::Int64 => numbers::<Int64Type>(field, column, records),
         _ => numbers::<Float64Type>(field, column, records),
     }
 }
 
-fn is_checked(field: &Field) -> bool {
+/// Whether a column is decoded as text, and its numbers are parsed here.
+pub(super) fn is_checked(field: &Field) -> bool {
     [INFERRED, WEIGHTS].iter().any(|mark| field.metadata().contains_key(*mark))
         && matches!(field.data_type(), DataType::Int64 | DataType::Float64)
 }
@@ -69,8 +74,9 @@ fn numbers<T: ArrowPrimitiveType + Parser>(
     Ok(Arc::new(numbers))
 }
 
-/// Numbers from text, of which words for a missing value are null.
-fn weights(name: &str, column: &ArrayRef, records: usize) -> Result<ArrayRef> {
+/// Numbers from text, of which words for a missing value are null: those of other programs, and the user's `words`.
+fn weights((name, words): (&str, &[&str]), column: &ArrayRef, records: usize) -> Result<ArrayRef> {
+    let is_missing = |text: &str| is_missing_word(text) || words.contains(&text);
     let number = |(row, text): (usize, Option<&str>)| {
         let Some(text) = text.map(str::trim).filter(|text| !is_missing(text)) else {
             return Ok(None);
@@ -81,17 +87,13 @@ fn weights(name: &str, column: &ArrayRef, records: usize) -> Result<ArrayRef> {
                 .help(
                     "write a number above 0 in its place, or nothing: a row with an empty weight, or with a word such as \
                      NA, is rejected, unless source.sql.annotations says what stands in its place, as in \
-                     coalesce(weight, 1) as weight",
+                     coalesce(weight, 1) as weight; source.null_values = [\"...\"] adds words of your own",
                 )
         })
     };
     let texts = column.as_string::<i32>().iter().enumerate();
     let numbers: PrimitiveArray<Float64Type> = texts.map(number).collect::<Result<_>>()?;
     Ok(Arc::new(numbers))
-}
-
-fn is_missing(text: &str) -> bool {
-    text.is_empty() || MISSING.iter().any(|word| word.eq_ignore_ascii_case(text))
 }
 
 fn other_kind(name: &str, (text, expected): (&str, &DataType), record: usize) -> Error {

@@ -5,12 +5,17 @@ use std::fmt;
 use std::io::BufRead;
 use std::sync::Arc;
 
+use arrow::array::RecordBatchOptions;
+use arrow::datatypes::{FieldRef, Schema};
 use arrow::json::ReaderBuilder;
+use arrow::json::reader::Decoder;
+use arrow::record_batch::RecordBatch;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::column_content::ColumnContent;
 use super::columns::SeenColumns;
+use super::inferred::{as_decoded, as_inferred, is_checked};
 use super::undecodable::undecodable;
 use super::value_kinds::{FIRST_ROWS, InferenceScope, MAX_COLUMNS};
 use super::{BATCH_BYTES, Blocks, MAX_RECORD_BYTES, ReadRequest, TakeBatch, unreadable};
@@ -54,13 +59,42 @@ pub(super) fn infer_columns(file: Blocks, scope: InferenceScope) -> Result<Optio
 pub(super) fn read(file: Blocks, wanted: &ReadRequest, take: TakeBatch<'_>) -> Result<()> {
     let schema = &wanted.schema;
     let failed = |e| undecodable(&e, schema);
-    let mut decoder = ReaderBuilder::new(Arc::clone(schema))
-        .with_batch_size(wanted.batch_rows)
-        .build_decoder()
-        .map_err(failed)?;
+    // Weights with words among them are decoded as text by a decoder of their own, which is not strict about types.
+    let (texts, typed): (Vec<FieldRef>, Vec<FieldRef>) =
+        schema.fields().iter().cloned().partition(|field| is_checked(field));
+    let builder = |fields: Vec<FieldRef>| {
+        ReaderBuilder::new(Arc::new(Schema::new(fields))).with_batch_size(wanted.batch_rows)
+    };
+    let mut decoder = builder(typed).build_decoder().map_err(failed)?;
+    let mut of_texts = if texts.is_empty() {
+        None
+    } else {
+        let fields = texts.iter().map(|field| Arc::new(as_decoded(field))).collect();
+        Some(builder(fields).with_coerce_primitive(true).build_decoder().map_err(failed)?)
+    };
+    let mut records = 0;
+    let mut whole = |batch: RecordBatch, of_texts: &mut Option<Decoder>| -> Result<RecordBatch> {
+        let texts = match of_texts {
+            Some(decoder) => decoder.flush().map_err(failed)?,
+            None => None,
+        };
+        let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        let column = |field: &FieldRef| {
+            let text = texts.as_ref().and_then(|texts| texts.column_by_name(field.name()));
+            let found = text.or_else(|| batch.column_by_name(field.name()));
+            let found = found.ok_or_else(|| Error::bug("a batch lacks a column of its schema"))?;
+            as_inferred(field, found, records)
+        };
+        let columns = schema.fields().iter().map(column).collect::<Result<_>>()?;
+        records += batch.num_rows();
+        Ok(RecordBatch::try_new_with_options(Arc::clone(schema), columns, &rows)?)
+    };
     let mut batch = 0;
     lines(file, |line, number| {
         decoder.decode(line).map_err(failed)?;
+        if let Some(of_texts) = &mut of_texts {
+            of_texts.decode(line).map_err(failed)?;
+        }
         if decoder.has_partial_record() {
             return Err(no_object(number));
         }
@@ -69,10 +103,11 @@ pub(super) fn read(file: Blocks, wanted: &ReadRequest, take: TakeBatch<'_>) -> R
             return Ok(true);
         }
         batch = 0;
-        Ok(decoder.flush().map_err(failed)?.is_none_or(&mut *take))
+        let Some(batch) = decoder.flush().map_err(failed)? else { return Ok(true) };
+        Ok(take(whole(batch, &mut of_texts)?))
     })?;
     if let Some(batch) = decoder.flush().map_err(failed)? {
-        take(batch);
+        take(whole(batch, &mut of_texts)?);
     }
     Ok(())
 }
