@@ -1,7 +1,8 @@
--- How well pairs of annotators agree beyond chance, the worst first.
+-- How well pairs of annotators agree beyond chance, the worst first. In a run with more than 10 000 pairs, these are the pairs
+-- that agree most beyond their skills: the worst pairs of all are not among them.
 --   annotator_id    one annotator
 --   other_id        the other one
---   n               how many instances both annotated
+--   n               how many common instances were compared; in a large run a sample of all
 --   agreement       the share of these with equal labels
 --   kappa           Cohen's kappa: agreement beyond that of independent draws from the labels of each; 1 is perfect
 -- $min_n = 10: the fewest instances in common

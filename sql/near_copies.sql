@@ -2,7 +2,7 @@
 -- family. Their votes count almost twice. Two good annotators agree often too: the excess tells them apart.
 --   annotator_id    one annotator
 --   other_id        the other one
---   n               how many instances both annotated
+--   n               how many common instances were compared; in a large run a sample of all
 --   agreement       the share of these with equal labels
 --   kappa           the agreement beyond that of independent draws from the labels of each
 --   excess          the agreement beyond what their confusion matrices explain

@@ -180,6 +180,49 @@ fn a_query_says_what_it_lacks() {
     std::fs::remove_file(job.path("votes.csv")).unwrap();
     let table = format!("annotations={moved}");
     query(&job, "split_instances", &["--table", &table]);
+    for (table, said) in [
+        ("anotations=/nope.csv", "did you mean `annotations`?"),
+        ("nonsense", "write --table name=URL"),
+    ] {
+        let error = fails(&["--query", "split_instances", "--table", table]);
+        assert!(error.contains(said), "{error}");
+        // Also where the query reads none of the sources.
+        assert!(fails(&["--query", "coverage", "--table", table]).contains(said));
+    }
     let list = stdout(&run_ok(&["sql", "--list"]));
     assert!(NAMED_QUERIES.iter().all(|query| list.contains(query.name)), "{list}");
+}
+
+/// The labels and the ids of one annotator are floats, as pandas writes integers beside a missing value.
+#[test]
+fn queries_read_equal_numbers_as_the_run_did() {
+    for (zero, one) in [("0", "1"), ("0.5", "1.5")] {
+        let job = Job::new();
+        let other =
+            |text: &str| if text.contains('.') { format!("{text}0") } else { format!("{text}.0") };
+        let mut votes = "item,worker,label,annotated_at\n".to_owned();
+        for item in 1..=2 {
+            let label = if item == 1 { zero } else { one };
+            let time = "2026-01-06T10:00:00";
+            for worker in ["a", "b"] {
+                votes += &format!("{item},{worker},{label},{time}\n");
+            }
+            votes += &format!("{item}.0,c,{},{time}\n", other(label));
+        }
+        job.write("votes.csv", &votes);
+        job.write("gold.csv", &format!("item,class,role\n1.0,{},holdout\n", other(zero)));
+        job.run(PIPELINE);
+        let split = query(&job, "split_instances", &[]);
+        assert!(
+            split.lines().count() == 2 && split.matches("\"top_share\":1.0,").count() == 2,
+            "{split}"
+        );
+        let work = query(&job, "work_by_week", &[]);
+        assert_eq!(work.matches("\"n_annotations\":2,\"agreement\":1.0").count(), 3, "{work}");
+        let gold = query(&job, "gold_against_labels", &[]);
+        let shown =
+            |text: &str| if text.contains('.') { format!("\"{text}\"") } else { text.to_owned() };
+        let pair = format!("\"class\":{0},\"label\":{0},\"n\":1", shown(zero));
+        assert!(gold.contains(&pair), "{gold}");
+    }
 }

@@ -11,6 +11,7 @@ mod run_source;
 pub mod simulate;
 pub mod sql;
 pub mod test;
+mod values_of_run;
 
 use crate::error::{Error, QUERY_MEMORY_HELP};
 

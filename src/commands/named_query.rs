@@ -7,9 +7,12 @@
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::lit;
 use datafusion::prelude::{DataFrame, SessionContext, cast, col};
+use serde_json::Value;
 
 use super::run_source::{has_column, source_of_run};
-use crate::error::{Error, Result};
+use super::sql::table_with_url;
+use super::values_of_run::as_in_run;
+use crate::error::{Error, Result, did_you_mean, offenders};
 use crate::run::Run;
 use crate::sink::RunTables;
 use crate::source::{Location, Source, SourceSpec};
@@ -41,6 +44,7 @@ impl RunQuery<'_> {
         stores: &StoreSpec,
         run: &mut Run,
     ) -> Result<(String, bool)> {
+        let places = places(self.tables, &source_of_run(ctx).await?)?;
         let mut has_questions = false;
         for table in TABLES.iter().map(|table| table.name()).filter(|name| self.query.reads(name)) {
             if !ctx.table_exist(table)? {
@@ -58,7 +62,7 @@ impl RunQuery<'_> {
         let needed: Vec<&str> =
             RELATIONS.into_iter().filter(|relation| self.query.reads(relation)).collect();
         if !needed.is_empty() {
-            let source = self.source(ctx, &needed).await?;
+            let source = source_at(ctx, &needed, places).await?;
             let source = Source::register(ctx, &source, stores, &RunTables, run).await?;
             for relation in needed {
                 let frame = match relation {
@@ -72,39 +76,7 @@ impl RunQuery<'_> {
         Ok((self.query.sql(self.params, &classes)?, !has_questions))
     }
 
-    /// The run's own sources, as its spec describes them, at the places of `tables`.
-    async fn source(&self, ctx: &SessionContext, needed: &[&str]) -> Result<SourceSpec> {
-        let source = source_of_run(ctx).await?;
-        let mut source: SourceSpec = serde_json::from_value(source).unwrap_or_default();
-        for (name, url) in self.tables.iter().filter_map(|table| table.split_once('=')) {
-            let url = Some(Location::Url(url.to_owned()));
-            match name {
-                "annotations" => source.annotations = url,
-                "gold" => source.gold = url,
-                _ => {}
-            }
-        }
-        // A source that the query does not read need not be there any more.
-        let has_sql = source.sql.annotations.is_some() || source.sql.gold.is_some();
-        if !has_sql {
-            source.tables.clear();
-            source.features = None;
-            source.annotator_features = None;
-            if !needed.contains(&"gold") {
-                source.gold = None;
-            }
-        }
-        let lacks = |relation: &&&str| match **relation {
-            "gold" => !source.has_gold(),
-            _ => !source.has_annotations(),
-        };
-        match needed.iter().find(lacks) {
-            Some(relation) => Err(missing_source(relation)),
-            None => Ok(source),
-        }
-    }
-
-    /// Registers a relation with the optional columns that queries name.
+    /// Registers a relation with the optional columns that queries name, and with ids and labels as the run has them.
     async fn add_relation(
         &self,
         ctx: &SessionContext,
@@ -131,7 +103,63 @@ impl RunQuery<'_> {
                 .at("source.annotations")
                 .help("set source.columns.annotated_at to the name of the time of an annotation"));
         }
-        replace(ctx, relation, frame)
+        replace(ctx, relation, as_in_run(ctx, frame).await?)
+    }
+}
+
+/// The places of `--table name=URL`.
+///
+/// # Errors
+/// When one is malformed, or the run was made with no such table.
+fn places(tables: &[String], source: &Value) -> Result<Vec<(String, Location)>> {
+    let own: SourceSpec = serde_json::from_value(source.clone()).unwrap_or_default();
+    let known: Vec<&str> =
+        RELATIONS.into_iter().chain(own.tables.keys().map(String::as_str)).collect();
+    let place = |table: &String| {
+        let (name, url) = table_with_url(table)?;
+        if !known.contains(&name) {
+            let all = || format!("write one of {}", offenders(&known));
+            return Err(Error::spec(format!("the run's sources have no table `{name}`"))
+                .at(format!("--table {name}"))
+                .help(did_you_mean(name, known.iter().copied(), all)));
+        }
+        Ok((name.to_owned(), Location::Url(url.to_owned())))
+    };
+    tables.iter().map(place).collect()
+}
+
+/// The run's own sources, as its spec describes them, at their places now.
+async fn source_at(
+    ctx: &SessionContext,
+    needed: &[&str],
+    places: Vec<(String, Location)>,
+) -> Result<SourceSpec> {
+    let source = source_of_run(ctx).await?;
+    let mut source: SourceSpec = serde_json::from_value(source).unwrap_or_default();
+    for (name, place) in places {
+        match name.as_str() {
+            "annotations" => source.annotations = Some(place),
+            "gold" => source.gold = Some(place),
+            _ => drop(source.tables.insert(name, place)),
+        }
+    }
+    // A source that the query does not read need not be there any more.
+    let has_sql = source.sql.annotations.is_some() || source.sql.gold.is_some();
+    if !has_sql {
+        source.tables.clear();
+        source.features = None;
+        source.annotator_features = None;
+        if !needed.contains(&"gold") {
+            source.gold = None;
+        }
+    }
+    let lacks = |relation: &&&str| match **relation {
+        "gold" => !source.has_gold(),
+        _ => !source.has_annotations(),
+    };
+    match needed.iter().find(lacks) {
+        Some(relation) => Err(missing_source(relation)),
+        None => Ok(source),
     }
 }
 

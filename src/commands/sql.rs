@@ -148,6 +148,19 @@ fn register_store(ctx: &SessionContext, url: &str, stores: &StoreSpec) -> Result
     Ok(())
 }
 
+/// The name and the URL of `--table name=URL`.
+///
+/// # Errors
+/// When there is no name.
+pub(super) fn table_with_url(table: &str) -> Result<(&str, &str)> {
+    table.split_once('=').ok_or_else(|| {
+        Error::spec("a table needs a name")
+            .at("--table")
+            .found(format!("`{table}`"))
+            .help("write --table name=URL")
+    })
+}
+
 async fn register_tables(
     ctx: &SessionContext,
     tables: &[String],
@@ -163,14 +176,8 @@ async fn register_tables(
     if !secrets.is_empty() {
         return Err(Error::spec_problems(secrets));
     }
-    let pairs = tables.iter().map(|table| {
-        table.split_once('=').ok_or_else(|| {
-            Error::spec("a table needs a name")
-                .found(format!("`{table}`"))
-                .help("write --table name=URL")
-        })
-    });
-    let pairs: Vec<(&str, &str)> = pairs.collect::<Result<_>>()?;
+    let pairs: Vec<(&str, &str)> =
+        tables.iter().map(|table| table_with_url(table)).collect::<Result<_>>()?;
     let names = || pairs.iter().map(|(name, _)| *name);
     let option = |name: &str| format!("--table {name}");
     let mut problems = Problems::default();
