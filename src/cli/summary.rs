@@ -9,6 +9,7 @@ use crate::error::{Error, clipped};
 use crate::escape;
 use crate::frame::Role;
 use crate::model::fitted::Stop;
+use crate::run::WarningCode;
 use crate::sink::Published;
 use crate::tables::{Outcome, QuestionResult, RunRecord};
 
@@ -105,7 +106,7 @@ impl Summary for Published<Outcome> {
         if let Some(more) = outcome.results.len().checked_sub(SHOWN_QUESTIONS).filter(|n| *n > 0) {
             line("questions", format!("{more} more: see the tables"));
         }
-        if let Some(codes) = warning_codes(run) {
+        if let Some(codes) = warning_codes(&run.warnings) {
             line("warnings", codes);
         }
         line("tables", self.folder.clone());
@@ -308,15 +309,9 @@ fn against_vote(result: &QuestionResult) -> Option<String> {
 }
 
 /// The number of warnings, and the codes of those that have one.
-fn warning_codes(run: &RunRecord) -> Option<String> {
-    let code = |warning: &String| {
-        let (_, code) = warning.strip_suffix(']')?.rsplit_once('[')?;
-        Some(code.to_owned())
-    };
-    let mut codes: Vec<String> = run.warnings.iter().filter_map(code).collect();
-    codes.dedup();
-    let n = run.warnings.len();
-    (!codes.is_empty()).then(|| format!("{n}, of which: {}", codes.join(", ")))
+fn warning_codes(warnings: &[String]) -> Option<String> {
+    let codes = WarningCode::names_in(warnings);
+    (!codes.is_empty()).then(|| format!("{}, of which: {}", warnings.len(), codes.join(", ")))
 }
 
 /// The accuracies of a question's labels and of its classifier on gold, each with the name of its line.

@@ -77,6 +77,13 @@ impl WarningCode {
         self.entry().0
     }
 
+    /// The names of the codes of warnings, each once, in the order of the documentation.
+    #[must_use]
+    pub fn names_in(warnings: &[String]) -> Vec<&'static str> {
+        let has = |code: &str| warnings.iter().any(|w| w.ends_with(&format!("[{code}]")));
+        Self::ALL.iter().map(|code| code.name()).filter(|code| has(code)).collect()
+    }
+
     /// When a run has this warning.
     #[must_use]
     pub fn meaning(self) -> &'static str {
@@ -159,5 +166,19 @@ impl WarningCode {
                 "over a quarter of the annotations are by annotators with a single one",
             ),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_code_of_several_warnings_is_named_once() {
+        let of_question = ["few data [one_time_annotators]", "chance [agreement_by_chance]"];
+        let all = [of_question, of_question, ["labels [a, b]", "none"]].concat();
+        let all: Vec<String> = all.into_iter().map(str::to_owned).collect();
+        assert_eq!(WarningCode::names_in(&all), ["agreement_by_chance", "one_time_annotators"]);
+        assert_eq!(WarningCode::names_in(&all[4..]), [""; 0]);
     }
 }

@@ -22,6 +22,7 @@ use object_store::{
     ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions,
     PutPayload, PutResult, Result,
 };
+use url::Url;
 
 use super::delete::DeleteOne;
 use super::denied::METADATA_HOST;
@@ -59,7 +60,7 @@ const MISSING_BUCKET: [&str; 3] =
 fn named(error: StoreError, bucket: &str) -> StoreError {
     // Not every request maps "not found" to `NotFound`: look at the text instead.
     let text = error.to_string();
-    if METADATA_PATHS.iter().any(|path| text.contains(path)) {
+    if text.split_whitespace().any(is_of_metadata) {
         let source = Box::new(no_credentials(&text));
         return StoreError::Generic { store: "no credentials", source };
     }
@@ -71,8 +72,19 @@ fn named(error: StoreError, bucket: &str) -> StoreError {
     StoreError::Generic { store: MISSING, source: Box::new(own) }
 }
 
-/// The paths of the metadata service.
-const METADATA_PATHS: [&str; 3] = [METADATA_HOST, "/latest/api/token", "/latest/meta-data/"];
+/// The beginnings of the metadata service's paths, which an object of a bucket may have too.
+const METADATA_PATHS: [&str; 2] = ["/latest/api/token", "/latest/meta-data/"];
+
+/// Whether a word of an error is the URL of a request to the metadata service, which may have another host by a variable.
+fn is_of_metadata(word: &str) -> bool {
+    let Ok(url) = Url::parse(word.trim_matches(|c: char| !c.is_alphanumeric() && c != '/')) else {
+        return false;
+    };
+    let own = std::env::var("AWS_METADATA_ENDPOINT").ok().and_then(|url| Url::parse(&url).ok());
+    let is_host = url.host_str() == Some(METADATA_HOST)
+        || own.is_some_and(|own| own.origin() == url.origin());
+    is_host && METADATA_PATHS.iter().any(|path| url.path().starts_with(path))
+}
 
 /// The error of a request to the metadata service, which is asked only where no variable gives credentials.
 fn no_credentials(text: &str) -> Error {
@@ -321,6 +333,24 @@ mod tests {
         let (text, matched) = download("W/\"1\"").await;
         assert!(text.unwrap_err().to_string().contains("it broke off"));
         assert_eq!(matched, 0);
+    }
+
+    #[test]
+    fn an_object_with_the_path_of_the_metadata_service_is_none_of_its_requests() {
+        let stage = |url: &str| {
+            let source = format!("Error performing GET {url} in 1ms, after 0 retries - HTTP error");
+            let error = StoreError::Generic { store: "S3", source: source.into() };
+            Error::from(named(error, "crowd")).exit_code()
+        };
+        assert_eq!(stage("http://169.254.169.254/latest/api/token"), 2);
+        assert_eq!(stage("http://169.254.169.254/latest/meta-data/iam/x"), 2);
+        for other in [
+            "http://127.0.0.1:9000/crowd/latest/meta-data/a.csv",
+            "https://crowd.s3.amazonaws.com/latest/meta-data/a.csv",
+            "https://crowd.s3.amazonaws.com/169.254.169.254/latest/api/token",
+        ] {
+            assert_eq!(stage(other), 5, "{other}");
+        }
     }
 
     #[test]

@@ -13,12 +13,27 @@ use object_store::{
 };
 use tokio::sync::Mutex;
 
+use crate::engine::bytes_in_words;
+use crate::error::Error;
+
 /// The most bytes that are kept, except for one file alone.
 const KEPT_BYTES: usize = 256 << 20;
 
+/// The most bytes of a file that is read whole: they are in memory, beside the limit of the job.
+const MAX_WHOLE_BYTES: u64 = 1 << 30;
+
 /// The files that were read last.
-#[derive(Debug, Default)]
-pub(super) struct WholeFiles(Mutex<Vec<WholeFile>>);
+#[derive(Debug)]
+pub(super) struct WholeFiles {
+    files: Mutex<Vec<WholeFile>>,
+    max_bytes: u64,
+}
+
+impl Default for WholeFiles {
+    fn default() -> Self {
+        Self { files: Mutex::default(), max_bytes: MAX_WHOLE_BYTES }
+    }
+}
 
 #[derive(Debug, Clone)]
 struct WholeFile {
@@ -37,7 +52,8 @@ pub(super) fn is_whole_answer(error: &StoreError) -> bool {
 }
 
 impl WholeFiles {
-    /// The part of a file that `options` name; `store` is asked for the whole file, unless it is kept.
+    /// The part of a file that `options` name; `store` is asked for the whole file, unless it is kept. A very large file is
+    /// refused.
     pub(super) async fn part(
         &self,
         store: &dyn ObjectStore,
@@ -45,7 +61,7 @@ impl WholeFiles {
         options: GetOptions,
         range: &GetRange,
     ) -> Result<GetResult> {
-        let mut kept = self.0.lock().await;
+        let mut kept = self.files.lock().await;
         let is_it =
             |file: &&WholeFile| file.location == *location && file.if_match == options.if_match;
         let file = if let Some(file) = kept.iter().find(is_it) {
@@ -53,6 +69,10 @@ impl WholeFiles {
         } else {
             let whole = GetOptions { range: None, ..options.clone() };
             let found = store.get_opts(location, whole).await?;
+            if found.meta.size > self.max_bytes {
+                let source = Box::new(too_large(location, found.meta.size));
+                return Err(StoreError::Generic { store: "a server without ranges", source });
+            }
             let (meta, attributes) = (found.meta.clone(), found.attributes.clone());
             let bytes = found.bytes().await?;
             tracing::info!(file = %location, "the server sends whole files only");
@@ -89,5 +109,41 @@ impl WholeFiles {
             range,
             attributes: file.attributes,
         })
+    }
+}
+
+fn too_large(location: &Path, size: u64) -> Error {
+    Error::data("a file is too large to be read whole, and the server does not send parts of it")
+        .found(format!("`{location}` has {}", bytes_in_words(size)))
+        .help(
+            "copy the file to a local disk or to a store first, serve it with support of ranges, or write it in smaller \
+             parts",
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::memory::InMemory;
+    use object_store::{ObjectStoreExt, PutPayload};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_above_the_limit_is_refused_and_not_read() {
+        let (store, path) = (InMemory::new(), Path::from("a.parquet"));
+        store.put(&path, PutPayload::from("eighteen bytes of it")).await.unwrap();
+        let part = |max_bytes| {
+            let whole = WholeFiles { max_bytes, ..WholeFiles::default() };
+            let (store, path) = (&store, &path);
+            async move {
+                let range = GetRange::Suffix(2);
+                whole.part(store, path, GetOptions::default(), &range).await
+            }
+        };
+        assert_eq!(part(20).await.unwrap().bytes().await.unwrap(), "it");
+        let error = Error::from(part(19).await.unwrap_err());
+        assert_eq!(error.exit_code(), 3, "{error}");
+        assert!(error.to_string().contains("`a.parquet` has 20 bytes"), "{error}");
+        assert!(error.to_string().contains("help: copy the file"), "{error}");
     }
 }

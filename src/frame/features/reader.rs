@@ -29,14 +29,17 @@ pub(in crate::frame) struct FeatureReader {
     unusable: Unusable,
 }
 
-/// Numbers that no model can read, by what stands there and in which column.
+/// Numbers that no model can read, by kind and position in the row.
 #[derive(Default)]
-struct Unusable(BTreeMap<(UnusableKind, String), IdsOf>);
+struct Unusable(BTreeMap<(UnusableKind, usize), IdsOf>);
 
 /// Why a number cannot be read, in the order in which the kinds are reported.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum UnusableKind {
+    /// A number, or the whole list.
     Missing,
+    /// Some number of a list.
+    MissingItem,
     NotFinite,
     TooLarge,
 }
@@ -44,14 +47,24 @@ enum UnusableKind {
 /// The first ids with such a number, and how many there are.
 #[derive(Default)]
 struct IdsOf {
+    /// The first value and where it stands, in words.
+    first: String,
     shown: Vec<String>,
     count: usize,
 }
 
 impl Unusable {
-    /// Notes what stands `at` a place of the row of an id.
-    fn add(&mut self, kind: UnusableKind, at: String, id: impl FnOnce() -> String) {
-        let ids = self.0.entry((kind, at)).or_default();
+    /// Notes a value of the row of an id; `words` name it and its column.
+    fn add(
+        &mut self,
+        (kind, position): (UnusableKind, usize),
+        words: impl FnOnce() -> String,
+        id: impl FnOnce() -> String,
+    ) {
+        let ids = self.0.entry((kind, position)).or_default();
+        if ids.count == 0 {
+            ids.first = words();
+        }
         ids.count += 1;
         if ids.shown.len() < SHOWN_OFFENDERS {
             ids.shown.push(id());
@@ -62,11 +75,14 @@ impl Unusable {
     fn error(&self) -> Option<Error> {
         let ((kind, _), _) = self.0.first_key_value()?;
         let what = match kind {
-            UnusableKind::Missing => "a row of features is missing, in whole or in part",
+            UnusableKind::Missing | UnusableKind::MissingItem => {
+                "a row of features is missing, in whole or in part"
+            }
             UnusableKind::NotFinite => "a feature is not a finite number",
             UnusableKind::TooLarge => "a feature is too large for 32 bits",
         };
-        let of = |((_, at), ids): (&(UnusableKind, String), &IdsOf)| {
+        let of = |(_, ids): (&(UnusableKind, usize), &IdsOf)| {
+            let at = &ids.first;
             let shown: Vec<String> = ids.shown.iter().map(|id| format!("`{id}`")).collect();
             match ids.count {
                 1 => format!("{at} `{}`", ids.shown[0]),
@@ -172,8 +188,8 @@ impl FeatureReader {
                 } else {
                     UnusableKind::NotFinite
                 };
-                let at = format!("{text} in {} of", shown_place(&self.columns, k));
-                self.unusable.add(kind, at, || name(row));
+                let words = || format!("{text} in {} of", shown_place(&self.columns, k));
+                self.unusable.add((kind, k), words, || name(row));
             }
         }
         let writer = self.writer(width, &numbers);
@@ -251,16 +267,19 @@ fn note_missing(
     unusable: &mut Unusable,
 ) -> bool {
     let mut has_any = false;
-    let mut add = |at: String, row: usize| {
+    let mut add = |kind: UnusableKind, k: usize, row: usize| {
         has_any = true;
-        unusable.add(UnusableKind::Missing, at, || id(row));
+        let words = || match (kind, names.get(k)) {
+            (UnusableKind::MissingItem, _) => "null among the numbers of".to_owned(),
+            (_, Some(name)) => format!("null in column `{name}` of"),
+            (_, None) => "null for".to_owned(),
+        };
+        unusable.add((kind, k), words, || id(row));
     };
     for (k, column) in columns.iter().enumerate().filter(|(_, c)| c.logical_null_count() > 0) {
         let nulls = column.logical_nulls();
         for row in (0..column.len()).filter(|row| nulls.as_ref().is_some_and(|n| n.is_null(*row))) {
-            let place =
-                names.get(k).map_or_else(String::new, |name| format!(" in column `{name}` of"));
-            add(if place.is_empty() { "null for".to_owned() } else { format!("null{place}") }, row);
+            add(UnusableKind::Missing, k, row);
         }
     }
     let [list] = columns else { return has_any };
@@ -278,7 +297,7 @@ fn note_missing(
     };
     for row in (0..list.len()).filter(|row| has_null_items && list.is_valid(*row)) {
         if item(row).is_some_and(|numbers| numbers.null_count() > 0) {
-            add("null among the numbers of".to_owned(), row);
+            add(UnusableKind::MissingItem, 0, row);
         }
     }
     has_any

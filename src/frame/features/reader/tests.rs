@@ -115,6 +115,17 @@ fn unusable_numbers_are_counted_over_all_batches_and_their_column_is_named() {
 }
 
 #[test]
+fn different_numbers_that_are_too_large_are_of_one_column() {
+    let ids: Vec<String> = (0..40).map(|n| format!("i{n:02}")).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let numbers: Float64Array = (0..40).map(|n| Some(1e300 + f64::from(n) * 1e290)).collect();
+    let error = error(&ids, Arc::new(numbers));
+    let found = "found: 1e300 in column `features` of 40 rows: `i00`, `i01`, `i02`, `i03`, `i04` and others\n";
+    assert!(error.contains(found), "{error}");
+    assert!(!error.contains("more columns"), "{error}");
+}
+
+#[test]
 fn a_list_that_is_null_is_missing_and_not_of_another_length() {
     let lists = [None, Some(vec![Some(1.0), Some(2.0)]), Some(vec![Some(3.0), Some(4.0)])];
     let lists = ListArray::from_iter_primitive::<Float64Type, _, _>(lists);
