@@ -109,11 +109,21 @@ fn csv_files_may_differ_in_columns_that_nothing_reads() {
 #[test]
 fn every_missing_column_is_reported() {
     let job = Job::new();
-    let file = job.write("in.csv", "instance_id,p,q\ni,1,2\n");
-    let sink = job.url("out");
-    let vote = ["--annotations", &file, "--model", "majority_vote", "--output", &sink];
-    let error = run_fails(&[&["aggregate"], &vote[..]].concat(), 3);
+    let fails = |content: &str| {
+        let (file, sink) = (job.write("in.csv", content), job.url("out"));
+        let vote = ["--annotations", &file, "--model", "majority_vote", "--output", &sink];
+        run_fails(&[&["aggregate"], &vote[..]].concat(), 3)
+    };
+    let error = fails("instance_id,p,q\ni,1,2\n");
     assert_says(&error, &["the column `annotator_id` is missing", "the column `label` is missing"]);
+    // One line mends all three, and stands once.
+    let error = fails("task,worker,answer\ni,a,x\n");
+    assert_says(
+        &error,
+        &["the column `label` is missing", "source.columns = { instance = \"task\""],
+    );
+    let counts = ["is missing", "help:"].map(|part| error.matches(part).count());
+    assert_eq!(counts, [3, 1], "{error}");
 }
 
 #[test]

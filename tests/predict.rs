@@ -391,3 +391,35 @@ fn features_that_changed_in_place_are_predicted_again() {
     assert!(!stderr.contains("nothing to do"), "{stderr}");
     assert_ne!(predicted(), first);
 }
+
+/// The ids of the features are those of the run, which reads them by its rules for text.
+#[test]
+fn ids_are_read_by_the_rules_for_text_of_the_model_s_run() {
+    let job = Job::new();
+    let rows = |cell: fn(usize) -> String| (0..40).map(cell).collect::<String>();
+    let annotations = rows(|i| format!("I{i} ,a,{}\ni{i},b,{}\n", i % 2, i % 2));
+    let features = rows(|i| format!(" i{i},{}.5\n", i % 2));
+    job.write("in.csv", &format!("instance_id,annotator_id,label\n{annotations}"));
+    let features = job.write("features.csv", &format!("instance_id,x\n{features}"));
+    let run = job.run(&format!(
+        "source.annotations = '{{dir}}in.csv'\nsource.features = '{features}'\nmodel.kind = 'dl'\nmodel.train.epochs = 1\n\
+         source.null_values = ['NA']\nsource.normalise = ['trim', 'lower']\n"
+    ));
+    let model = run.display().to_string();
+    job.write("new.csv", "instance_id,x\n I1,1.5\nNew ,0.5\n");
+    predicts(&job, &model, "new.csv", &[]);
+    let rows = read_table(&job.path("predicted/latest"), "predictions");
+    let ids: Vec<String> = rows.iter().map(|row| text(row, "instance_id")).collect();
+    assert_eq!(ids, ["i1", "i1", "new", "new"]);
+    job.write("new.csv", "instance_id,x\ni1,1.5\nNA,0.5\n");
+    assert_says(
+        &refuses(&job, &model, "new.csv", &[], 3),
+        &["a row of features has no id", "--features"],
+    );
+    // A model folder alone tells the rules too.
+    let alone = run.join("model").display().to_string();
+    job.write("new.csv", "instance_id,x\n I1,1.5\nNew ,0.5\n");
+    predicts(&job, &alone, "new.csv", &["--force"]);
+    let again = read_table(&job.path("predicted/latest"), "predictions");
+    assert_eq!(again, rows);
+}

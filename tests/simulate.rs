@@ -387,3 +387,29 @@ fn a_column_of_ids_is_no_column_of_classes() {
         assert!(!error.contains("engine.memory_limit"), "{error}");
     }
 }
+
+#[test]
+fn text_of_the_files_is_read_by_the_rules_that_are_given() {
+    let job = Job::new();
+    let truth = job.write("truth.csv", "instance_id,class\n I1,Cat\ni2 ,cat\ni3,dog\ni4,NA\n");
+    let out = job.url("out");
+    let fixed = [
+        "simulate",
+        "--truth",
+        &truth,
+        "--output",
+        &out,
+        "--recipe",
+        "groups",
+        "--set",
+        "groups=1*right",
+    ];
+    let rules = ["--null-value", "NA", "--normalise", "trim", "--normalise", "lower"];
+    run_ok(&[&fixed[..], &rules].concat());
+    let rows = read_table(&job.path("out/latest"), "truth");
+    let cells: Vec<String> =
+        rows.iter().map(|row| [text(row, "instance_id"), text(row, "class")].join(" ")).collect();
+    assert_eq!(cells, ["i1 cat", "i2 cat", "i3 dog"]);
+    let error = run_fails(&[&fixed[..], &["--normalise", "upper"]].concat(), 2);
+    assert_says(&error, &["--normalise", "trim or lower"]);
+}

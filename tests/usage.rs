@@ -108,6 +108,25 @@ fn a_run_that_is_not_there_any_more_names_the_latest() {
 }
 
 #[test]
+fn the_memory_limit_of_commands_without_a_pipeline_is_an_option() {
+    let job = Job::new();
+    let rows: String = (0..50_000).map(|i| format!("instance number {i},{}\n", i % 2)).collect();
+    let truth = job.write("truth.csv", &format!("instance_id,class\n{rows}"));
+    let rows: String = (0..50_000).map(|i| format!("instance number {i},a,{}\n", i % 2)).collect();
+    job.write("in.csv", &format!("instance_id,annotator_id,label\n{rows}"));
+    job.run(&vote("in.csv", "sink.tables = ['labels', 'run']"));
+    let (run, out) = (job.url("out"), job.url("crowd"));
+    let evaluate = ["evaluate", "--run", &run, "--truth", &truth, "--memory-limit"];
+    let simulate =
+        ["simulate", "--truth", &truth, "--output", &out, "--recipe", "groups", "--memory-limit"];
+    for command in [&evaluate[..], &simulate[..]] {
+        let error = run_fails(&[command, &["64KiB"]].concat(), 2);
+        assert_says(&error, &["memory", "raise --memory-limit"]);
+        run_ok(&[command, &["1GiB"]].concat());
+    }
+}
+
+#[test]
 fn the_memory_limit_of_sql_bounds_the_process_whatever_function_takes_it() {
     // Doubles a text in each of fourteen steps, to 16 GB.
     let double = |query: String, n| format!("select s{n} || s{n} as s{} from ({query})", n + 1);

@@ -9,6 +9,7 @@ use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use crate::engine::check_limit;
 use crate::error::{Error, Result};
 use crate::regular_file;
+use crate::source::Normalisation;
 use crate::store::StoreSpec;
 
 /// Turns many unreliable annotators' labels into labels you can train on.
@@ -214,6 +215,10 @@ pub struct EvaluateArgs {
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
+    /// Memory limit, such as 512MiB or 16GB: queries spill to disk beyond it; left out, 4GiB, or three quarters of the
+    /// machine's memory if that is less
+    #[arg(long, value_name = "AMOUNT", value_parser = amount)]
+    pub memory_limit: Option<String>,
     /// Endpoint of an S3-compatible store
     #[arg(long, value_name = "URL")]
     pub endpoint: Option<String>,
@@ -293,6 +298,16 @@ pub struct SimulateArgs {
     /// Annotations of the instances, for recipes that start from a given crowd
     #[arg(long, value_name = "URL")]
     pub annotations: Option<String>,
+    /// A word that stands for a missing value in the files, such as NA; may be given several times
+    #[arg(long, value_name = "WORD")]
+    pub null_value: Vec<String>,
+    /// What is done with ids, classes and labels of the files: trim removes outer spaces, lower makes letters lower case;
+    /// may be given twice
+    #[arg(long, value_name = "STEP", value_parser = step)]
+    pub normalise: Vec<Normalisation>,
+    /// Memory limit, such as 512MiB or 4GB: features beyond half of it go to a scratch file
+    #[arg(long, value_name = "AMOUNT", value_parser = amount)]
+    pub memory_limit: Option<String>,
     /// Endpoint of an S3-compatible store
     #[arg(long, value_name = "URL")]
     pub endpoint: Option<String>,
@@ -307,6 +322,11 @@ fn amount(text: &str) -> Result<String, String> {
         Ok(()) => Ok(text.to_owned()),
         Err((what, help)) => Err(format!("{what}: {help}")),
     }
+}
+
+/// A step of `[source] normalise`.
+fn step(text: &str) -> Result<Normalisation, String> {
+    serde_json::from_value(text.into()).map_err(|_| "a step is trim or lower".to_owned())
 }
 
 /// The stores of a command without a pipeline file.

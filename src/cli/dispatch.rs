@@ -8,7 +8,7 @@ use comfy_table::{ContentArrangement, Table as TextTable, presets::NOTHING};
 use super::allocator::bound_job;
 use super::args::{
     AggregateArgs, Args, Command, EvaluateArgs, FileArgs, GateArgs, JobArgs, ModelsArgs,
-    PredictArgs, read_text, store,
+    PredictArgs, SimulateArgs, SqlArgs, read_text, store,
 };
 use super::progress::Bars;
 use super::publish::PublishingJob;
@@ -36,6 +36,8 @@ use crate::spec::Overrides;
 
 pub(super) async fn dispatch(args: Args, signals: Signals) -> Result<ExitCode> {
     let quiet = args.quiet;
+    let engine = engine_of(&args.command);
+    bound_job(engine.allocation_bound());
     match args.command {
         Command::Run(args) => {
             run_job(load_pipeline(&args.file)?, (args.job, args.gate), quiet, &signals).await?;
@@ -43,17 +45,36 @@ pub(super) async fn dispatch(args: Args, signals: Signals) -> Result<ExitCode> {
         Command::Aggregate(args) => {
             let AggregateArgs { annotations, features, gold, model, set, output, job, gate } = args;
             let what = Aggregation { annotations, features, gold, model, output, set };
-            run_job(what.pipeline()?, (job, gate), quiet, &signals).await?;
+            run_job(bounded(what.pipeline()?), (job, gate), quiet, &signals).await?;
         }
-        Command::Predict(args) => run_prediction(args, quiet, &signals).await?,
-        Command::Simulate(args) => simulate::command(args, quiet, &signals).await?,
-        other => return or_signalled(&signals, run_unpublished(other, quiet)).await,
+        Command::Predict(args) => run_prediction(args, engine, quiet, &signals).await?,
+        Command::Simulate(args) => simulate::command(args, engine, quiet, &signals).await?,
+        other => return or_signalled(&signals, run_unpublished(other, engine, quiet)).await,
     }
     Ok(ExitCode::SUCCESS)
 }
 
+/// The resources that the arguments give. A command with a pipeline takes those of the pipeline once it is known.
+fn engine_of(command: &Command) -> EngineSpec {
+    match command {
+        Command::Sql(SqlArgs { memory_limit, .. })
+        | Command::Evaluate(EvaluateArgs { memory_limit, .. }) => {
+            EngineSpec::of_queries(memory_limit.clone())
+        }
+        Command::Predict(PredictArgs { memory_limit, scratch, .. }) => EngineSpec {
+            memory_limit: memory_limit.clone(),
+            scratch: scratch.clone(),
+            ..EngineSpec::default()
+        },
+        Command::Simulate(SimulateArgs { memory_limit, .. }) => {
+            EngineSpec { memory_limit: memory_limit.clone(), ..EngineSpec::default() }
+        }
+        _ => EngineSpec::default(),
+    }
+}
+
 /// Runs a command that publishes nothing; `sql --write` may write files of its own.
-async fn run_unpublished(command: Command, quiet: bool) -> Result<ExitCode> {
+async fn run_unpublished(command: Command, engine: EngineSpec, quiet: bool) -> Result<ExitCode> {
     let mut run = Run::new(0);
     run.progress = Arc::new(Bars::new(quiet));
     match command {
@@ -64,8 +85,8 @@ async fn run_unpublished(command: Command, quiet: bool) -> Result<ExitCode> {
         }
         Command::Models(args) => print_models(&args)?,
         Command::Schema => print_json(pipeline::schema())?,
-        Command::Sql(args) => sql::command(&args, &mut run).await?,
-        Command::Evaluate(args) => print_scores(&args, &mut run).await?,
+        Command::Sql(args) => sql::command(&args, engine, &mut run).await?,
+        Command::Evaluate(args) => print_scores(&args, engine, &mut run).await?,
         Command::Test(args) => return run_test_blocks(&args).await,
         Command::Run(_) | Command::Aggregate(_) | Command::Predict(_) | Command::Simulate(_) => {
             return Err(Error::bug("a job is run where nothing may be published"));
@@ -82,11 +103,14 @@ fn load_pipeline(args: &FileArgs) -> Result<PipelineSpec> {
 fn load_without(args: &FileArgs, unused_sections: &'static [&'static str]) -> Result<PipelineSpec> {
     let place = args.file.display().to_string();
     let text = read_text(&args.file)?;
-    load(
-        &text,
-        &place,
-        &Overrides { set: args.set.clone(), var: args.var.clone(), unused_sections },
-    )
+    let overrides = Overrides { set: args.set.clone(), var: args.var.clone(), unused_sections };
+    load(&text, &place, &overrides).map(bounded)
+}
+
+/// The pipeline, with whose memory limit the process is bounded from now on.
+fn bounded(spec: PipelineSpec) -> PipelineSpec {
+    bound_job(spec.engine.allocation_bound());
+    spec
 }
 
 async fn run_job(
@@ -96,7 +120,7 @@ async fn run_job(
     signals: &Signals,
 ) -> Result<()> {
     let rerun = Rerun { force: args.force, keep_rejected: gate.keep_rejected };
-    let run = bounded_run(&spec.engine, spec.seed)?;
+    let run = run_with(&spec.engine, spec.seed)?;
     let skips = spec.source.on_missing == OnMissing::Skip;
     PublishingJob { run, signals, json: args.json, quiet }
         .execute(move |mut run| async move {
@@ -108,9 +132,8 @@ async fn run_job(
         .await
 }
 
-/// The environment of a job with these resources, whose large allocations are bounded from now on.
-fn bounded_run(engine: &EngineSpec, seed: u64) -> Result<Run> {
-    bound_job(engine.allocation_bound());
+/// The environment of a job with these resources.
+pub(super) fn run_with(engine: &EngineSpec, seed: u64) -> Result<Run> {
     Ok(Run::new(seed).with_threads(engine.threads())?.with_memory(engine.memory_bytes()))
 }
 
@@ -142,7 +165,7 @@ fn print_models(args: &ModelsArgs) -> Result<()> {
     print_result(&table.trim_fmt())
 }
 
-async fn print_scores(args: &EvaluateArgs, run: &mut Run) -> Result<()> {
+async fn print_scores(args: &EvaluateArgs, engine: EngineSpec, run: &mut Run) -> Result<()> {
     let columns = ColumnsSpec {
         instance: args.instance_column.clone(),
         class: args.class_column.clone(),
@@ -153,6 +176,7 @@ async fn print_scores(args: &EvaluateArgs, run: &mut Run) -> Result<()> {
         truth: &args.truth,
         columns,
         confusion: args.confusion.as_deref(),
+        engine,
     };
     let scores = evaluate(&what, &store(args.endpoint.as_deref()), run).await?;
     if args.json {
@@ -166,13 +190,13 @@ async fn print_scores(args: &EvaluateArgs, run: &mut Run) -> Result<()> {
     print_result(&table.trim_fmt())
 }
 
-async fn run_prediction(args: PredictArgs, quiet: bool, signals: &Signals) -> Result<()> {
-    let engine = EngineSpec {
-        memory_limit: args.memory_limit,
-        scratch: args.scratch,
-        ..EngineSpec::default()
-    };
-    let run = bounded_run(&engine, 0)?;
+async fn run_prediction(
+    args: PredictArgs,
+    engine: EngineSpec,
+    quiet: bool,
+    signals: &Signals,
+) -> Result<()> {
+    let run = run_with(&engine, 0)?;
     PublishingJob { run, signals, json: args.job.json, quiet }
         .execute(move |mut run| async move {
             let columns = ColumnsSpec {

@@ -130,7 +130,14 @@ fn broken_off(panic: &(dyn std::any::Any + Send)) -> Error {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(target_os = "linux")]
+    use std::io::Write;
+
+    #[cfg(target_os = "linux")]
+    use super::refuse::tests::{CHILD, child};
     use super::*;
+    #[cfg(target_os = "linux")]
+    use crate::engine::EngineSpec;
 
     #[test]
     fn times_that_cannot_be_written_are_refused() {
@@ -141,5 +148,50 @@ mod tests {
             assert_eq!(error.exit_code(), 2);
             assert!(error.to_string().contains("set the clock"), "{error}");
         }
+    }
+
+    /// Runs commands, some of which fail, and prints the bound that each of them leaves.
+    #[cfg(target_os = "linux")]
+    fn bounds_of_commands() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let (file, nowhere) = (path("pipeline.toml"), path("nowhere"));
+        let text = "source.annotations = [['i', 'a', 'x']]\nmodel.kind = 'majority_vote'\n\
+                    engine.memory_limit = '64MiB'\n";
+        std::fs::write(&file, format!("{text}sink.url = '{}'\n", path("out"))).unwrap();
+        let limit = ["--memory-limit", "64MiB"];
+        for command in [
+            &["run", &file][..],
+            &["check", &file],
+            &["explain", &file],
+            &["test", &file],
+            &["sql", "-c", "select 1", limit[0], limit[1]],
+            &["evaluate", "--run", &nowhere, "--truth", &nowhere, limit[0], limit[1]],
+            &["simulate", "--list", limit[0], limit[1]],
+            &["models"],
+        ] {
+            let args = std::iter::once(&"labelmill").chain(command);
+            let _ = block_on(Args::try_parse_from(args).unwrap());
+            let bound = allocator::job_limit();
+            writeln!(std::io::stderr(), "{} {bound}", command[0]).unwrap();
+            allocator::bound_job(usize::MAX);
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn every_command_bounds_the_memory_of_the_process() {
+        if std::env::var_os(CHILD).is_some() {
+            return bounds_of_commands();
+        }
+        let (code, output) = child("every_command_bounds_the_memory");
+        assert_eq!(code, Some(0), "{output}");
+        for command in ["run", "check", "explain", "test", "sql", "evaluate", "simulate"] {
+            // The limit and 2 GiB.
+            let line = format!("{command} {}", (64 << 20) + (2_usize << 30));
+            assert!(output.lines().any(|found| found == line), "{line}: {output}");
+        }
+        let usual = EngineSpec::default().allocation_bound();
+        assert!(output.contains(&format!("models {usual}\n")), "{output}");
     }
 }

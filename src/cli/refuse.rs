@@ -20,7 +20,7 @@ pub(super) const MACHINE_HELP: &str = "make smaller values, give a container mor
 
 /// The help where the memory limit allows no more.
 pub(super) const JOB_HELP: &str =
-    "make smaller values, or raise engine.memory_limit (with `sql` and `predict`, --memory-limit)";
+    "make smaller values, or raise engine.memory_limit (without a pipeline, --memory-limit)";
 
 /// Ends the process because a new thread gets no memory.
 #[cold]

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::args::{SimulateArgs, store};
+use super::dispatch::run_with;
 use super::publish::PublishingJob;
 use super::signals::Signals;
 use super::summary::Summary;
@@ -12,10 +13,14 @@ use crate::commands::simulate::recipes::{RECIPES, Recipe};
 use crate::commands::simulate::{Simulated, Simulation, SimulationInput, simulate};
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
-use crate::run::Run;
-use crate::source::ColumnsSpec;
+use crate::source::{Cleaning, ColumnsSpec};
 
-pub(super) async fn command(args: SimulateArgs, quiet: bool, signals: &Signals) -> Result<()> {
+pub(super) async fn command(
+    args: SimulateArgs,
+    engine: EngineSpec,
+    quiet: bool,
+    signals: &Signals,
+) -> Result<()> {
     if args.list {
         return list(args.json);
     }
@@ -23,13 +28,14 @@ pub(super) async fn command(args: SimulateArgs, quiet: bool, signals: &Signals) 
     let recipe = args.recipe.ok_or_else(|| missing("--recipe"))?;
     let output = args.output.ok_or_else(|| missing("--output"))?;
     let seed = args.seed;
-    let run = Run::new(seed).with_threads(EngineSpec::default().threads())?;
+    let run = run_with(&engine, seed)?;
     PublishingJob { run, signals, json: args.json, quiet }
         .execute(move |mut run| async move {
             let given = SimulationInput {
                 truth: args.truth.as_deref(),
                 features: args.features.as_deref(),
                 annotations: args.annotations.as_deref(),
+                cleaning: Cleaning { null_values: args.null_value, normalise: args.normalise },
                 columns: ColumnsSpec {
                     instance: args.instance_column,
                     annotator: args.annotator_column,
@@ -38,8 +44,8 @@ pub(super) async fn command(args: SimulateArgs, quiet: bool, signals: &Signals) 
                     ..ColumnsSpec::default()
                 },
             };
-            let what =
-                Simulation { recipe: &recipe, settings: &args.set, seed, given, output: &output };
+            let (settings, output) = (args.set.as_slice(), output.as_str());
+            let what = Simulation { recipe: &recipe, settings, seed, given, output, engine };
             let simulated = simulate(&what, &store(args.endpoint.as_deref()), &mut run).await?;
             Ok(DrawnCrowd { recipe, seed, simulated })
         })

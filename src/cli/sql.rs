@@ -6,7 +6,6 @@ use arrow::json::LineDelimitedWriter;
 use futures::StreamExt;
 use serde_json::json;
 
-use super::allocator::bound_job;
 use super::args::{SqlArgs, read_text, store};
 use super::terminal::stream;
 use super::text_table::DrawnTable;
@@ -18,7 +17,7 @@ use crate::escape;
 use crate::run::Run;
 use crate::sql::{NAMED_QUERIES, NamedQuery, QueryParameter, Statement, catch_panics};
 
-pub(super) async fn command(args: &SqlArgs, warned: &mut Run) -> Result<()> {
+pub(super) async fn command(args: &SqlArgs, engine: EngineSpec, warned: &mut Run) -> Result<()> {
     if args.list {
         return print_list(args.json);
     }
@@ -37,8 +36,6 @@ pub(super) async fn command(args: &SqlArgs, warned: &mut Run) -> Result<()> {
         None => ScriptText::Statements(&text),
     };
     let (run, tables, write) = (args.run.as_deref(), args.table.as_slice(), args.write);
-    let engine = EngineSpec::of_queries(args.memory_limit.clone());
-    bound_job(engine.allocation_bound());
     let what = Script { text, run, tables, write, engine };
     let stores = store(args.endpoint.as_deref());
     let place = match (&args.query, &args.file) {

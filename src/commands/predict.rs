@@ -13,7 +13,7 @@ use crate::model::posterior::Posterior;
 use crate::model::{Predicted, SavedModel, model_kind};
 use crate::pipeline::inputs;
 use crate::run::Run;
-use crate::sink::model_files::{calibrator_of, classes_of, load};
+use crate::sink::model_files::{calibrator_of, classes_of, cleaning_of, load};
 use crate::sink::{
     BeginOutcome, Contents, JobCommand, JobIdentity, ParquetSink, Published, RunTables, Sink,
     SinkSpec, digest,
@@ -78,10 +78,14 @@ async fn predict_and_publish(
     let (description, bytes) = load(what.model, stores).await.map_err(|e| e.or_at("--model"))?;
     let classes = classes_of(&description)?;
     let calibrator = calibrator_of(&description, classes.len()).map_err(|e| e.or_at("--model"))?;
+    // Ids are read by the rules that the model's run was made with, so that its tables and the predictions meet.
+    let cleaning = cleaning_of(&description).map_err(|e| e.or_at("--model"))?;
     let ctx = what.engine.session()?;
     let spec = SourceSpec {
         features: Some(Location::Url(what.features.to_owned())),
         columns: what.columns.clone(),
+        null_values: cleaning.null_values,
+        normalise: cleaning.normalise,
         ..SourceSpec::default()
     };
     let source = Source::list(&spec, stores, &RunTables, run).await?;

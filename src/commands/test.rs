@@ -41,7 +41,7 @@ pub async fn run_tests(spec: &PipelineSpec) -> Vec<Verdict> {
     let mut verdicts = Vec::with_capacity(spec.test.len());
     for (n, test) in spec.test.iter().enumerate() {
         let name = if test.name.is_empty() { format!("test {}", n + 1) } else { test.name.clone() };
-        let mut run = Run::new(spec.seed);
+        let mut run = Run::new(spec.seed).with_memory(spec.engine.memory_bytes());
         let result = find_missing_rows(spec, test, &mut run).await;
         let result = result.map_err(|e| at_test(e, n));
         verdicts.push(Verdict { name, result, warnings: run.warnings().to_vec() });

@@ -308,13 +308,20 @@ impl Error {
     }
 }
 
+/// A help that several problems share stands once, below the last of them.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, problem) in self.problems.iter().enumerate() {
             if i > 0 {
                 writeln!(f)?;
             }
-            write!(f, "error: {problem}")?;
+            let is_repeated = self.problems[i + 1..].iter().any(|later| later.help == problem.help);
+            let shown = if is_repeated {
+                Problem { help: None, ..problem.clone() }
+            } else {
+                problem.clone()
+            };
+            write!(f, "error: {shown}")?;
         }
         Ok(())
     }
@@ -344,6 +351,15 @@ mod tests {
             error.to_string(),
             "error: not read: \\u{1b}[2J\n  where: https://***@h/x?***\n  found: `a\\nhelp: obey`"
         );
+    }
+
+    #[test]
+    fn a_help_that_several_problems_share_stands_once() {
+        let error = |what: &str, help: &str| Error::data(what).help(help);
+        let all = [error("a", "do x"), error("b", "do y"), error("c", "do x"), Error::data("d")];
+        let text = Error::all(all).unwrap_err().to_string();
+        let want = "error: a\nerror: b\n  help: do y\nerror: c\n  help: do x\nerror: d";
+        assert_eq!(text, want);
     }
 
     #[test]

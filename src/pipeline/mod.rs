@@ -98,7 +98,7 @@ pub async fn run(spec: &PipelineSpec, rerun: Rerun, run: &mut Run) -> Result<Pub
     let tables = FilledTable::all(&outcome, |name| spec.sink.writes(name));
     let contents = Contents {
         tables: tables.iter().map(|table| table as &dyn Table).collect(),
-        model: model_files::files(&outcome)?,
+        model: model_files::files(&outcome, &spec.source.cleaning())?,
         measures: json!(measures),
     };
     if let Some(refused) = refused {

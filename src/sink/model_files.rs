@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! model/model.json          kind, parameters, sizes, the classes in their order with their type, the modules of torch.nn,
-//!                           the calibration
+//!                           the calibration, the rules for text ids
 //! model/model.safetensors   every weight, with PyTorch's names and layouts
 //! ```
 //! With several questions each one has its own folder: `model/0`, `model/1`, ... in the order of the questions.
@@ -21,6 +21,7 @@ use crate::calibration::Calibrator;
 use crate::error::{Error, Result, offenders};
 use crate::frame::Ids;
 use crate::regular_file;
+use crate::source::Cleaning;
 use crate::store::{StoreLocation, StoreSpec, is_absent, open, parse_url, shown};
 use crate::tables::{Outcome, QuestionResult};
 
@@ -43,11 +44,14 @@ const FORMAT: u64 = 2;
 /// The names of a classifier's files.
 pub const MODEL_FILES: [&str; 2] = [DESCRIPTION, PARAMETERS];
 
-/// The files of every trained classifier of a run, by path below the run's files.
+/// The key of the run's rules for text ids in the description, where it had any.
+const CLEANING: &str = "source";
+
+/// The files of every trained classifier of a run, by path below the run's files; `cleaning` are the run's rules for text.
 ///
 /// # Errors
 /// When the type of the classes cannot be cast to text.
-pub fn files(outcome: &Outcome) -> Result<Vec<(String, Vec<u8>)>> {
+pub fn files(outcome: &Outcome, cleaning: &Cleaning) -> Result<Vec<(String, Vec<u8>)>> {
     let mut files = Vec::new();
     for (n, QuestionResult { frame, fitted, .. }) in outcome.results.iter().enumerate() {
         let Some(trained) = &fitted.model else { continue };
@@ -64,6 +68,9 @@ pub fn files(outcome: &Outcome) -> Result<Vec<(String, Vec<u8>)>> {
             description["columns"] = json!(described.features.columns);
         }
         description["instance_type"] = json!(frame.instances.values().data_type().to_string());
+        if !cleaning.is_empty() {
+            description[CLEANING] = json!(cleaning);
+        }
         if let Some(question) = &frame.question {
             description["question"] = json!(question.text(0));
         }
@@ -103,6 +110,19 @@ pub(crate) fn classes_of(description: &Value) -> Result<Ids> {
             .help("the list belongs to the numbers: take both from the run that wrote them"));
     }
     Ok(classes)
+}
+
+/// The rules for text ids of the run that trained the model.
+pub(crate) fn cleaning_of(description: &Value) -> Result<Cleaning> {
+    let found = &description[CLEANING];
+    if found.is_null() {
+        return Ok(Cleaning::default());
+    }
+    Cleaning::deserialize(found).map_err(|e| {
+        Error::data(format!("the model's rules for text ids cannot be read: {e}"))
+            .at(format!("{DESCRIPTION}: {CLEANING}"))
+            .help("the file is damaged: take it from the run that wrote it")
+    })
 }
 
 /// The calibrator of the model's predictions; `None` if the model was saved without one.

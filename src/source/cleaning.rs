@@ -43,7 +43,7 @@ pub enum Normalisation {
 }
 
 /// What is done with the text of ids, labels, classes and questions.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cleaning {
     /// Words that stand for a missing value, as they are in the files or as they are after `normalise`.

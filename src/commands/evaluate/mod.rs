@@ -67,11 +67,16 @@ pub struct Evaluation<'a> {
     /// True confusion matrices: `annotator_id`, `class`, `label`, `probability`. A cell that is left out is zero; a
     /// row, or an annotator, without any cell is unknown.
     pub confusion: Option<&'a str>,
+    /// Memory and threads of the queries.
+    pub engine: EngineSpec,
 }
 
 /// The options in place of the keys of a pipeline file.
-const OPTIONS: [(&str, &str); 2] =
-    [("source.tables.truth", "--truth"), ("source.tables.true_confusion", "--confusion")];
+const OPTIONS: [(&str, &str); 3] = [
+    ("source.tables.truth", "--truth"),
+    ("source.tables.true_confusion", "--confusion"),
+    ("engine.memory_limit", "--memory-limit"),
+];
 
 /// Scores a run: every measure of [`LabelsWithTruth`](crate::metrics::LabelsWithTruth) on its labels; the same on its
 /// predictions, with the prefix `prediction_`; `unknown_instances`, the number of rows of the truth whose instance is in neither; and,
@@ -92,7 +97,7 @@ async fn evaluate_run(
     stores: &StoreSpec,
     run: &mut Run,
 ) -> Result<Vec<Score>> {
-    let ctx = EngineSpec::default().session()?;
+    let ctx = what.engine.session()?;
     register_run(&ctx, what.run, stores).await?;
     let source_of_run = source_of_run(&ctx).await?;
     let mut columns = columns_of_run(&source_of_run, &what.columns);

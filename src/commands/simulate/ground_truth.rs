@@ -17,7 +17,7 @@ use crate::pipeline::inputs;
 use crate::run::Run;
 use crate::sink::RunTables;
 use crate::source::{
-    ColumnsSpec, InferenceScope, Location, Origin, Relation, Source, SourceSpec, select,
+    Cleaning, ColumnsSpec, InferenceScope, Location, Origin, Relation, Source, SourceSpec, select,
 };
 use crate::store::StoreSpec;
 use crate::tables::InputRecord;
@@ -33,6 +33,8 @@ pub struct SimulationInput<'a> {
     pub annotations: Option<&'a str>,
     /// The columns' names in the files.
     pub columns: ColumnsSpec,
+    /// What is done with the text of ids, classes and labels.
+    pub cleaning: Cleaning,
 }
 
 impl<'a> SimulationInput<'a> {
@@ -51,6 +53,8 @@ pub(super) struct Registered {
     ctx: SessionContext,
     source: Source,
     columns: ColumnsSpec,
+    cleaning: Cleaning,
+    engine: EngineSpec,
     /// The files of all sources, for the digest.
     pub(super) inputs: Vec<InputRecord>,
 }
@@ -72,34 +76,40 @@ pub(super) struct GroundTruth {
 impl Registered {
     pub(super) async fn find(
         given: &SimulationInput<'_>,
+        engine: &EngineSpec,
         stores: &StoreSpec,
         run: &mut Run,
     ) -> Result<Self> {
-        let ctx = EngineSpec::default().session()?;
+        let ctx = engine.session()?;
         let url = |text: &str| Location::Url(text.to_owned());
         let spec = SourceSpec {
             tables: given.truth.map(|text| ("truth".to_owned(), url(text))).into_iter().collect(),
             features: given.features.map(url),
             annotations: given.annotations.map(url),
             columns: given.columns.clone(),
+            null_values: given.cleaning.null_values.clone(),
+            normalise: given.cleaning.normalise.clone(),
             ..SourceSpec::default()
         };
         let source = Source::list(&spec, stores, &RunTables, run).await?;
         let inputs = inputs(&source);
-        Ok(Self { ctx, source, columns: given.columns.clone(), inputs })
+        let (columns, cleaning) = (given.columns.clone(), given.cleaning.clone());
+        Ok(Self { ctx, source, columns, cleaning, engine: engine.clone(), inputs })
     }
 
     /// Reads the truth, and the features and annotations where they are given.
     pub(super) async fn read(&self, run: &mut Run) -> Result<GroundTruth> {
         self.source.open(&self.ctx, InferenceScope::Whole).await?;
-        let query =
+        let truth =
             select(self.ctx.table("truth").await?, (Relation::Gold, Origin::Table), &self.columns)
                 .map_err(|e| {
                     e.at("--truth")
                         .help("name the columns with --instance-column and --class-column")
                 })?
                 .select_columns(&["instance_id", "class"])?;
-        let truth = read_all(query, "true classes").await.map_err(|e| e.or_at("--truth"))?;
+        let truth = read_all(self.cleaning.apply(truth)?, "true classes")
+            .await
+            .map_err(|e| e.or_at("--truth"))?;
         let (truth, crowd) = if self.source.files.iter().any(|(name, _)| name == "annotations") {
             let (truth, crowd) = self.crowd(&truth, run).await?;
             (truth, Some(crowd))
@@ -111,7 +121,7 @@ impl Registered {
         }
         let features = match self.source.features(&self.ctx, run).await? {
             Some(query) => {
-                let scratch = Scratch::of(&EngineSpec::default());
+                let scratch = Scratch::of(&self.engine);
                 Some(read_features(query, scratch, "--features", run).await?)
             }
             None => None,

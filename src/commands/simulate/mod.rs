@@ -36,6 +36,7 @@ mod tests;
 use serde_json::{Value, json};
 
 use super::at_options;
+use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
 use crate::run::Run;
 use crate::sink::{
@@ -67,6 +68,8 @@ pub struct Simulation<'a> {
     pub given: SimulationInput<'a>,
     /// The folder for the tables.
     pub output: &'a str,
+    /// Threads and memory.
+    pub engine: EngineSpec,
 }
 
 /// A published crowd.
@@ -78,10 +81,11 @@ pub struct Simulated {
 }
 
 /// The options in place of the keys of a pipeline file.
-const OPTIONS: [(&str, &str); 4] = [
+const OPTIONS: [(&str, &str); 5] = [
     ("source.tables.truth", "--truth"),
     ("source.features", "--features"),
     ("source.annotations", "--annotations"),
+    ("engine.memory_limit", "--memory-limit"),
     ("sink.url", "--output"),
 ];
 
@@ -117,7 +121,7 @@ async fn simulate_and_publish(
     if draws_instances && what.given.truth.is_some() {
         leave_to_the_truth(&mut parameters, what.settings)?;
     }
-    let files = Registered::find(&what.given, stores, run).await?;
+    let files = Registered::find(&what.given, &what.engine, stores, run).await?;
     let job = JobIdentity {
         digest: digest(identity_of(what, &parameters, &files).to_string()),
         run_id: Some(CROWD.to_owned()),
@@ -178,6 +182,7 @@ fn identity_of(what: &Simulation<'_>, parameters: &Value, files: &Registered) ->
         what.seed,
         files.inputs,
         what.given.columns,
+        what.given.cleaning,
     ])
 }
 

@@ -39,6 +39,7 @@ fn is_near_f32(name: &str, dims: &[&[usize]], operation: impl Fn(&[Tensor]) -> T
         dims.iter().zip([7, 5, 11]).map(|(dims, step)| exact(step, dims)).collect();
     let on_gpu = |x: &Var| on_device_of(GPU, &x.to_dtype(DType::BF16).unwrap());
     let out = operation(&inputs.iter().map(on_gpu).collect::<Vec<_>>());
+    assert_eq!(out.dtype(), DType::BF16, "{name}");
     let out = on_host_again(&out.to_dtype(DType::F32).unwrap());
     let want = operation(&inputs.iter().map(|x| x.as_tensor().clone()).collect::<Vec<_>>());
     near("output", &out, &want);
