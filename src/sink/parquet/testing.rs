@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use chrono::Utc;
 use tempfile::TempDir;
 
 use super::attempt::Attempt;
@@ -54,8 +55,9 @@ impl TestSink {
     }
 
     pub(super) fn age(&self, below: &str, seconds_ago: u64) {
-        let at = SystemTime::now() - Duration::from_secs(seconds_ago);
-        File::options().write(true).open(self.path(below)).unwrap().set_modified(at).unwrap();
+        let at = Utc::now() - Duration::from_secs(seconds_ago);
+        let file = File::options().write(true).open(self.path(below)).unwrap();
+        file.set_modified(at.into()).unwrap();
     }
 
     /// The attempt of this process, at the run `own`.
