@@ -1,8 +1,13 @@
 //! The input of a model for one question: numbers only.
 
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, UInt32Array};
+
 use super::annotations::Annotations;
 use super::features::{Features, Matrix};
 use super::gold::Gold;
+use super::ids::Ids;
 
 /// The observations of one question.
 #[derive(Clone, Copy)]
@@ -33,6 +38,20 @@ pub struct QuestionFeatures {
 }
 
 impl QuestionFeatures {
+    /// No features of instances, for a model that learns an embedding of each, and these of annotators.
+    #[must_use]
+    pub fn without_instances(
+        instances: usize,
+        annotators: Option<(Features, Vec<Option<u32>>)>,
+    ) -> Self {
+        let none: ArrayRef = Arc::new(UInt32Array::from(Vec::<u32>::new()));
+        let matrix = Arc::new(Matrix::from_rows(0, &[]));
+        let features = Features { ids: Ids::in_order(none), columns: Vec::new(), matrix };
+        // Nothing reads the row.
+        let row_of_instance = vec![Some(0); instances];
+        Self { features, row_of_instance, gold: Vec::new(), annotators }
+    }
+
     /// The features of instances.
     #[must_use]
     pub fn matrix(&self) -> &Matrix {

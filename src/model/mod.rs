@@ -196,7 +196,9 @@ pub struct ModelKind {
     pub properties: Properties,
     /// The keys for which it accepts no other value than the default.
     pub fixed_keys: fn() -> Vec<&'static str>,
-    /// Whether it learns from features.
+    /// Whether it learns from features, where there are any.
+    pub reads_features: bool,
+    /// Whether it cannot do without them.
     pub needs_features: bool,
     /// Predicts with a saved model of this kind; `None` for a kind that learns no classifier.
     pub predict: Option<Predict>,
@@ -237,7 +239,12 @@ impl ModelKind {
     }
 
     const fn with_features<S: Spec + Model>(predict: Predict) -> Self {
-        Self { needs_features: true, predict: Some(predict), ..Self::of::<S>() }
+        Self {
+            reads_features: true,
+            needs_features: true,
+            predict: Some(predict),
+            ..Self::of::<S>()
+        }
     }
 
     const fn fitted_by<S: Spec, M: Model + From<S> + 'static>() -> Self {
@@ -249,6 +256,7 @@ impl ModelKind {
             defaults: || crate::spec::defaults::<S>(),
             properties: S::PROPERTIES,
             fixed_keys: S::fixed_keys,
+            reads_features: false,
             needs_features: false,
             predict: None,
             fit_bytes: dense_fit_bytes,

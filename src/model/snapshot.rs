@@ -67,6 +67,13 @@ impl Snapshot {
         Self(own.collect())
     }
 
+    /// All arrays but those that [`Snapshot::merge`] added with this prefix.
+    #[must_use]
+    pub fn without(mut self, prefix: &str) -> Self {
+        self.0.retain(|name, _| !name.starts_with(prefix));
+        self
+    }
+
     /// The names of all arrays, ascending.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)

@@ -1,7 +1,9 @@
 //! The predictions of a trained model for all rows of features and all instances.
 
-use super::{CrowdNet, TrainingObjective};
+use super::pair_means::PairMeans;
+use super::{Batch, BatchContext, BatchPrediction, CrowdNet, TrainingObjective};
 use crate::error::Result;
+use crate::frame::Dims;
 use crate::model::from_features;
 use crate::model::neural::data::TrainingData;
 use crate::model::neural::train::{Trainer, not_finite};
@@ -16,6 +18,8 @@ pub(super) struct AllPredictions {
     pub(super) predictions: Posterior,
     /// The model's numbers of each instance, by name; NaN without features.
     pub(super) instance_parameters: Vec<(String, Vec<f64>)>,
+    /// The means of the matrices of pairs, where the model has such matrices.
+    pub(super) pairs: Option<PairMeans>,
 }
 
 /// The annotations and the targets that posteriors follow from.
@@ -42,6 +46,7 @@ impl AllPredictions {
             predictions: predictions(trainer, run)?,
             posterior: inputs.targets.cloned().unwrap_or_else(|| Posterior::from_votes(a)),
             instance_parameters: names.map(|name| (name, vec![f64::NAN; instances])).collect(),
+            pairs: None,
         };
         let described = inputs.data.instances();
         if N::CONDITIONS_ON_ANNOTATIONS {
@@ -68,7 +73,9 @@ impl AllPredictions {
     ) -> Result<()> {
         let (classes, n_names) = (trainer.dims.classes, self.instance_parameters.len());
         trainer.each_part(described, run, |part| {
-            let predicted = trainer.predict_from(data.inputs(), &data.observed(part, targets))?;
+            let batch = data.observed(part, targets);
+            let (predicted, matrices) =
+                trainer.read_out(data.inputs(), &batch, |context| both(trainer, context))?;
             for (n, i) in part.iter().map(|i| *i as usize).enumerate() {
                 if data.annotations.trusted_class(i).is_none() {
                     let own = &predicted.posterior[n * classes..(n + 1) * classes];
@@ -78,6 +85,7 @@ impl AllPredictions {
                     values[i] = predicted.parameters[n * n_names + name];
                 }
             }
+            self.add_pairs(&batch, &predicted.classes, matrices, trainer.dims);
             Ok(())
         })
     }
@@ -96,12 +104,25 @@ impl AllPredictions {
         let (_, undescribed) = data.untrusted();
         trainer.each_part(&undescribed, run, |part| {
             let batch = data.observed(part, targets);
-            let predicted = trainer.predict_without_features(data.inputs(), &batch)?.posterior;
-            for (i, row) in part.iter().zip(predicted.chunks_exact(trainer.dims.classes)) {
+            let (predicted, matrices) =
+                trainer
+                    .without_features(data.inputs(), &batch, |context| both(trainer, context))?;
+            let rows = predicted.posterior.chunks_exact(trainer.dims.classes);
+            for (i, row) in part.iter().zip(rows) {
                 self.posterior.row_mut(*i as usize).copy_from_slice(row);
             }
+            self.add_pairs(&batch, &predicted.classes, matrices, trainer.dims);
             Ok(())
         })
+    }
+
+    /// Adds the matrices of a batch's pairs to their means, with the posteriors of its instances.
+    fn add_pairs(&mut self, batch: &Batch, p: &[f64], matrices: Option<Vec<f64>>, dims: Dims) {
+        let Some(matrices) = matrices else { return };
+        let rows = batch.instances.iter().flat_map(|i| self.posterior.row(*i as usize));
+        let posterior: Vec<f64> = rows.copied().collect();
+        let means = self.pairs.get_or_insert_with(|| PairMeans::new(dims));
+        means.add(batch, &matrices, p, &posterior);
     }
 
     /// Sets the posteriors of instances with features to the classifier's predictions.
@@ -122,6 +143,14 @@ impl AllPredictions {
         let Some(at) = first_broken(&self.posterior) else { return Ok(()) };
         Err(trainer.posterior_not_finite(at / classes, self.posterior.values()[at]))
     }
+}
+
+/// The prediction for a batch, and the matrices of its pairs.
+fn both<N: CrowdNet>(
+    trainer: &Trainer<'_, N>,
+    context: &BatchContext<'_>,
+) -> (BatchPrediction, Option<Vec<f64>>) {
+    (trainer.model.predict(context), trainer.model.pair_matrices(context))
 }
 
 /// The classifier's probabilities for every row of features.

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::annotator_params::AnnotatorParams;
+use super::batch_context::BatchContext;
 use super::data::inputs::Sizes;
 use super::net::heads::Heads;
 use super::network_spec::NetworkSpec;
@@ -101,6 +102,12 @@ pub trait CrowdNet:
     /// Adds to `problems` the model's settings that no pipeline without gold can follow.
     fn check_without_gold(&self, _place: &str, _problems: &mut Problems) {}
 
+    /// The width of learned embeddings of instances that the classifier reads in place of features, given whether the data
+    /// have features; `None` for a classifier that reads features. Such a fit predicts nothing about other instances.
+    fn instance_embedding(&self, _has_features: bool) -> Option<usize> {
+        None
+    }
+
     /// The outputs of the classifier that the model reads, given the sizes of the data.
     fn heads(&self, _sizes: &Sizes) -> Heads {
         Heads::CLASSIFIER
@@ -130,6 +137,12 @@ pub trait CrowdNet:
     /// The names of the numbers in [`BatchPrediction::parameters`](super::BatchPrediction::parameters).
     fn instance_parameters(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// P(label given class) of each annotation's annotator on its instance, `[annotation, class, label]`, for a model whose
+    /// matrices depend on the instance. The fit reports their means over each annotator's instances.
+    fn pair_matrices(&self, _context: &BatchContext<'_>) -> Option<Vec<f64>> {
+        None
     }
 
     /// The report on annotators after training.

@@ -6,7 +6,9 @@ use candle_core::Device;
 use rand::Rng as _;
 
 use super::all_predictions::{AllPredictions, PosteriorInputs};
-use super::{CrowdNet, Neural, Sizes, Task, name_of};
+use super::data::inputs::INSTANCE_EMBEDDING;
+use super::pair_means::PairMeans;
+use super::{CrowdNet, Neural, Owner, ParamTable, Sizes, Task, name_of};
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Evidence, QuestionFeatures, Role};
 use crate::model::checkpoint::Fingerprint;
@@ -29,7 +31,16 @@ use crate::run::Run;
 
 impl<N: CrowdNet> Model for Neural<N> {
     fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
-        let described = from_features::described_of(evidence, N::KIND)?;
+        let is_embedded = self.model.instance_embedding(evidence.described.is_some()).is_some();
+        let without_features = is_embedded.then(|| {
+            let annotators = evidence.described.and_then(|d| d.annotators.clone());
+            QuestionFeatures::without_instances(evidence.annotations.dims().instances, annotators)
+        });
+        let described = match &without_features {
+            Some(without) => without,
+            None => from_features::described_of(evidence, N::KIND)?,
+        };
+        let evidence = Evidence { described: Some(described), ..evidence };
         let (dims, train) = (evidence.annotations.dims(), &self.network.train);
         let split = split_annotations(train, evidence.annotations, run)?;
         let (training, held_out) = match &split {
@@ -54,7 +65,7 @@ impl<N: CrowdNet> Model for Neural<N> {
         let targets = aggregated.as_ref().map(|fitted| fitted.posterior.dense().into_owned());
         let mut trainer = Trainer {
             model: &self.model,
-            annotator_params: first_params(&self.model, training, &learners, run)?,
+            annotator_params: first_params(self, training, &sizes, &learners, run)?,
             fingerprint: Some(fingerprint_of(self, held_out, run)?),
             spec: train,
             data: &data,
@@ -86,16 +97,20 @@ impl<N: CrowdNet> Model for Neural<N> {
         let objective = trace.last().map(|row| row.objective);
         let converged = aggregated.as_ref().is_none_or(|fitted| fitted.stop.converged);
         let report = report(&trainer, evidence, &predicted, aggregated, run);
+        let saved = || -> Result<Trained> {
+            Ok(Trained {
+                description: description(self, &trainer.learners, &sizes),
+                parameters: trainer.learners.to_pytorch(&trainer.snapshot()?).to_bytes()?,
+            })
+        };
+        let saved = (!is_embedded).then(saved).transpose()?;
         Ok(Fitted {
             posterior: predicted.posterior.into(),
-            predictions: Some(predicted.predictions),
+            predictions: (!is_embedded).then_some(predicted.predictions),
             report,
             trace,
             stop: Stop { converged, iterations, objective },
-            model: Some(Trained {
-                description: description(self, &trainer.learners, &sizes),
-                parameters: trainer.learners.to_pytorch(&trainer.snapshot()?).to_bytes()?,
-            }),
+            model: saved,
             device: name_of(&device),
         })
     }
@@ -182,13 +197,18 @@ fn learners_for<N: CrowdNet>(
 
 /// The model's tables with their initial parameters.
 fn first_params<N: CrowdNet>(
-    model: &N,
+    spec: &Neural<N>,
     evidence: Evidence<'_>,
+    sizes: &Sizes,
     learners: &Learners,
     run: &Run,
 ) -> Result<AnnotatorParams> {
-    let annotator_params =
-        AnnotatorParams { tables: model.tables(&task_of(evidence, learners, run))? };
+    let mut tables = spec.model.tables(&task_of(evidence, learners, run))?;
+    if let Some(width) = spec.model.instance_embedding(sizes.has_features()) {
+        let n = evidence.annotations.dims().instances;
+        tables.push(ParamTable::embeddings(INSTANCE_EMBEDDING, Owner::Instance, n, width, run));
+    }
+    let annotator_params = AnnotatorParams { tables };
     learners.check_tables(&annotator_params)?;
     Ok(annotator_params)
 }
@@ -230,8 +250,12 @@ fn report<N: CrowdNet>(
     });
     report.prior = learned.prior.or(report.prior);
     report.annotator_parameters = learned.parameters;
+    let pairs = predicted.pairs.as_ref().map(PairMeans::of_annotators);
+    let (of_pairs, competence) = pairs.unzip();
+    let competence = competence.map(|mean| ("competence".to_owned(), mean));
+    report.annotator_parameters.extend(competence);
     report.instance_parameters.clone_from(&predicted.instance_parameters);
-    if let Some(probability) = learned.confusion {
+    if let Some(probability) = learned.confusion.or(of_pairs) {
         let confusion = Confusion {
             cells: Cells::Dense(probability),
             expected_count: expected_counts_of(a, &predicted.posterior),

@@ -51,6 +51,7 @@ mod models;
 mod net;
 mod network_spec;
 mod numerics;
+mod pair_means;
 mod param_table;
 mod predict;
 mod schedule;
@@ -70,8 +71,8 @@ pub use data::batching::InstanceSubset;
 pub use data::inputs::{EmbeddingInput, LearnerInput, Sizes};
 pub use device::DeviceChoice;
 pub use models::{
-    AggNet, Conal, CrowdLayer, Dl, DoctorNet, KINDS, MaxMig, SingleConfusion, SoftBootstrap, Tcl,
-    TraceRegularised, WeightedDoctorNet,
+    AggNet, Conal, CrowdLayer, Dl, DoctorNet, KINDS, Lia, MaxMig, SingleConfusion, SoftBootstrap,
+    Tcl, TraceRegularised, WeightedDoctorNet,
 };
 pub use net::backbone::{Architecture, BackboneSpec, Scaling};
 pub use net::heads::{Head, HeadInput, Heads, Outputs};

@@ -2,12 +2,14 @@
 
 use std::mem::take;
 
+use rand::Rng as _;
 use rayon::prelude::*;
 
 use crate::model::neural::data::batch::Batch;
 use crate::model::neural::train::moments::{Moments, MomentsMut};
 use crate::model::neural::train::optimiser::Optimiser;
 use crate::prefetch::prefetch_all;
+use crate::run::Run;
 
 /// Rows that one task of the thread pool updates.
 const ROWS_PER_TASK: usize = 128;
@@ -75,6 +77,15 @@ impl ParamTable {
     #[must_use]
     pub fn drawn(name: &str, width: usize, values: Vec<f32>) -> Self {
         Self::new(name, Owner::Annotator, width, values)
+    }
+
+    /// Learned embeddings of `n` annotators or instances, drawn within 1 / sqrt(width).
+    #[must_use]
+    pub fn embeddings(name: &str, owner: Owner, n: usize, width: usize, run: &Run) -> Self {
+        let mut rng = run.rng(name);
+        let bound = 1.0 / (width.max(1) as f32).sqrt();
+        let draw = |_| (2.0 * rng.random::<f32>() - 1.0) * bound;
+        Self::new(name, owner, width, (0..n * width).map(draw).collect())
     }
 
     /// The same table, never trained by gradient descent.

@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::data::inputs::{LearnerInput, Sizes};
+use super::data::inputs::{EmbeddingInput, LearnerInput, Sizes};
 use super::network_spec::NetworkSpec;
 use super::train::learner::{CLASSIFIER, LearnerSpec};
 use super::train::spec::{BatchBy, Select};
@@ -60,13 +60,11 @@ impl<N: CrowdNet> Neural<N> {
     /// The classifier, and the other learners, for data of these sizes.
     pub(crate) fn learners(&self, sizes: &Sizes) -> (LearnerSpec, Vec<LearnerSpec>) {
         let (backbone, heads) = (self.network.backbone.clone(), self.model.heads(sizes));
-        let classifier = LearnerSpec {
-            name: CLASSIFIER,
-            backbone,
-            heads,
-            input: LearnerInput::Features,
-            optimiser: None,
-        };
+        let width = self.model.instance_embedding(sizes.has_features());
+        let input = width.map_or(LearnerInput::Features, |width| {
+            LearnerInput::Embedding(EmbeddingInput::of_instances(width))
+        });
+        let classifier = LearnerSpec { name: CLASSIFIER, backbone, heads, input, optimiser: None };
         let mut others = self.model.other_learners(&self.network, sizes);
         if !N::NEEDS_ANNOTATOR_FEATURES && sizes.annotator_features.is_none() {
             others.retain(|other| other.input != LearnerInput::Annotators);

@@ -24,8 +24,8 @@ type AppliesTo = fn(&ModelKind) -> bool;
 
 /// Every kind.
 const ALL: AppliesTo = |_| true;
-/// Kinds that need no features.
-const LABEL_ONLY: AppliesTo = |kind| !kind.needs_features;
+/// Kinds that learn from no features.
+const LABEL_ONLY: AppliesTo = |kind| !kind.reads_features;
 /// Kinds with a deterministic start, which take the same steps on a renamed crowd.
 const FIXED_START: AppliesTo = |kind| kind.properties != Properties::RandomStart;
 /// Kinds that learn a classifier from features.
@@ -148,6 +148,7 @@ mod tests {
     conform!(
         agg_net,
         weighted_doctor_net,
+        lia,
         conal,
         tcl,
         doctor_net,

@@ -17,6 +17,9 @@ use crate::run::Run;
 /// batches and the copy on the device need as much each.
 const MATRIX_SHARE: usize = 8;
 
+/// The name of the table of the embeddings that a classifier reads where instances have no features.
+pub(crate) const INSTANCE_EMBEDDING: &str = "instance_embedding";
+
 /// The data of a batch that a learner reads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LearnerInput {
@@ -60,6 +63,14 @@ pub struct Sizes {
     /// The number of features of one annotator, if the data have annotator features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub annotator_features: Option<usize>,
+}
+
+impl Sizes {
+    /// Whether instances have features.
+    #[must_use]
+    pub fn has_features(&self) -> bool {
+        !self.features.contains(&0)
+    }
 }
 
 /// The data that the learners of a model read from.
@@ -188,6 +199,11 @@ impl LearnerInput {
 }
 
 impl EmbeddingInput {
+    /// The embeddings of this width that a classifier reads where instances have no features.
+    pub(crate) fn of_instances(width: usize) -> Self {
+        Self { table: INSTANCE_EMBEDDING, owner: Owner::Instance, width }
+    }
+
     /// The rows of these ids, one after the other; an id beyond the table has the mean of all rows.
     pub(crate) fn rows(self, tables: &AnnotatorParams, ids: &[u32]) -> Vec<f32> {
         let (mut numbers, width) = (vec![0.0; ids.len() * self.width], self.width.max(1));

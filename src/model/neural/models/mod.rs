@@ -7,6 +7,7 @@ pub(crate) mod crowd_layer;
 pub(crate) mod dl;
 pub(crate) mod doctor_net;
 pub(crate) mod head_weights;
+pub(crate) mod lia;
 pub(crate) mod max_mig;
 mod paper;
 pub(crate) mod single_confusion;
@@ -20,6 +21,7 @@ pub use conal::Conal;
 pub use crowd_layer::CrowdLayer;
 pub use dl::Dl;
 pub use doctor_net::DoctorNet;
+pub use lia::Lia;
 pub use max_mig::MaxMig;
 pub use single_confusion::SingleConfusion;
 pub use soft_bootstrap::SoftBootstrap;
@@ -43,4 +45,5 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind::neural::<TraceRegularised>(),
     ModelKind::neural::<MaxMig>(),
     ModelKind::neural::<Conal>(),
+    ModelKind { needs_features: false, ..ModelKind::neural::<Lia>() },
 ];

@@ -81,6 +81,8 @@ fn every_kind_has_the_divisor_of_its_paper() {
         defaults_of::<MaxMig>(),
         // Chu, Ma and Wang 2021: the mean over annotations.
         defaults_of::<Conal>(),
+        // Means over instances of the likelihoods of all their annotations.
+        defaults_of::<Lia>(),
     ];
     let wanted = [
         ("dl", None, false),
@@ -94,6 +96,7 @@ fn every_kind_has_the_divisor_of_its_paper() {
         ("trace_regularised", Some(MeanInstance), false),
         ("max_mig", None, true),
         ("conal", Some(MeanAnnotation), false),
+        ("lia", None, false),
     ];
     assert_eq!(found, wanted);
     let kinds: Vec<&str> = KINDS.iter().map(|kind| kind.kind).collect();

@@ -11,6 +11,7 @@ mod gradients;
 mod inputs;
 mod labels;
 mod learners;
+mod lia;
 mod linear;
 mod phases;
 mod posteriors;
@@ -29,8 +30,7 @@ mod without_features;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use super::models::dl::Targets;
-use super::models::{max_mig, trace_regularised};
+use super::models::{dl::Targets, max_mig, trace_regularised};
 use super::*;
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence};

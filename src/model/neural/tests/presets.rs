@@ -24,6 +24,11 @@ fn every_preset_has_the_numbers_of_its_paper() {
         "mixture": "logit_mix", "embedding": 20, "auxiliary": 128, "normalise_instances": true,
         "instance_embeddings": false, "initial_strength": 2.0, "lambda": 1e-5,
     });
+    let lia = json!({
+        "rounds": 10, "round_epochs": 125, "marginal": "composite", "e_step_prior": "classifier",
+        "classifier_weight": "instance", "embed_instances": false, "instance_embedding": 16, "annotator_embedding": 16,
+        "latent": 1, "difficulty_penalty": 0.0, "competence_penalty": 0.0,
+    });
     let known = [
         ("dl", 30, Some(128), 1e-4, json!(null), json!({"aggregator": votes, "targets": "auto"})),
         ("agg_net", 20, Some(64), 1e-4, json!(null), json!({})),
@@ -35,16 +40,24 @@ fn every_preset_has_the_numbers_of_its_paper() {
         ("crowd_layer", 50, Some(64), 1e-3, json!("mean_dense"), json!({"form": "mw"})),
         ("trace_regularised", 30, None, 1e-3, json!(null), json!({"lambda": 0.01})),
         ("max_mig", 20, Some(64), 1e-4, json!(null), max_mig),
+        ("lia", 125, None, 1e-3, json!(null), lia),
         ("conal", 100, Some(1024), 1e-2, json!(null), conal),
     ];
     for kind in KINDS {
         let (_, epochs, rows, rate, reduction, own) =
             known.iter().find(|k| k.0 == kind.kind).unwrap();
         let mut paper = kind.load(json!({"preset": "paper"})).unwrap().parameters;
-        let initialisation = if kind.kind == "crowd_layer" { "glorot" } else { "uniform" };
+        let is_lia = kind.kind == "lia";
+        let is_glorot = is_lia || kind.kind == "crowd_layer";
+        let (hidden, dropout, scaling) = if is_lia {
+            (json!([16, 16, 16, 16]), 0.0, "global_max_abs")
+        } else {
+            (json!([128]), 0.5, "standard")
+        };
         let backbone = json!({
-            "kind": "mlp", "input": null, "hidden": [128], "dropout": 0.5, "batch_norm": false, "activation": "relu",
-            "initialisation": initialisation, "scaling": "standard", "flip": false, "pad_crop": 0,
+            "kind": "mlp", "input": null, "hidden": hidden, "dropout": dropout, "batch_norm": false,
+            "activation": "relu", "initialisation": if is_glorot { "glorot" } else { "uniform" }, "scaling": scaling,
+            "flip": false, "pad_crop": 0,
         });
         assert_eq!(paper["backbone"], backbone, "{}", kind.kind);
         let (of_annotators, delay) = if trains_annotators(kind) {
@@ -53,7 +66,7 @@ fn every_preset_has_the_numbers_of_its_paper() {
             (json!(null), json!(null))
         };
         let optimiser = json!({
-            "rule": "adam", "learning_rate": rate, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0,
+            "rule": if is_lia { "amsgrad" } else { "adam" }, "learning_rate": rate, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0,
             "decoupled": true, "nesterov": false, "clip_norm": null, "schedule": "constant", "warmup": 0,
             "milestones": [], "gamma": 0.1, "reset_each_epoch": kind.kind == "conal",
             "annotator_learning_rate": of_annotators, "annotator_delay": delay,

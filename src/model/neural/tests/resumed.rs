@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::fits::fit;
 use super::*;
 use crate::frame::QuestionFeatures;
 use crate::run::{Cancel, Progress};
@@ -28,8 +27,16 @@ pub(super) fn assert_resumes<N: CrowdNet>(
     described: &QuestionFeatures,
     interrupted: Range<u32>,
 ) {
-    let whole = fit(model, a, described).unwrap();
-    let evidence = Evidence { annotations: a, described: Some(described) };
+    assert_resumes_in(model, Evidence { annotations: a, described: Some(described) }, interrupted);
+}
+
+/// The same for any evidence.
+pub(super) fn assert_resumes_in<N: CrowdNet>(
+    model: &Neural<N>,
+    evidence: Evidence<'_>,
+    interrupted: impl IntoIterator<Item = u32>,
+) {
+    let whole = model.fit(evidence, &mut Run::new(1)).unwrap();
     let folder = tempfile::tempdir().unwrap();
     for epochs in interrupted {
         let mut run = Run::new(1);

@@ -127,6 +127,9 @@ fn held_out_annotations_change_no_parameter() {
         parameters["train"]["epochs"] = 1.into();
         parameters["train"]["select"] = "annotation_likelihood".into();
         parameters["train"]["held_out"] = 0.4.into();
+        if kind.kind == "lia" {
+            (parameters["rounds"], parameters["round_epochs"]) = (1.into(), 1.into());
+        }
         // Not the default, so that the weights of annotations count.
         if kind.kind == "doctor_net" {
             parameters["weight_by_annotations"] = true.into();

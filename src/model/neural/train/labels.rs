@@ -171,8 +171,10 @@ mod tests {
             let of_batch = |instances: &[u32]| trainer.data.observed(instances, None);
             let with_features = [0, 2, 4, 5];
             let predicted = trainer.predict(&of_batch(&with_features)).unwrap().posterior;
-            let undescribed =
-                trainer.predict_without_features(data.inputs(), &of_batch(&[1])).unwrap().posterior;
+            let undescribed = trainer
+                .without_features(data.inputs(), &of_batch(&[1]), |c| trainer.model.predict(c))
+                .unwrap()
+                .posterior;
             let mut wanted = Posterior::zeros(6, 3);
             replace(&mut wanted, &with_features, &predicted);
             replace(&mut wanted, &[1], &undescribed);

@@ -328,8 +328,12 @@ impl Learners {
     /// Converts the arrays of a snapshot to the names and layouts of a saved model.
     pub(crate) fn to_pytorch(&self, snapshot: &Snapshot) -> Snapshot {
         let mut saved = Snapshot::default();
-        for learner in self.all() {
-            let own = to_pytorch(&learner.part_of(snapshot), &learner.heads);
+        // The classifier has no prefix, by which the arrays of the others could be told from its own.
+        let others = self.others.iter().map(Learner::prefix);
+        let alone = others.fold(snapshot.clone(), |all, prefix| all.without(&prefix));
+        for (n, learner) in self.all().enumerate() {
+            let from = if n == 0 { &alone } else { snapshot };
+            let own = to_pytorch(&learner.part_of(from), &learner.heads);
             saved.merge(&learner.prefix(), &own);
         }
         saved

@@ -235,38 +235,30 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     /// # Errors
     /// When the device fails.
     pub(crate) fn predict(&self, batch: &Batch) -> Result<BatchPrediction> {
-        self.predict_from(self.data.inputs(), batch)
+        self.with_outputs(batch, |context| self.model.predict(context))
     }
 
-    /// The current model's prediction for a batch of other inputs, which may have more annotations than the training
-    /// inputs.
+    /// Computes the networks' outputs for a batch of other inputs, which may have more annotations than the training inputs,
+    /// and passes them to `read_out`.
     ///
     /// # Errors
     /// When the device fails.
-    pub(crate) fn predict_from(
+    pub(crate) fn read_out<R>(
         &self,
         inputs: Inputs<'_>,
         batch: &Batch,
-    ) -> Result<BatchPrediction> {
-        self.predictor().with_outputs(inputs, batch, |context| self.model.predict(context))
-    }
-
-    /// The current model's prediction for a batch of instances without features: learners that read features give all
-    /// classes the same probability.
-    ///
-    /// # Errors
-    /// When the device fails.
-    pub(crate) fn predict_without_features(
-        &self,
-        inputs: Inputs<'_>,
-        batch: &Batch,
-    ) -> Result<BatchPrediction> {
-        self.without_features(inputs, batch, |context| self.model.predict(context))
+        read_out: impl FnOnce(&BatchContext<'_>) -> R,
+    ) -> Result<R> {
+        self.predictor().with_outputs(inputs, batch, read_out)
     }
 
     /// Computes the networks' outputs for a batch of instances without features, and passes them to `read_out`. The
-    /// outputs of learners that read features are no predictions, and not calibrated.
-    fn without_features<R>(
+    /// outputs of learners that read features are no predictions, and not calibrated: they give all classes the same
+    /// probability.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn without_features<R>(
         &self,
         inputs: Inputs<'_>,
         batch: &Batch,
@@ -287,7 +279,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         batch: &Batch,
         read_out: impl FnOnce(&BatchContext<'_>) -> R,
     ) -> Result<R> {
-        self.predictor().with_outputs(self.data.inputs(), batch, read_out)
+        self.read_out(self.data.inputs(), batch, read_out)
     }
 
     /// The divisor of the annotations' losses: the user's choice, or the model's default.

@@ -1,0 +1,302 @@
+//! EM with learned functions of instances and annotators: the class of an instance, how difficult it is, and how
+//! competent each annotator is.
+//!
+//! ```text
+//! h[i] = softmax(classifier(x_i))    D[i] = difficulty(x_i)    K[r] = competence(e_r)    G: shared by all pairs
+//! Q[i,r][k][l] = softmax over l of ln sum_m exp(G[k][l][m] + D[i][k][l][m] + K[r][k][l][m])
+//! start     T = shares of the votes
+//! round     epochs on T:  loss = -(1/B) sum_i ( sum_k T[i][k] ln h[i][k] + sum over (r, y) of i sum_k T[i][k] ln Q[i,r][k][y] )
+//!           E   T[i][k] ~ h[i][k] prod over annotations (r, y) of i of Q[i,r][k][y]
+//! marginal  joint      loss = -(1/B) sum_i ln sum_k h[i][k] prod over (r, y) of i of Q[i,r][k][y]
+//!           composite  loss = -(1/B) sum_i sum over (r, y) of i ln sum_k h[i][k] Q[i,r][k][y]
+//! ```
+//! D and the classifier share all layers but the last; K is linear in e, a learned embedding of the annotator, and in
+//! the annotator's features, where there are any. `train.epochs` are those of the marginal likelihood; with 0, EM alone.
+//! The posteriors are those of a last E-step.
+//!
+//! LIA-E: without features, or with `embed_instances`, x_i is a learned embedding of the instance. Nothing but the
+//! annotations of i has trained it, and as a prior h would count them twice; so the mean of T over the instances is the
+//! prior there, in the E-step and in the marginal likelihood (`e_step_prior`).
+//!
+//! The reported matrix of an annotator is the mean of Q over the instances that the annotator labelled, each row
+//! weighted by T; `competence` of a pair is sum_k h[i][k] Q[i,r][k][k], the probability of a right answer:
+//! `annotator_parameters` has its mean over the annotator's instances, `instance_parameters` its mean over the instance's
+//! annotators.
+//!
+//! E. A. Platanios, M. Al-Shedivat, E. Xing, T. Mitchell: Learning from Imperfect Annotations: An End-to-End Approach.
+//! ICLR 2020 submission. Equations 1, 4, 7 and 9; Q is that of the authors' public code.
+//!
+//! Differs from the paper in the marginal likelihood, which is joint over the annotations of an instance, where the
+//! paper's equation 9 is composite; in G, which is the sum of the paper's biases, starts at the votes, and is the one that
+//! is free of penalties: D is drawn to 0 as by a normal prior of each instance, K as by one of each annotator; in the
+//! prior without features; in batches, which are of instances; and in network and training, which are labelmill's
+//! defaults. `preset = "paper"` has the paper's settings, with 1000 steps of each act for 1024 instances or fewer.
+
+mod objective;
+mod pairs;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use pairs::PairMatrices;
+
+use crate::error::{Problem, Result};
+use crate::frame::{Dims, Evidence};
+use crate::model::Model;
+use crate::model::em::kernels::expected_counts_of;
+use crate::model::fitted::Fitted;
+use crate::model::neural::models::{counted, paper};
+use crate::model::neural::train::spec::Select;
+use crate::model::neural::{
+    AnnotatorParams, AnnotatorReport, Architecture, BackboneSpec, BatchAnnotation, BatchContext,
+    CrowdNet, EmbeddingInput, Head, HeadInput, Heads, Initialisation, LearnerInput, LearnerSpec,
+    NetworkSpec, OptimiserKind, Owner, ParamTable, Scaling, Sizes, Task, TrainSpec,
+};
+use crate::model::posterior::Posterior;
+use crate::model::vote::MajorityVote;
+use crate::run::Run;
+use crate::spec::Problems;
+
+/// The likelihood of the last phase.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Marginal {
+    /// That of all annotations of an instance together.
+    #[default]
+    Joint,
+    /// That of each annotation by itself, as in the paper. Where the classifier knows little, it says little about the
+    /// annotators.
+    Composite,
+}
+
+/// P(class) before the annotations of an instance.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EStepPrior {
+    /// `classifier` with features, `classes` with learned embeddings of instances.
+    #[default]
+    Auto,
+    /// The classifier's probabilities, as in the paper.
+    Classifier,
+    /// The mean posterior of all instances.
+    Classes,
+    /// The same for each class, as in the authors' code, whose marginal likelihood has the classifier's probabilities.
+    Uniform,
+}
+
+/// The weight of an instance in the classifier's loss.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ClassifierWeight {
+    /// One, as in the paper.
+    #[default]
+    Instance,
+    /// The weight of its annotations, as in the authors' code.
+    Annotations,
+}
+
+/// LIA and LIA-E.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Lia {
+    /// Rounds of EM before the marginal likelihood.
+    #[schemars(range(min = 1))]
+    pub rounds: u32,
+    /// Epochs of each round.
+    #[schemars(range(min = 1))]
+    pub round_epochs: u32,
+    /// The likelihood of the last phase, whose epochs are `train.epochs`.
+    pub marginal: Marginal,
+    /// P(class) before the annotations of an instance.
+    pub e_step_prior: EStepPrior,
+    /// The weight of an instance in the classifier's loss.
+    pub classifier_weight: ClassifierWeight,
+    /// Whether embeddings of instances are learned though there are features (LIA-E).
+    pub embed_instances: bool,
+    /// The length of learned embeddings of instances.
+    #[schemars(range(min = 1))]
+    pub instance_embedding: usize,
+    /// The length of embeddings of annotators.
+    #[schemars(range(min = 1))]
+    pub annotator_embedding: usize,
+    /// The length of the latent axis of difficulty and competence.
+    #[schemars(range(min = 1))]
+    pub latent: usize,
+    /// How strongly the difficulty of each instance is drawn to zero: the precision of a normal prior of each number.
+    #[schemars(range(min = 0.0))]
+    pub difficulty_penalty: f64,
+    /// How strongly the competence of each annotator is drawn to that of the crowd, in the same way.
+    #[schemars(range(min = 0.0))]
+    pub competence_penalty: f64,
+}
+
+impl Default for Lia {
+    fn default() -> Self {
+        Self {
+            rounds: 10,
+            round_epochs: 10,
+            marginal: Marginal::Joint,
+            e_step_prior: EStepPrior::Auto,
+            classifier_weight: ClassifierWeight::Instance,
+            embed_instances: false,
+            instance_embedding: 16,
+            annotator_embedding: 16,
+            latent: 1,
+            difficulty_penalty: 4.0,
+            competence_penalty: 3.0,
+        }
+    }
+}
+
+/// The names of the phases.
+pub(crate) const EM: &str = "em";
+pub(crate) const MARGINAL: &str = "marginal";
+
+/// The names of the learners that give an annotator's competence, and of the table that the first of them reads.
+const COMPETENCE: &str = "competence";
+const FEATURES: &str = "competence_by_features";
+const EMBEDDING: &str = "annotator_embedding";
+
+/// The index of the table of annotators' embeddings.
+const EMBEDDINGS: usize = 1;
+
+/// Added to each count of the votes before the common matrix starts at their shares.
+const START_COUNT: f64 = 1.0;
+
+impl Lia {
+    /// The epochs of all rounds.
+    fn em_epochs(&self) -> u32 {
+        self.rounds.saturating_mul(self.round_epochs)
+    }
+}
+
+/// A network without hidden layers, which leaves its input as it is.
+fn linear() -> BackboneSpec {
+    BackboneSpec { kind: Architecture::Linear, batch_norm: false, ..BackboneSpec::default() }
+}
+
+impl CrowdNet for Lia {
+    const KIND: &'static str = "lia";
+    const SUMMARY: &'static str = "EM with learned functions: the class and difficulty of an instance, by its features or a learned embedding, and the competence of an annotator";
+    const SOURCE: &'static str = "LIA, LIA-E: Platanios et al. 2020, ICLR submission";
+    const TRAINING: &'static str =
+        "How it is trained; `epochs` are those of the marginal likelihood, after EM.";
+    const NEEDS_ANNOTATOR_FEATURES: bool = false;
+
+    /// The paper's settings: four layers of 16 units, and 1000 steps of AMSGrad in each act.
+    fn paper() -> (NetworkSpec, Self) {
+        let mut network = paper::network(125, None, 1e-3);
+        network.backbone = BackboneSpec {
+            hidden: vec![16; 4],
+            dropout: 0.0,
+            initialisation: Initialisation::Glorot,
+            scaling: Scaling::GlobalMaxAbs,
+            ..network.backbone
+        };
+        network.train.optimiser.rule = OptimiserKind::Amsgrad;
+        let model = Self {
+            round_epochs: 125,
+            marginal: Marginal::Composite,
+            e_step_prior: EStepPrior::Classifier,
+            difficulty_penalty: 0.0,
+            competence_penalty: 0.0,
+            ..Self::default()
+        };
+        (network, model)
+    }
+
+    fn check(&self, train: &TrainSpec, place: &str, problems: &mut Problems) {
+        if self.embed_instances && train.select == Select::Valid {
+            problems.push(
+                Problem::new(
+                    "a learned embedding says nothing about instances without annotations",
+                )
+                .at(format!("{place}.train.select"))
+                .found("\"valid\" with embed_instances")
+                .help("choose \"annotation_likelihood\" or \"last\", or leave embed_instances out"),
+            );
+        }
+    }
+
+    fn instance_embedding(&self, has_features: bool) -> Option<usize> {
+        (self.embed_instances || !has_features).then_some(self.instance_embedding)
+    }
+
+    fn heads(&self, sizes: &Sizes) -> Heads {
+        let widths = vec![sizes.classes * sizes.labels * self.latent];
+        let difficulty = Head { name: "difficulty", from: HeadInput::Hidden, widths };
+        Heads { named: vec![difficulty], ..Heads::CLASSIFIER }
+    }
+
+    fn other_learners(&self, _network: &NetworkSpec, sizes: &Sizes) -> Vec<LearnerSpec> {
+        let width = sizes.classes * sizes.labels * self.latent;
+        let learner = |name, input| LearnerSpec {
+            name,
+            backbone: linear(),
+            heads: Heads {
+                named: vec![Head { name, from: HeadInput::Features, widths: vec![width] }],
+                ..Heads::default()
+            },
+            input,
+            optimiser: None,
+        };
+        let (table, owner) = (EMBEDDING, Owner::Annotator);
+        let embedding = EmbeddingInput { table, owner, width: self.annotator_embedding };
+        vec![
+            learner(COMPETENCE, LearnerInput::Embedding(embedding)),
+            learner(FEATURES, LearnerInput::Annotators),
+        ]
+    }
+
+    fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
+        let Dims { annotators, classes, labels, .. } = task.dims;
+        let a = task.evidence.annotations;
+        let counts = expected_counts_of(a, &Posterior::from_votes(a));
+        let mut crowd = vec![START_COUNT; classes * labels];
+        for r in 0..annotators {
+            let own = counted::of_annotator(a, &counts, r);
+            crowd.iter_mut().zip(own).for_each(|(sum, count)| *sum += count);
+        }
+        let mut common = Vec::with_capacity(crowd.len() * self.latent);
+        for row in crowd.chunks_exact(labels.max(1)) {
+            let sum: f64 = row.iter().sum();
+            let cells = row.iter().flat_map(|c| vec![(c / sum).ln() as f32; self.latent]);
+            common.extend(cells);
+        }
+        Ok(vec![
+            ParamTable::of_model("common", common),
+            ParamTable::embeddings(
+                EMBEDDING,
+                Owner::Annotator,
+                annotators,
+                self.annotator_embedding,
+                task.run,
+            ),
+        ])
+    }
+
+    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
+        MajorityVote::default().fit(evidence, run).map(Some)
+    }
+
+    fn instance_parameters(&self) -> Vec<String> {
+        vec!["competence".to_owned()]
+    }
+
+    fn pair_matrices(&self, context: &BatchContext<'_>) -> Option<Vec<f64>> {
+        let pairs = PairMatrices::new(context, self.latent);
+        let of_pair = |(b, a): (usize, &BatchAnnotation)| {
+            pairs.log_matrix(b, a.annotator as usize).into_iter().map(f64::exp)
+        };
+        Some(context.annotations().flat_map(of_pair).collect())
+    }
+
+    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
+        let table = &annotator_params.tables[EMBEDDINGS];
+        let rows: Vec<Vec<f64>> = (0..task.dims.annotators).map(|r| table.row(r)).collect();
+        let column = |j: usize| rows.iter().map(|row| row[j]).collect();
+        let embeddings =
+            (0..self.annotator_embedding).map(|j| (format!("embedding_{j}"), column(j)));
+        AnnotatorReport { parameters: embeddings.collect(), ..AnnotatorReport::default() }
+    }
+}

@@ -1,0 +1,184 @@
+//! The schedule, the loss and the E-step.
+
+use super::pairs::PairMatrices;
+use super::{ClassifierWeight, EM, EStepPrior, Lia, MARGINAL, Marginal};
+use crate::frame::Annotations;
+use crate::model::neural::numerics::negative_log;
+use crate::model::neural::{
+    Act, AnnotatorParams, BatchContext, BatchPrediction, Gradient, MAIN_TARGETS, Owner, Phase,
+    Reduction, TrainSpec, TrainState, TrainingObjective,
+};
+
+impl Lia {
+    /// All acts, one after the other.
+    fn acts(&self, train: &TrainSpec) -> impl Iterator<Item = Act> {
+        let em = Phase::joint(EM, self.em_epochs());
+        let round_epochs = self.round_epochs;
+        let rounds = (0..self.rounds).flat_map(move |round| {
+            let act = round * round_epochs..(round + 1) * round_epochs;
+            let train = Act::Train(Phase { act, ..em.clone() });
+            [Act::MStep, train, Act::EStep(MAIN_TARGETS)]
+        });
+        let marginal = Act::Train(Phase::joint(MARGINAL, train.epochs));
+        let marginal = [Act::MStep, marginal, Act::Select].into_iter();
+        let marginal = marginal.filter(move |_| train.epochs > 0);
+        rounds.chain([Act::Select]).chain(marginal)
+    }
+
+    /// The prior of the E-step for these data.
+    fn prior_choice(&self, context: &BatchContext<'_>) -> EStepPrior {
+        let is_embedded =
+            context.annotator_params.tables.iter().any(|t| t.owner == Owner::Instance);
+        match self.e_step_prior {
+            EStepPrior::Auto if is_embedded => EStepPrior::Classes,
+            EStepPrior::Auto => EStepPrior::Classifier,
+            chosen => chosen,
+        }
+    }
+
+    /// P(class) of row `b` before its annotations.
+    fn prior<'c>(&self, context: &'c BatchContext<'_>, uniform: &'c [f64], b: usize) -> &'c [f64] {
+        match self.prior_choice(context) {
+            EStepPrior::Classes => context.estimates.prior.as_deref().unwrap_or(uniform),
+            EStepPrior::Uniform => uniform,
+            EStepPrior::Auto | EStepPrior::Classifier => context.out.p(b),
+        }
+    }
+
+    /// Adds the derivatives of `-weight ln h[b][k]`, weighted by `g`, to those of the logits; returns that loss.
+    fn classifier_loss(
+        context: &BatchContext<'_>,
+        b: usize,
+        weight: f64,
+        g: &[f64],
+        gradient: &mut Gradient,
+    ) -> f64 {
+        let (p, sum) = (context.out.p(b), g.iter().sum::<f64>());
+        let d = gradient.out.logits[b * p.len()..(b + 1) * p.len()].iter_mut();
+        let mut loss = 0.0;
+        for ((d, p), g) in d.zip(p).zip(g) {
+            if *g > 0.0 {
+                loss += weight * g * negative_log(*p).0;
+            }
+            *d += weight * (p * sum - g);
+        }
+        loss
+    }
+}
+
+impl TrainingObjective for Lia {
+    const REDUCTION: Option<Reduction> = None;
+    const TRAINS_ON_TARGETS: bool = true;
+    const ANNOTATOR_RATE: f64 = 0.01;
+    const DELAYS_ANNOTATORS: bool = false;
+
+    fn weighs_annotations(&self) -> bool {
+        true
+    }
+
+    fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
+        self.acts(train).nth(state.acts)
+    }
+
+    fn epochs(&self, train: &TrainSpec) -> u32 {
+        self.em_epochs().saturating_add(train.epochs)
+    }
+
+    /// The prior of the classes; all other parameters follow from gradients.
+    fn m_step(
+        &self,
+        a: &Annotations,
+        _counts: &[f64],
+        state: &mut TrainState,
+        _params: &mut AnnotatorParams,
+    ) {
+        let prior = state.targets(MAIN_TARGETS).map(|t| t.mean_of_annotated(a));
+        state.estimates.prior = prior;
+    }
+
+    /// Equation 7 in EM, equation 9 or its joint form afterwards. A trusted row has its class in both.
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+        let (pairs, classes) = (PairMatrices::new(context, self.latent), context.dims.classes);
+        let is_marginal = context.phase == MARGINAL;
+        let by_classes = self.prior_choice(context) == EStepPrior::Classes;
+        let scale = 1.0 / context.batch.len().max(1) as f64;
+        let mut loss = pairs.penalty([self.difficulty_penalty, self.competence_penalty], gradient);
+        for (b, target) in context.batch.targets.chunks_exact(classes).enumerate() {
+            let annotations = context.batch.annotations_of(b);
+            let matrices: Vec<Vec<f64>> =
+                annotations.iter().map(|a| pairs.log_matrix(b, a.annotator as usize)).collect();
+            let is_open = is_marginal && context.batch.trusted[b].is_none();
+            let prior = match &context.estimates.prior {
+                Some(prior) if by_classes => prior.as_slice(),
+                _ => context.out.p(b),
+            };
+            let joint = (is_open && self.marginal == Marginal::Joint)
+                .then(|| pairs.joint(b, prior, &matrices));
+            if let Some((posterior, log)) = &joint {
+                loss -= scale * log;
+                if !by_classes {
+                    Self::classifier_loss(context, b, scale, posterior, gradient);
+                }
+            }
+            for (annotation, matrix) in annotations.iter().zip(&matrices) {
+                let (label, weight) = (annotation.label as usize, scale * annotation.weight);
+                let of_label = || matrix.iter().skip(label).step_by(context.dims.labels);
+                let mut own = Vec::new();
+                let g: &[f64] = match &joint {
+                    Some((posterior, _)) => posterior,
+                    None if is_open => {
+                        own.extend(prior.iter().zip(of_label()).map(|(p, q)| p * q.exp()));
+                        let sum: f64 = own.iter().sum();
+                        loss += weight * negative_log(sum).0;
+                        own.iter_mut().for_each(|g| *g /= sum.max(f64::MIN_POSITIVE));
+                        if !by_classes {
+                            Self::classifier_loss(context, b, weight, &own, gradient);
+                        }
+                        &own
+                    }
+                    None => {
+                        let of_classes = target.iter().zip(of_label()).filter(|(g, _)| **g > 0.0);
+                        loss -= weight * of_classes.map(|(g, q)| g * q).sum::<f64>();
+                        target
+                    }
+                };
+                let pair = (b, annotation.annotator as usize, label);
+                pairs.backward(pair, weight, g, matrix, gradient);
+            }
+            if !is_open || by_classes {
+                let of_annotations = || annotations.iter().map(|a| a.weight).sum::<f64>();
+                let weight = match self.classifier_weight {
+                    ClassifierWeight::Instance => 1.0,
+                    ClassifierWeight::Annotations => of_annotations(),
+                };
+                loss += Self::classifier_loss(context, b, scale * weight, target, gradient);
+            }
+        }
+        loss
+    }
+
+    /// The E-step, equation 4.
+    fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
+        let (pairs, dims) = (PairMatrices::new(context, self.latent), context.dims);
+        let uniform = vec![1.0 / dims.classes.max(1) as f64; dims.classes];
+        let mut prediction =
+            BatchPrediction { classes: context.out.p.clone(), ..BatchPrediction::default() };
+        for b in 0..context.batch.len() {
+            let annotations = context.batch.annotations_of(b);
+            let matrices: Vec<Vec<f64>> =
+                annotations.iter().map(|a| pairs.log_matrix(b, a.annotator as usize)).collect();
+            let prior = self.prior(context, &uniform, b);
+            prediction.posterior.extend(pairs.joint(b, prior, &matrices).0);
+            let (h, mut right, mut weights) = (context.out.p(b), 0.0, 0.0);
+            for (annotation, matrix) in annotations.iter().zip(&matrices) {
+                let q = |k: usize, l: usize| matrix[k * dims.labels + l].exp();
+                let of_label = |k: usize| h[k] * q(k, annotation.label as usize);
+                prediction.likelihood.push((0..dims.classes).map(of_label).sum());
+                right += annotation.weight * (0..dims.classes).map(|k| h[k] * q(k, k)).sum::<f64>();
+                weights += annotation.weight;
+            }
+            prediction.parameters.push(if weights > 0.0 { right / weights } else { f64::NAN });
+        }
+        prediction
+    }
+}
