@@ -1,5 +1,6 @@
 //! Columns as other programs write them: categories, row numbers, missing weights, and help for files that cannot be read.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -70,6 +71,29 @@ fn row_numbers_of_pandas_are_no_features() {
         );
         let told = job.ends(&pipeline, &["--set", &format!("sink.run_id={}", &file[9..])], 0);
         assert_says(&told, &[names, "row_numbers"]);
+    }
+}
+
+/// As pandas' `reset_index`, R and others write them; a column of such a name may be a feature too.
+#[test]
+fn columns_that_number_the_rows_are_no_features() {
+    let names = ["index", "level_0", "X", "...1", "row_nr", "h"];
+    for (begin, step, is_feature) in [(0, 1, false), (1, 1, false), (0, 2, true), (2, 1, true)] {
+        let job = Job::new();
+        let (mut votes, mut rows) = (String::new(), String::new());
+        for n in 0..10 {
+            let _ = writeln!(votes, "i{n},a,{0}\ni{n},b,{0}", n % 2);
+            let number = (begin + step * n).to_string() + ",";
+            let _ = writeln!(rows, "i{n},{}{}", number.repeat(names.len() - 1), n % 2);
+        }
+        job.write("in.csv", &format!("instance_id,annotator_id,label\n{votes}"));
+        job.write("f.csv", &format!("instance_id,{}\n{rows}", names.join(",")));
+        let pipeline = "source.annotations = '{dir}in.csv'\nsource.features = '{dir}f.csv'\n\
+                        model = { kind = 'gem', classifier = { kind = 'decision_tree' } }\n";
+        let told = job.ends(pipeline, &[], 0);
+        let named = "not read as features: `index`, `level_0`, `X`, `...1`, `row_nr`;";
+        assert_eq!(told.contains(named), !is_feature, "{told}");
+        assert_eq!(told.contains("[row_numbers]"), !is_feature, "{told}");
     }
 }
 

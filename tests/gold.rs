@@ -315,7 +315,7 @@ fn warnings_about_gold_are_shown_once_and_stand_in_the_table_run_and_in_the_json
         warned("instance_id,class,role,question\nI,x,holdout,p\ni,y,holdout,q\n"),
         [
             "question `p`: 1 of 1 instance of gold is not in the annotations: `I`; `I` of gold may be `i` of the \
-             annotations, which differs in case or spaces: write both in one form [tables_partly_match]"
+             annotations, which differs in case or spaces: source.normalise = [\"lower\"] makes them one, in all tables [tables_partly_match]"
         ]
     );
     let all_used = "instance_id,class,role,question\ni,x,holdout,p\ni,y,holdout,q\n";

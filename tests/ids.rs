@@ -157,6 +157,8 @@ fn a_csv_keeps_ids_as_they_stand_and_knows_integers() {
 fn text_of_csv_and_integers_are_the_same_ids_in_features_and_gold() {
     for (first, question, are_typed, last) in [
         (1_i64, "", false, "99"),
+        // As pandas writes integers beside a missing one.
+        (1, "", false, "99.0"),
         (1, "", true, "99"),
         (1, ",q", false, "99"),
         (1, ",q", true, "99"),
@@ -190,7 +192,9 @@ fn text_of_csv_and_integers_are_the_same_ids_in_features_and_gold() {
             let columns = vec![("instance_id", ids), ("class", class), ("role", role)];
             write_parquet(&job.path(gold), columns);
         } else {
-            let rows = ids.iter().map(|id| format!("{id},{}\n", id % 2)).collect::<String>();
+            let form = if last.ends_with(".0") { ".0" } else { "" };
+            let row = |id: &i64| format!("{id}{form},{}\n", id % 2);
+            let rows = ids.iter().map(row).collect::<String>();
             job.write(file, &format!("instance_id,h\n{rows}{last},1\n"));
         }
         let pipeline = format!(

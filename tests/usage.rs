@@ -105,6 +105,13 @@ fn a_run_that_is_not_there_any_more_names_the_latest() {
     let run = job.url("out/runs/one");
     let error = run_fails(&["sql", "-c", "select 1", "--run", &run], 3);
     assert_says(&error, &["the run `one` is not there", "sink.keep_runs", "latest run is `two`"]);
+    let two = job.url("out/runs/two");
+    assert_says(&error, &[&format!("help: name {two} for the latest run")]);
+    run_ok(&["sql", "-c", "select 1", "--run", &two]);
+    // A link to the folder of runs, from which the text does not tell the place.
+    std::os::unix::fs::symlink(job.path("out/runs"), job.path("all")).unwrap();
+    let error = run_fails(&["sql", "-c", "select 1", "--run", &job.url("all/one")], 3);
+    assert!(!error.contains("one/runs"), "{error}");
 }
 
 #[test]

@@ -160,7 +160,8 @@ impl Overlap {
             known_values.iter().find_map(|other| Some((value, other, difference(value, other)?)))
         })?;
         Some(format!(
-            "`{value}` of {given} may be `{other}` of {known}, {why}: write both in one form"
+            "`{value}` of {given} may be `{other}` of {known}, {why}: {}",
+            help_for_spellings(value, other)
         ))
     }
 
@@ -172,6 +173,19 @@ impl Overlap {
         let near = nearest(value, known_values.iter().map(String::as_str))?;
         Some(format!("did `{value}` of {given} mean `{near}` of {known}?"))
     }
+}
+
+/// The rules for text that make two spellings one, or else what to do without.
+fn help_for_spellings(value: &str, other: &str) -> String {
+    let (is_trimmed, is_lower) =
+        (value.trim() == other.trim(), value.to_lowercase() == other.to_lowercase());
+    let steps = match (is_trimmed, is_lower) {
+        (true, _) => "\"trim\"",
+        (_, true) => "\"lower\"",
+        _ if value.trim().to_lowercase() == other.trim().to_lowercase() => "\"trim\", \"lower\"",
+        _ => return "write both in one form".to_owned(),
+    };
+    format!("source.normalise = [{steps}] makes them one, in all tables")
 }
 
 /// How two spellings of one value differ; `None` where they are two values.
@@ -262,6 +276,18 @@ mod tests {
         );
         let fewer = overlap.with_unknown(all(2));
         assert!(fewer.warning().unwrap().starts_with("2 of 501 instances"));
+    }
+
+    #[test]
+    fn spellings_that_a_rule_for_text_makes_one_name_the_rule() {
+        for (value, other, help) in [
+            ("POS", "pos", "source.normalise = [\"lower\"] makes them one, in all tables"),
+            ("pos ", "pos", "source.normalise = [\"trim\"] makes them one"),
+            ("Pos ", "pos", "source.normalise = [\"trim\", \"lower\"] makes them one"),
+        ] {
+            let error = overlap(&[value], &[value], &[other]).error().to_string();
+            assert!(error.contains(help), "{error}");
+        }
     }
 
     #[test]

@@ -143,10 +143,17 @@ async fn add_features(
     run: &mut Run,
 ) -> Result<()> {
     // The budget lives until all relations are read, as the features do.
+    let are_integers = |ids: fn(&Frame) -> &Ids| {
+        frames.first().is_some_and(|frame| ids(frame).values().data_type().is_integer())
+    };
+    let of_instances = are_integers(|frame| &frame.instances);
+    let of_annotators = are_integers(|frame| &frame.annotators);
+    let features = (features, of_instances);
     let (features, _held) = read_within(features, scratch, "source.features", run).await?;
     let annotators = match annotator_features {
         Some(query) => {
             let place = "source.annotator_features";
+            let query = (query, of_annotators);
             Some(read_within(query, Scratch::default(), place, run).await?)
         }
         None => None,
@@ -188,12 +195,12 @@ pub async fn read_features(
     place: &str,
     run: &Run,
 ) -> Result<Features> {
-    Ok(read_within(query, scratch, place, run).await?.0)
+    Ok(read_within((query, false), scratch, place, run).await?.0)
 }
 
-/// As [`read_features`], with the budget that reserves their memory.
+/// As [`read_features`], with the budget that reserves their memory; the ids may be known to be integers.
 async fn read_within(
-    query: DataFrame,
+    (query, are_integers): (DataFrame, bool),
     scratch: Scratch,
     place: &str,
     run: &Run,
@@ -204,7 +211,8 @@ async fn read_within(
     let plan = plan.map_err(|e| e.or_at(place))?;
     let rows = precise_rows_in(&plan);
     refuse_permuted(&schema)?;
-    let mut reader = FeatureReader::new(&schema, Scratch { rows, ..scratch });
+    let mut reader =
+        FeatureReader::new(&schema, Scratch { rows, ..scratch }).of_integers(are_integers);
     let budget = Budget::new(&context, "features");
     run.progress.begin("features", rows.get_value().map(|rows| *rows as u64));
     let mut batches = spawn(execute_stream_partitioned(plan, context)?, 1);

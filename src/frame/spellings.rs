@@ -344,7 +344,8 @@ mod tests {
                 "values look like missing values: `#N/A` 1, `None` 1: source.null_values = [\"#N/A\", \"None\"] makes them \
                  null; list a label that is meant in frame.classes or frame.extra_labels",
                 "values differ only in case or in spaces around them: `POS` 1, `pos` 1, `pos ` 1: \
-                 source.normalise = [\"trim\", \"lower\"] joins them",
+                 source.normalise = [\"trim\", \"lower\"] joins them; it makes all ids and labels lower case, so that distinct \
+                 ids may become one too",
             ]
         );
         let (_, warnings) = look(&["ben", "ben ", "Ann", "1.29403E+18"], 4, false);

@@ -18,7 +18,7 @@ pub enum WarningCode {
     OneAnnotationEach,
     /// All annotations are of one annotator.
     OneAnnotator,
-    /// Columns of features are not read, because they hold the row numbers of pandas.
+    /// Columns of features are not read, because they number the rows.
     RowNumbers,
     /// Ids are numbers with an exponent, as a spreadsheet rounds them, or floats too large to be exact.
     RoundedIds,
@@ -114,10 +114,9 @@ impl WarningCode {
                 ("one_annotation_each", "no instance has annotations of two annotators")
             }
             Self::OneAnnotator => ("one_annotator", "all annotations are of one annotator"),
-            Self::RowNumbers => (
-                "row_numbers",
-                "columns of features are not read, because they hold the row numbers of pandas",
-            ),
+            Self::RowNumbers => {
+                ("row_numbers", "columns of features are not read, because they number the rows")
+            }
             Self::RoundedIds => {
                 ("rounded_ids", "ids are numbers that a spreadsheet or a float has rounded")
             }

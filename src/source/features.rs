@@ -13,6 +13,7 @@ use super::chosen_columns::ChosenColumns;
 use super::contract::Origin;
 use super::format::{INTEGERS, MIXED};
 use super::relation::{Query, table_or_sql};
+use super::row_numbers;
 use super::sample::Sample;
 use super::synonyms::synonym;
 use super::views::value_type;
@@ -35,8 +36,10 @@ pub(super) async fn query(
     let is_there = |name: &str| fields.iter().any(|f| f.name() == name);
     let is_wanted = |name: &&str| origin == Origin::OnlyTable || is_there(name);
     let wanted_id = mapped_id.filter(is_wanted).unwrap_or(id);
+    let row_numbers = row_numbers::numbering(&frame, wanted_id).await;
     let relation = FeatureTable {
         table,
+        row_numbers: &row_numbers,
         sql,
         fields: &fields,
         id: wanted_id,
@@ -80,6 +83,8 @@ struct FeatureTable<'a> {
     /// The column of ids.
     id: &'a str,
     columns: &'a ColumnsSpec,
+    /// The columns that number the rows.
+    row_numbers: &'a [String],
     /// The names of ids and labels, which are no features.
     reserved: Vec<&'a str>,
 }
@@ -132,13 +137,13 @@ impl<'a> FeatureTable<'a> {
         let (kept, left): (Vec<&str>, Vec<&str>) =
             numbers.partition(|name| !self.is_reserved(name));
         let (row_numbers, kept): (Vec<&str>, Vec<&str>) =
-            kept.into_iter().partition(|name| is_row_number(name));
+            kept.into_iter().partition(|name| self.is_row_number(name));
         if !row_numbers.is_empty() {
             run.warn_code(
                 WarningCode::RowNumbers,
                 format!(
-                    "columns of `{}` are not read as features: {}; pandas gives such names to its row numbers (write the \
-                     table with index=False; under other names they are features)",
+                    "columns of `{}` are not read as features: {}; they number the rows, and the order of a file may \
+                     be that of its classes (in pandas, write the table with index=False; under other names they are features)",
                     self.table,
                     offenders(row_numbers)
                 ),
@@ -187,25 +192,20 @@ impl<'a> FeatureTable<'a> {
         self.fields.iter().find(|f| f.name() == name)
     }
 
-    /// The columns without ids and labels, and without the row numbers of pandas.
+    /// The columns without ids and labels, and without the numbers of rows.
     fn own(&self) -> impl Iterator<Item = &'a Field> + Clone {
         self.fields.iter().filter(|f| {
-            *f.name() != self.id && !self.is_reserved(f.name()) && !is_row_number(f.name())
+            *f.name() != self.id && !self.is_reserved(f.name()) && !self.is_row_number(f.name())
         })
+    }
+
+    fn is_row_number(&self, name: &str) -> bool {
+        row_numbers::is_row_number(name) || self.row_numbers.iter().any(|other| other == name)
     }
 
     fn is_reserved(&self, name: &str) -> bool {
         self.reserved.contains(&name)
     }
-}
-
-/// Whether pandas gives this name to the numbers of its rows: they show the order of the file to a model, and often that
-/// is the order of the classes.
-fn is_row_number(name: &str) -> bool {
-    let is_number =
-        |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || c == '.');
-    let level = name.strip_prefix("__index_level_").and_then(|rest| rest.strip_suffix("__"));
-    name.is_empty() || level.or_else(|| name.strip_prefix("Unnamed: ")).is_some_and(is_number)
 }
 
 /// Refuses columns of text in which some values are numbers.

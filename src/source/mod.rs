@@ -22,6 +22,7 @@ mod pinned;
 mod plain_integer;
 mod published;
 mod relation;
+mod row_numbers;
 mod rows;
 mod sample;
 mod sized_parquet;

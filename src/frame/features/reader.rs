@@ -14,7 +14,7 @@ use super::row_bytes::row_bytes;
 use super::tensor::tensor_shape;
 use super::{Features, number_columns};
 use crate::error::{Error, Result, SHOWN_OFFENDERS, offenders};
-use crate::frame::ids::{Interner, NULL};
+use crate::frame::ids::{Interner, NULL, in_plain_form};
 use crate::frame::shown_column::ShownColumn;
 
 /// Collects features batch by batch.
@@ -22,6 +22,8 @@ pub(in crate::frame) struct FeatureReader {
     /// What a query of a pipeline can do about rows that no model can read. `predict` has no queries of its own.
     query: String,
     ids: Interner,
+    /// Whether the annotated ids are integers.
+    are_integers: bool,
     columns: Vec<String>,
     scratch: Option<Scratch>,
     shape: Option<Vec<usize>>,
@@ -142,6 +144,7 @@ impl FeatureReader {
         Self {
             query: format!("in a pipeline, source.sql.{table} can"),
             ids: Interner::new(id),
+            are_integers: false,
             columns: number_columns(schema),
             scratch: Some(scratch),
             shape: schema.fields().get(1).and_then(|f| tensor_shape(f)),
@@ -150,12 +153,21 @@ impl FeatureReader {
         }
     }
 
+    /// The reader, for features of ids that are integers where they are annotated: text such as "1.0" of a format without
+    /// types is read as the integer that it is.
+    pub(in crate::frame) fn of_integers(mut self, are_integers: bool) -> Self {
+        self.are_integers = are_integers;
+        self
+    }
+
     pub(in crate::frame) fn push(&mut self, batch: &RecordBatch) -> Result<()> {
         if batch.num_rows() == 0 {
             return Ok(());
         }
         let mut next = self.ids.len();
         let ids = batch.column(0);
+        let plain = self.are_integers.then(|| in_plain_form(batch.schema_ref().field(0), ids));
+        let ids = &plain.transpose()?.unwrap_or_else(|| Arc::clone(ids));
         let mut numbers = Vec::new();
         self.ids.intern(ids, &mut numbers)?;
         let name = |row: usize| array_value_to_string(ids, row).unwrap_or_default();

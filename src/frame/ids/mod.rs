@@ -31,7 +31,7 @@ pub(super) use interner::Interner;
 pub(super) use key::NULL;
 pub use lookup::IdIndex;
 pub(super) use run_ends::without_run_ends;
-pub(super) use untyped::as_text;
+pub(super) use untyped::{as_text, in_plain_form};
 
 use crate::error::Result;
 

@@ -1,9 +1,10 @@
 //! Ids and labels from a format without types: text, or integers where every value is a plain decimal integer.
 
+use std::borrow::Cow;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, ArrowPrimitiveType, AsArray, PrimitiveArray};
+use arrow::array::{ArrayRef, ArrowPrimitiveType, AsArray, LargeStringArray, PrimitiveArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Int64Type, UInt64Type};
 
@@ -79,6 +80,18 @@ pub(super) fn integers(texts: &ArrayRef) -> Result<Vec<ArrayRef>> {
         _ => parsed::<Int64Type>(part),
     };
     Ok(parts.map(part).collect())
+}
+
+/// Untyped text in which each integer, such as "1.0", has its plain form; other columns unchanged.
+pub(in crate::frame) fn in_plain_form(field: &Field, ids: &ArrayRef) -> Result<ArrayRef> {
+    if !is_untyped(field) {
+        return Ok(Arc::clone(ids));
+    }
+    let texts = cast(ids, &DataType::LargeUtf8)?;
+    let plain = |text| as_plain_integer(text).unwrap_or(Cow::Borrowed(text));
+    let texts: LargeStringArray =
+        texts.as_string::<i64>().iter().map(|text| text.map(plain)).collect();
+    Ok(cast(&(Arc::new(texts) as ArrayRef), ids.data_type())?)
 }
 
 /// Whether the text is an integer that only the unsigned type of 64 bits holds.

@@ -31,11 +31,16 @@ impl ColumnValues<'_> {
         let (what, help) = if alike(|text| text.trim().to_owned()) {
             ("in spaces around them", "source.normalise = [\"trim\"] joins them")
         } else if alike(str::to_lowercase) {
-            ("in case", "source.normalise = [\"lower\"] joins them")
+            (
+                "in case",
+                "source.normalise = [\"lower\"] joins them; it makes all ids and labels lower case, so that distinct ids may \
+                 become one too",
+            )
         } else if alike(|text| text.trim().to_lowercase()) {
             (
                 "in case or in spaces around them",
-                "source.normalise = [\"trim\", \"lower\"] joins them",
+                "source.normalise = [\"trim\", \"lower\"] joins them; it makes all ids and labels lower case, so that \
+                 distinct ids may become one too",
             )
         } else {
             (

@@ -122,12 +122,19 @@ async fn deleted_run(run: &ParquetSink, stores: &StoreSpec) -> Result<Option<Err
         return Ok(None);
     }
     let Some(latest) = sink.latest().await? else { return Ok(None) };
+    // As the user named the other run, where that text ends with its name.
+    let text = run.url().trim_end_matches('/').strip_suffix(&run_id);
+    let folder = match (text.filter(|text| text.ends_with("runs/")), runs.place.local()) {
+        (Some(text), _) => format!("{text}{latest}"),
+        (None, Some(folder)) => folder.join(&latest).display().to_string(),
+        (None, None) => format!("{}/{latest}", runs.place.url),
+    };
     Ok(Some(
         Error::data(format!(
             "the run `{run_id}` is not there: it was never committed, or `sink.keep_runs` of a later run deleted it"
         ))
         .found(format!("the latest run is `{latest}`"))
-        .help(format!("name {} for the latest run", sink.folder(&latest))),
+        .help(format!("name {folder} for the latest run")),
     ))
 }
 
