@@ -316,12 +316,8 @@ impl fmt::Display for Error {
                 writeln!(f)?;
             }
             let is_repeated = self.problems[i + 1..].iter().any(|later| later.help == problem.help);
-            let shown = if is_repeated {
-                Problem { help: None, ..problem.clone() }
-            } else {
-                problem.clone()
-            };
-            write!(f, "error: {shown}")?;
+            let help = problem.help.clone().filter(|_| !is_repeated);
+            write!(f, "error: {}", Problem { help, ..problem.clone() })?;
         }
         Ok(())
     }
