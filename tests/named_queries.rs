@@ -226,3 +226,22 @@ fn queries_read_equal_numbers_as_the_run_did() {
         assert!(gold.contains(&pair), "{gold}");
     }
 }
+
+/// The labels of one question are words, so that those of the other are text as well.
+#[test]
+fn queries_read_the_equal_numbers_of_one_question_as_the_run_did() {
+    let job = Job::new();
+    let mut votes = "item,worker,label,question\n".to_owned();
+    for (worker, one) in [("a", "1"), ("b", "1"), ("c", "1.0")] {
+        votes +=
+            &format!("i1,{worker},{one},p\ni2,{worker},0,p\ni1,{worker},yes,q\ni2,{worker},no,q\n");
+    }
+    job.write("votes.csv", &votes);
+    job.write("gold.csv", "item,class,role,question\ni1,1.0,holdout,p\n");
+    job.run(PIPELINE);
+    let split = query(&job, "split_instances", &[]);
+    let unanimous = split.matches("\"n_annotations\":3,\"top_share\":1.0,\"n_labels\":1,").count();
+    assert_eq!((split.lines().count(), unanimous), (4, 4), "{split}");
+    let gold = query(&job, "gold_against_labels", &[]);
+    assert!(gold.contains("\"class\":\"1\",\"label\":\"1\""), "{gold}");
+}

@@ -13,7 +13,7 @@ pub mod sql;
 pub mod test;
 mod values_of_run;
 
-use crate::error::{Error, QUERY_MEMORY_HELP};
+use crate::error::{Error, QUERY_MEMORY_HELP, Result};
 
 /// The key of the memory limit, which is the place of an error of too little memory, except for a query's.
 const MEMORY_LIMIT: &str = "engine.memory_limit";
@@ -50,6 +50,19 @@ where
         }
     }
     error
+}
+
+/// The name and the URL of `--table name=URL`.
+///
+/// # Errors
+/// When there is no name.
+fn table_with_url(table: &str) -> Result<(&str, &str)> {
+    table.split_once('=').ok_or_else(|| {
+        Error::spec("a table needs a name")
+            .at("--table")
+            .found(format!("`{table}`"))
+            .help("write --table name=URL")
+    })
 }
 
 #[cfg(test)]

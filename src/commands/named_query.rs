@@ -10,7 +10,7 @@ use datafusion::prelude::{DataFrame, SessionContext, cast, col};
 use serde_json::Value;
 
 use super::run_source::{has_column, source_of_run};
-use super::sql::table_with_url;
+use super::table_with_url;
 use super::values_of_run::as_in_run;
 use crate::error::{Error, Result, did_you_mean, offenders};
 use crate::run::Run;
@@ -103,7 +103,7 @@ impl RunQuery<'_> {
                 .at("source.annotations")
                 .help("set source.columns.annotated_at to the name of the time of an annotation"));
         }
-        replace(ctx, relation, as_in_run(ctx, frame).await?)
+        replace(ctx, relation, as_in_run(ctx, frame, has_questions).await?)
     }
 }
 

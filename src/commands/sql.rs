@@ -4,8 +4,8 @@
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::prelude::SessionContext;
 
-use super::at_options;
 use super::named_query::RunQuery;
+use super::{at_options, table_with_url};
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
 use crate::run::Run;
@@ -146,19 +146,6 @@ fn register_store(ctx: &SessionContext, url: &str, stores: &StoreSpec) -> Result
         ctx.register_object_store(&place.root(), place.store);
     }
     Ok(())
-}
-
-/// The name and the URL of `--table name=URL`.
-///
-/// # Errors
-/// When there is no name.
-pub(super) fn table_with_url(table: &str) -> Result<(&str, &str)> {
-    table.split_once('=').ok_or_else(|| {
-        Error::spec("a table needs a name")
-            .at("--table")
-            .found(format!("`{table}`"))
-            .help("write --table name=URL")
-    })
 }
 
 async fn register_tables(

@@ -23,18 +23,23 @@ const COLUMNS: [(&str, &str, &str); 4] = [
     ("class", "classes", "class"),
 ];
 
-/// The relation, which has a column `question`, with its text of ids and labels as the run wrote it.
+/// The relation, which has a column `question`, with its text of ids and labels as the run wrote it; `has_questions` tells
+/// whether the run has any.
 ///
 /// # Errors
 /// When a table of the run cannot be read.
-pub(super) async fn as_in_run(ctx: &SessionContext, relation: DataFrame) -> Result<DataFrame> {
+pub(super) async fn as_in_run(
+    ctx: &SessionContext,
+    relation: DataFrame,
+    has_questions: bool,
+) -> Result<DataFrame> {
     let mut columns = Vec::new();
     for field in relation.schema().as_arrow().fields() {
         let name = field.name().as_str();
         let found = COLUMNS.iter().find(|(own, ..)| *own == name);
         let in_run = match found.filter(|_| value_type(field.data_type()).is_string()) {
             Some((_, table, column)) if ctx.table_exist(*table)? => {
-                value_in_run(ctx, field, (table, column)).await?
+                value_in_run((ctx, has_questions), field, (table, column)).await?
             }
             _ => None,
         };
@@ -45,7 +50,7 @@ pub(super) async fn as_in_run(ctx: &SessionContext, relation: DataFrame) -> Resu
 
 /// The column's value in the run; `None` where that is the value itself.
 async fn value_in_run(
-    ctx: &SessionContext,
+    (ctx, has_questions): (&SessionContext, bool),
     field: &Field,
     (table, column): (&str, &str),
 ) -> Result<Option<Expr>> {
@@ -72,7 +77,7 @@ async fn value_in_run(
     if !value_type(&own).is_string() {
         return Ok(None);
     }
-    let known = known_numbers(frame, column).await?;
+    let known = known_numbers(frame, column, has_questions).await?;
     if known.is_empty() {
         return Ok(None);
     }
@@ -88,9 +93,12 @@ async fn value_in_run(
 }
 
 /// The values of each question whose values are all numbers; of others no two were joined.
-async fn known_numbers(frame: DataFrame, column: &str) -> Result<Vec<(String, Ids, IdIndex)>> {
-    let has_questions = has_column(&frame, "question");
-    let question = if has_questions { col("question") } else { lit("") };
+async fn known_numbers(
+    frame: DataFrame,
+    column: &str,
+    has_questions: bool,
+) -> Result<Vec<(String, Ids, IdIndex)>> {
+    let question = if has_column(&frame, "question") { col("question") } else { lit("") };
     let texts = |value: Expr, name: &str| cast_to(value, DataType::LargeUtf8).alias(name);
     let frame = frame
         .select(vec![texts(question, "question"), texts(col(column), "value")])?

@@ -253,9 +253,8 @@ impl Collector {
         if spec.duplicates == Duplicates::Last {
             self.rejects.add_rows(Reason::Superseded, self.rows.keep_newest());
         }
-        let mut stays = instances_that_stay(self.instances.len(), &gold_numbers);
-        let replaced = (0..).zip(same_instances.iter().flatten()).filter(|(n, other)| n != *other);
-        replaced.for_each(|(n, _)| stays[n as usize] = false);
+        let same = same_instances.as_deref().unwrap_or_default();
+        let stays = instances_that_stay(self.instances.len(), same, &gold_numbers);
         if self.rows.instance.is_empty() {
             let nothing = Unlabelled::of(self.rejects, &stays, &gold_numbers);
             return Ok(Finished::Nothing(Unlabelled { listed, ..nothing }));
@@ -279,13 +278,7 @@ impl Collector {
         let mut annotations = Annotations::build(dims, rows, spec.duplicates)
             .map_err(|repeated| answered_again(&repeated, &instances, &annotators))?;
         tracing::debug!(annotations = annotations.len(), "views built");
-        let has = |role: &Role| gold_numbers.iter().any(|g| !g.is_new && g.role == *role);
-        let sizes = QuestionSizes {
-            dims,
-            annotations: annotations.len(),
-            columns: annotations.n_columns(),
-            gold_roles: Role::ALL.into_iter().filter(has).collect(),
-        };
+        let sizes = QuestionSizes::of(&annotations, GoldNumber::roles_of_read(&gold_numbers));
         held.expect_fit(building, &sizes)?;
         let given_labels = used_labels.iter().filter(|used| **used).count();
         let shape = Shape {
@@ -298,10 +291,8 @@ impl Collector {
         let axis = (&classes, spec.classes.is_some());
         let (gold, unknown) = Gold::resolve(gold_numbers, &instance_rank, axis, &instances)?;
         annotations.trusted = Gold::trusted(&gold, dims.instances);
-        let unread =
-            unread.overlap_of_instances(&instance_rank[..of_rows[0]], (&instances, &annotators));
-        let gold_overlaps = [unread, unused.and_then(GoldValues::overlap_of_classes)];
-        let gold_overlaps = gold_overlaps.into_iter().flatten().collect();
+        let read = &instance_rank[..of_rows[0]];
+        let gold_overlaps = unread.overlaps(unused, read, (&instances, &annotators));
         Ok(Finished::Frame(Box::new(Frame {
             question: None,
             annotations,
@@ -378,11 +369,13 @@ fn used(numbers: &[u32], n: usize, is_certain: bool) -> Vec<bool> {
 }
 
 /// Whether each of `n` instances is one of the frame. An instance whose rows were all rejected stays, without a label;
-/// only gold that trains adds one.
-fn instances_that_stay(n: usize, gold: &[GoldNumber]) -> Vec<bool> {
+/// only gold that trains adds one. A value that another one of `same` stands for is none.
+fn instances_that_stay(n: usize, same: &[u32], gold: &[GoldNumber]) -> Vec<bool> {
     let mut stays = vec![true; n];
     gold.iter().filter(|g| g.is_new).for_each(|g| stays[g.instance as usize] = false);
     gold.iter().filter(|g| g.role.trains()).for_each(|g| stays[g.instance as usize] = true);
+    let replaced = (0..).zip(same).filter(|(n, other)| n != *other);
+    replaced.for_each(|(n, _)| stays[n as usize] = false);
     stays
 }
 

@@ -1,6 +1,6 @@
 //! The memory of a fit, which is known from the sizes of a question before the model is fitted.
 
-use super::annotations::Dims;
+use super::annotations::{Annotations, Dims};
 use super::role::Role;
 use crate::engine::bytes_in_words;
 
@@ -15,6 +15,14 @@ pub struct QuestionSizes {
     pub columns: usize,
     /// The roles of the gold of instances that were read with annotations.
     pub gold_roles: Vec<Role>,
+}
+
+impl QuestionSizes {
+    /// The sizes of a question with gold of these roles.
+    pub(super) fn of(annotations: &Annotations, gold_roles: Vec<Role>) -> Self {
+        let (dims, columns) = (annotations.dims(), annotations.n_columns());
+        Self { dims, annotations: annotations.len(), columns, gold_roles }
+    }
 }
 
 /// Bytes of a model's fit to a question.

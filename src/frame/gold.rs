@@ -50,6 +50,14 @@ pub(super) struct GoldNumber {
     pub(super) is_new: bool,
 }
 
+impl GoldNumber {
+    /// The roles of the gold of instances that annotations mention.
+    pub(super) fn roles_of_read(all: &[Self]) -> Vec<Role> {
+        let has = |role: &Role| all.iter().any(|gold| !gold.is_new && gold.role == *role);
+        Role::ALL.into_iter().filter(has).collect()
+    }
+}
+
 /// Replaces instances and classes by the values that stand for them; the first `annotated` instances have annotations.
 pub(super) fn replace_values(
     gold: &mut Vec<GoldNumber>,

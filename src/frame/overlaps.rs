@@ -74,9 +74,21 @@ impl GoldValues {
         Ok(Self { n, missing, used: BTreeSet::new(), n_used: 0 })
     }
 
+    /// The overlaps of these instances and of `classes`: see [`Self::overlap_of_instances`].
+    pub(super) fn overlaps(
+        self,
+        classes: Option<Self>,
+        rank: &[u32],
+        ids: (&Ids, &Ids),
+    ) -> Vec<Overlap> {
+        let instances = self.overlap_of_instances(rank, ids);
+        let classes = classes.and_then(Self::overlap_of_classes);
+        instances.into_iter().chain(classes).collect()
+    }
+
     /// The overlap with the instances of the annotations; `None` without gold. `rank` has the final numbers of those that
     /// were read; `instances` has further ones, which gold that trains has added.
-    pub(super) fn overlap_of_instances(
+    fn overlap_of_instances(
         self,
         rank: &[u32],
         (instances, annotators): (&Ids, &Ids),
@@ -98,7 +110,7 @@ impl GoldValues {
     }
 
     /// The overlap with the labels that annotators gave; `None` without gold.
-    pub(super) fn overlap_of_classes(self) -> Option<Overlap> {
+    fn overlap_of_classes(self) -> Option<Overlap> {
         let Self { n, missing, used, n_used } = self;
         let known = ("the labels of the annotations", n_used, used.into_iter());
         let overlap = Overlap::new("class", ("gold", n, missing), known);

@@ -16,7 +16,7 @@ use arrow::datatypes::{DataType, Float64Type};
 use rayon::prelude::*;
 
 use fold::{fold, hash_of_folded, is_folded_away, is_usual_id};
-use texts::first_few;
+use texts::{difference, first_few};
 
 use super::ids::{Interner, NULL};
 use crate::run::WarningCode;
@@ -252,6 +252,33 @@ impl ColumnValues<'_> {
         let is_rounded = |text: &str| text.contains('+') && Decimal::parse(text).is_some();
         let found = (0..self.of_rows as u32).into_par_iter().filter(|n| self.has_rows(*n));
         self.by_text(found.filter(|n| self.with_text(*n, is_rounded)).collect())
+    }
+
+    fn merge_text(&self, moved: Vec<u32>, same: &[u32], rows: &[u64]) -> String {
+        let parts = self.by_text(moved).into_iter().map(|n| {
+            format!("`{}` {} as `{}`", self.text(n), rows[n as usize], self.text(same[n as usize]))
+        });
+        let help = match self.listed {
+            Some(_) => "list them in frame.classes",
+            None => "make them text, such as 'v' || id, in source.sql.annotations",
+        };
+        format!(
+            "{} that are equal numbers are one value: {}; where they are different things, {help}",
+            self.what,
+            first_few(parts, ", ")
+        )
+    }
+
+    fn variants_text(&self, groups: &[Vec<u32>], rows: &[u64]) -> String {
+        let texts = |group: &Vec<u32>| group.iter().map(|n| self.text(*n)).collect();
+        let (what, help) = difference(&groups.iter().map(texts).collect::<Vec<_>>());
+        let found = groups.iter().map(|group| self.counted(group, rows));
+        format!("{} differ only {what}: {}: {help}", self.what, first_few(found, "; "))
+    }
+
+    fn counted(&self, values: &[u32], rows: &[u64]) -> String {
+        let one = |n: &u32| format!("`{}` {}", self.text(*n), rows[*n as usize]);
+        first_few(values.iter().map(one), ", ")
     }
 
     fn count_rows(&self) -> Vec<u64> {
