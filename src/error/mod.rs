@@ -161,12 +161,9 @@ impl Error {
     /// The problems of all of them, when there is at least one.
     pub fn all(errors: impl IntoIterator<Item = Self>) -> Result<()> {
         let joined = errors.into_iter().reduce(|mut all, error| {
-            let weight = |stage| match stage {
-                Stage::NoInput => 0,
-                Stage::Store => 1,
-                _ => 2,
-            };
-            if weight(error.stage) > weight(all.stage) {
+            let is_wrong = |stage| !matches!(stage, Stage::Store | Stage::NoInput);
+            let rank = |stage| u8::from(stage != Stage::NoInput) + u8::from(is_wrong(stage));
+            if rank(error.stage) > rank(all.stage) {
                 all.stage = error.stage;
             }
             all.problems.extend(error.problems);
