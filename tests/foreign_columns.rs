@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, DictionaryArray, Float64Array, RecordBatch, StringArray, StringViewArray, UInt32Array,
+    ArrayRef, BooleanArray, DictionaryArray, Float64Array, RecordBatch, StringArray,
+    StringViewArray, UInt32Array,
 };
 use arrow::datatypes::UInt32Type;
 use arrow::ipc::writer::FileWriter;
@@ -72,6 +73,40 @@ fn row_numbers_of_pandas_are_no_features() {
         let told = job.ends(&pipeline, &["--set", &format!("sink.run_id={}", &file[9..])], 0);
         assert_says(&told, &[names, "row_numbers"]);
     }
+}
+
+/// Excel's "Unicode text" is UTF-16: read as latin1, it has zeros between its letters.
+#[test]
+fn a_file_in_utf_16_names_its_encoding() {
+    let job = Job::new();
+    let text = "\u{feff}instance_id,annotator_id,label\ni,a,x\ni,b,x\n";
+    let forms: [fn(u16) -> [u8; 2]; 2] = [u16::to_le_bytes, u16::to_be_bytes];
+    for form in forms {
+        let bytes: Vec<u8> = text.encode_utf16().flat_map(form).collect();
+        std::fs::write(job.path("in.csv"), bytes).unwrap();
+        let error = job.fails(&vote("in.csv", ""), 3);
+        assert_says(&error, &["not UTF-8", "UTF-16", "iconv -f utf-16 -t utf-8"]);
+        assert!(!error.contains("latin1"), "{error}");
+    }
+}
+
+/// Such a column panics in the library that reads it.
+#[test]
+fn categories_of_truth_values_in_a_parquet_file_have_an_error_of_their_own() {
+    let job = Job::new();
+    let text = |values: &[&str]| Arc::new(StringArray::from(values.to_vec())) as ArrayRef;
+    let values = Arc::new(BooleanArray::from(vec![false, true]));
+    let keys = UInt32Array::from(vec![0, 1, 1]);
+    let labels = Arc::new(DictionaryArray::<UInt32Type>::try_new(keys, values).unwrap());
+    let columns = vec![
+        ("instance_id", text(&["i", "i", "j"])),
+        ("annotator_id", text(&["a", "b", "a"])),
+        ("label", labels as ArrayRef),
+    ];
+    write_parquet(&job.path("in.parquet"), columns);
+    let error = job.fails(&vote("in.parquet", ""), 3);
+    assert_says(&error, &["type that cannot be read", "source.annotations", "plain values"]);
+    assert!(!error.contains("panic"), "{error}");
 }
 
 /// As pandas' `reset_index`, R and others write them; a column of such a name may be a feature too.

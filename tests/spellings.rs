@@ -337,3 +337,11 @@ fn tables_with_the_wrong_columns_are_warned_of() {
     assert_says(&told("item", "judge", "id"), &["48 classes in 48 rows: is the label a key?"]);
     assert_says(&told("item", "source", "answer"), &["one annotator gave all", "[one_annotator]"]);
 }
+
+#[test]
+fn one_word_where_a_list_is_expected_shows_the_list() {
+    let job = Job::new();
+    job.write("in.csv", &(HEADER.to_owned() + "i,a,x\n"));
+    let error = job.fails(&vote("in.csv", "source.null_values = 'NA'"), 2);
+    assert_says(&error, &["expected array", "source.null_values", "write a list: [\"NA\"]"]);
+}

@@ -83,6 +83,22 @@ fn absent_credentials_are_named_and_not_the_request_for_them() {
     assert!(!message.contains("latest/api/token"), "{message}");
 }
 
+#[test]
+fn half_of_the_credentials_names_the_other_half() {
+    let server = server();
+    for missing in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"] {
+        let mut command = server.labelmill(&job(&["--set", "store.max_retries=0"]));
+        let output = command.env_remove(missing).output().unwrap();
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        let lack = format!("the credentials lack a half: {missing} is not set");
+        assert_says(
+            &message,
+            &[&lack, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY were looked at"],
+        );
+    }
+}
+
 /// A server of one file that ignores ranges and lists nothing, as `python -m http.server` does.
 fn plain_web_server(file: Vec<u8>) -> WebServer {
     WebServer::start(move |head| match head.split(' ').next() {

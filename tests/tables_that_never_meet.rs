@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::job::{Job, assert_says};
+use crate::job::{Job, assert_says, vote};
 use crate::network_job;
 use crate::support::{run_fails, run_ok, stderr, stdout};
 
@@ -209,4 +209,53 @@ fn evaluate_knows_the_columns_of_the_run() {
     for header in ["item,answer", "item,class", "instance_id,class", "instance_id,label"] {
         assert_eq!(accuracy(header), Some(0.5), "{header}");
     }
+}
+
+#[test]
+fn a_truth_of_other_questions_is_an_error_that_names_them() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label,question\ni,a,x,q1\ni,b,x,q1\nj,a,y,q2\n");
+    job.run(&vote("in.csv", ""));
+    let truth = job.write("truth.csv", "instance_id,class,question\ni,x,Q1\nj,y,Q2\n");
+    let error = run_fails(&["evaluate", "--run", &job.url("out"), "--truth", &truth], 3);
+    let parts = ["no question in common", "2 questions in the run: `q1`, `q2`", "`Q1`, `Q2`"];
+    assert_says(&error, &parts);
+    assert_says(&error, &["source.normalise = [\"lower\"]"]);
+}
+
+// keys: source.columns.instance, source.columns.annotator, source.columns.label
+#[test]
+fn one_column_is_not_two() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label,w\ni,a,x,1\n");
+    for (mapped, key) in [
+        ("annotator = 'instance_id'", "annotator"),
+        ("instance = 'w', annotator = 'w'", "annotator"),
+        ("label = 'annotator_id'", "label"),
+    ] {
+        let more = format!("source.columns = {{ {mapped} }}");
+        let error = job.fails(&vote("in.csv", &more), 2);
+        assert_says(&error, &["is mapped twice", &format!("source.columns.{key}")]);
+    }
+    // Names that are exchanged are three.
+    job.ends(
+        &vote("in.csv", "source.columns = { instance = 'annotator_id', annotator = 'w' }"),
+        &[],
+        0,
+    );
+}
+
+// keys: frame.extra_labels
+#[test]
+fn classes_and_gold_that_nothing_uses_are_warned_of() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\ni,a,x\ni,b,x\nj,a,y\n");
+    job.write("gold.csv", "instance_id,class,role\n");
+    let lists = "frame.classes = ['1', '2']\nframe.extra_labels = ['x', 'y']\n";
+    let told = job.ends(&vote("in.csv", lists), &[], 0);
+    assert_says(&told, &["every label of the annotations is in frame.extra_labels"]);
+    let told = job.ends(&vote("in.csv", "frame.extra_labels = ['y']"), &[], 0);
+    assert!(!told.contains("every label"), "{told}");
+    let told = job.ends(&vote("in.csv", "source.gold = '{dir}gold.csv'"), &[], 0);
+    assert_says(&told, &["warning: gold has no rows"]);
 }

@@ -71,8 +71,13 @@ impl Error {
     /// threads or files.
     #[must_use]
     pub fn of_panic(payload: &(dyn Any + Send), otherwise: Self) -> Self {
-        Self::if_exhausted(panics::message(payload))
-            .unwrap_or_else(|| otherwise.found(panics::describe(payload)))
+        let message = panics::message(payload);
+        if message.contains("Invalid physical type") {
+            return Self::data("a column of a Parquet file has a type that cannot be read")
+                .found("a dictionary of truth values, or one of another rare type")
+                .help("write the column as plain values, without categories");
+        }
+        Self::if_exhausted(message).unwrap_or_else(|| otherwise.found(panics::describe(payload)))
     }
 
     /// The error for a local file or folder: `otherwise`, unless the system gave no more memory or files.

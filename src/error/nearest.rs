@@ -10,6 +10,8 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .filter(|c| is_short(word) && is_short(c))
         .map(|c| (strsim::damerau_levenshtein(&word.to_lowercase(), &c.to_lowercase()), c))
         .filter(|(distance, c)| *distance <= 1 + word.len().max(c.len()) / 4)
+        // Otherwise any two names of one letter would be near.
+        .filter(|(distance, c)| *distance < word.chars().count().max(c.chars().count()))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, c)| c)
 }
@@ -31,5 +33,7 @@ mod tests {
     fn the_nearest_name_is_a_slip_away_or_none() {
         assert_eq!(nearest("anotations", ["annotations", "gold"]), Some("annotations"));
         assert_eq!(nearest("zzz", ["annotations", "gold"]), None);
+        assert_eq!(nearest("o", ["c", "O"]), Some("O"));
+        assert_eq!(nearest("o", ["c"]), None);
     }
 }

@@ -11,7 +11,9 @@ use arrow::util::display::array_value_to_string;
 use super::FrameSpec;
 use super::exact_text::cast_exact_text;
 use super::ids::{Ids, Interner, NULL};
+use super::spellings::DataWarning;
 use crate::error::{Error, Overlap, Problem, Result, offenders};
+use crate::run::WarningCode;
 use crate::source::{Scalar, value_type};
 
 /// The label axis: classes first, then labels that are not a class.
@@ -70,6 +72,17 @@ impl LabelAxis {
             ("frame.classes", self.labels.len(), listed),
         )
         .advise("list them in frame.classes, or in frame.extra_labels those that are no class; or is it the right column?")
+    }
+
+    /// The warning that annotators gave extra labels alone, of which no instance gets a class.
+    pub(super) fn without_classes(&self, used: &[bool]) -> Option<DataWarning> {
+        let mut ranks = (0..used.len()).filter(|n| used[*n]).map(|n| self.rank[n]).peekable();
+        let is_extra = |rank: u32| rank != NULL && rank as usize >= self.n;
+        (ranks.peek().is_some() && ranks.all(is_extra)).then(|| {
+            let text = "every label of the annotations is in frame.extra_labels, and none in frame.classes: no instance gets a \
+                        label";
+            (WarningCode::TablesPartlyMatch, text.to_owned())
+        })
     }
 
     /// The label with this provisional number, as text.

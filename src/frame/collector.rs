@@ -227,10 +227,8 @@ impl Collector {
         let of_gold = [same_instances.as_ref(), same_labels.as_ref()];
         replace_values(&mut gold_numbers, of_gold, of_rows[0]);
         // A listed value may stand for those of the rows.
-        let (n, is_certain) = match same_labels {
-            Some(_) => (n, false),
-            None => (of_rows[2], self.rejects.total() == 0),
-        };
+        let n = if same_labels.is_some() { n } else { of_rows[2] };
+        let is_certain = same_labels.is_none() && self.rejects.total() == 0;
         let used_labels = used(&self.rows.label, n, is_certain);
         let (unread, unread_gold) =
             GoldValues::instances(&gold_numbers, &self.instances, of_rows[0])?;
@@ -246,6 +244,7 @@ impl Collector {
             gold_numbers.iter().filter(|g| !g.role.only_scores()).map(|g| g.class),
         )?;
         let listed = spec.classes.is_some().then(|| classes.overlap(&used_labels));
+        warnings.extend(classes.without_classes(&used_labels));
         self.rows.reject_unknown(&classes, &used_labels, &mut self.rejects);
         if classes.n == 0 && !self.rows.instance.is_empty() {
             return Err(no_class());

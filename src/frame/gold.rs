@@ -91,6 +91,9 @@ impl GoldRows {
         let batch = read_all_within(query, "rows of gold", budget).await;
         let batch = batch.map_err(|e| e.or_at("source.gold"))?;
         let rows = Self { batch };
+        if rows.batch.num_rows() == 0 {
+            run.warn("gold has no rows: nothing is trained, calibrated or scored by it");
+        }
         let (instances, classes) = (rows.nulls_of("instance_id")?, rows.nulls_of("class")?);
         let nulls = NullBuffer::union(instances.as_ref(), classes.as_ref());
         let left_out = nulls.map_or(0, |nulls| nulls.null_count());

@@ -187,6 +187,21 @@ impl SourceSpec {
                     .help("set source.annotations to a file, a folder or a glob"),
             );
         }
+        let [instance, annotator, label] = ["instance_id", "annotator_id", "label"]
+            .map(|own| self.columns.mapped(own).unwrap_or(own));
+        for (one, other, key) in [
+            (instance, annotator, "annotator"),
+            (instance, label, "label"),
+            (annotator, label, "label"),
+        ] {
+            if one == other {
+                problems.push(
+                    Problem::new(format!("the column `{one}` is mapped twice"))
+                        .at(format!("{place}: source.columns.{key}"))
+                        .help("instances, annotators and labels are three columns; a query in source.sql.annotations can copy one"),
+                );
+            }
+        }
         for (name, location) in self.all() {
             let Location::Url(url) = location else { continue };
             let problem = secret_problem(url).map(|p| p.at(format!("{place}: {}", self.key(name))));

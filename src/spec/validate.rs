@@ -146,6 +146,9 @@ impl Validator<'_> {
             if is_large && ["integer", "number"].iter().any(|of| types(schema).contains(of)) {
                 problem = problem.help(LARGE_INTEGER);
             }
+            if expected == "array" && (value.is_string() || value.is_number()) {
+                problem = problem.help(format!("write a list: [{value}]"));
+            }
             if expected == "string" && is_list_of_texts(value) {
                 problem = problem.help("write one text, without the brackets of a list");
             }

@@ -302,7 +302,7 @@ fn s3_builder(spec: &StoreSpec) -> AmazonS3Builder {
 
 /// Checks settings that the client does not check: it would fail at the first request.
 fn check_s3(spec: &StoreSpec) -> Result<()> {
-    use AmazonS3ConfigKey::{AccessKeyId, Endpoint, Region, SecretAccessKey, Token};
+    use AmazonS3ConfigKey::{AccessKeyId, Endpoint, Region, SecretAccessKey, SkipSignature, Token};
     let builder = s3_builder(spec);
     for (key, place) in [
         (AccessKeyId, "AWS_ACCESS_KEY_ID"),
@@ -318,6 +318,18 @@ fn check_s3(spec: &StoreSpec) -> Result<()> {
                     "letters, digits and signs only: is there a space or a line break at its end?",
                 ));
         }
+    }
+    let keys = [(AccessKeyId, "AWS_ACCESS_KEY_ID"), (SecretAccessKey, "AWS_SECRET_ACCESS_KEY")];
+    let lacks = |(key, _): &&(AmazonS3ConfigKey, &str)| builder.get_config_value(key).is_none();
+    let is_signed = builder.get_config_value(&SkipSignature).is_none_or(|skip| skip != "true");
+    let lacking: Vec<&str> = keys.iter().filter(lacks).map(|(_, name)| *name).collect();
+    if let ([missing], true) = (&lacking[..], is_signed) {
+        return Err(Error::spec(format!("the credentials lack a half: {missing} is not set"))
+            .found("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY were looked at; only one is set")
+            .help(
+                "set both (with a profile: eval \"$(aws configure export-credentials --format env)\"), or \
+                 AWS_SKIP_SIGNATURE=true for a public bucket",
+            ));
     }
     let Some(endpoint) = builder.get_config_value(&Endpoint) else { return Ok(()) };
     let is_web = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();

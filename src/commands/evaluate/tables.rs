@@ -6,7 +6,7 @@ use datafusion::common::ScalarValue;
 use datafusion::prelude::{DataFrame, SessionContext, cast, col, lit};
 
 use crate::commands::run_source::has_column;
-use crate::error::{Error, Result, offenders};
+use crate::error::{Error, Overlap, Result, offenders};
 use crate::frame::{Ids, read_all};
 use crate::run::Run;
 
@@ -115,7 +115,7 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// Refuses a truth of several questions for a run without questions. Warns of questions that only the truth has, and of
+/// Refuses a truth of several questions for a run without questions, and one of other questions than the run answered. Warns of questions that only the truth has, and of
 /// a truth without questions for a run of several.
 pub(super) async fn check_questions(
     truth: &DataFrame,
@@ -145,6 +145,16 @@ pub(super) async fn check_questions(
     }
     let is_unknown = |n: &usize| !of_run.iter().any(|q| q.to_string() == questions.text(*n));
     let unknown: Vec<usize> = (0..questions.len()).filter(is_unknown).collect();
+    if !unknown.is_empty() && unknown.len() == questions.len() {
+        let given = unknown.into_iter().map(|n| questions.text(n)).collect();
+        let known = of_run.iter().map(ToString::to_string);
+        let overlap = Overlap::new(
+            "question",
+            ("the truth", questions.len(), given),
+            ("the run", of_run.len(), known),
+        );
+        return Err(overlap.error().at("--truth"));
+    }
     if !unknown.is_empty() {
         run.warn(format!(
             "rows of the truth of questions that the run did not answer are left out: {}",

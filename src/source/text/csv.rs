@@ -13,7 +13,7 @@ use arrow::record_batch::RecordBatch;
 use super::column_content::ColumnContent;
 use super::columns::SeenColumns;
 use super::inferred::{as_decoded, as_inferred};
-use super::undecodable::{not_utf8, undecodable};
+use super::undecodable::{first_line_not_utf8, undecodable};
 use super::value_kinds::{FIRST_ROWS, InferenceScope, MAX_COLUMNS, ValueKinds};
 use super::{BATCH_BYTES, Blocks, MAX_RECORD_BYTES, ReadRequest, TakeBatch, unreadable};
 use crate::error::{Error, Result};
@@ -170,7 +170,7 @@ fn header(file: &mut Blocks, delimiter: u8) -> Result<Vec<String>> {
             .help("a CSV file begins with the names of its columns"));
     }
     if std::str::from_utf8(&text).is_err() {
-        return Err(not_utf8("the header".to_owned()));
+        return Err(first_line_not_utf8(&text));
     }
     let format = CsvFormat::default().with_header(true).with_delimiter(delimiter);
     let (schema, _) = format.infer_schema(text.as_slice(), Some(0))?;

@@ -49,6 +49,16 @@ pub(super) fn not_utf8(found: String) -> Error {
     )
 }
 
+/// The error for a first line that is not UTF-8. The byte order mark tells UTF-16, which Excel calls Unicode text.
+pub(super) fn first_line_not_utf8(line: &[u8]) -> Error {
+    if !line.starts_with(&[0xff, 0xfe]) && !line.starts_with(&[0xfe, 0xff]) {
+        return not_utf8("the header".to_owned());
+    }
+    Error::data("the text is not UTF-8")
+        .found("the byte order mark of UTF-16")
+        .help("write the file as UTF-8: `iconv -f utf-16 -t utf-8` does so")
+}
+
 /// The error for a value that does not have the type of its column; the decoder counts columns and records from 0.
 fn other_type(text: &str, schema: &Schema) -> Option<Error> {
     let (head, tail) = text.split_once(" for column ")?;
