@@ -23,7 +23,7 @@
 //! [`pipeline`] is the whole flow on one screen: the first file to open. [`spec`] loads its settings from a TOML file.
 //! [`run`] provides everything impure (random streams, the clock, cancellation, progress), [`error`] defines the
 //! errors; [`escape`] makes text safe for a terminal, and [`redact`] hides the credentials in it. [`metrics`] scores
-//! labels against known classes, and [`diagnose`] measures what the data cannot support. [`commands`] holds the commands other than `run`: they read published runs, predict
+//! labels against known classes, [`agreement`] annotators against each other, and [`diagnose`] measures what the data cannot support. [`commands`] holds the commands other than `run`: they read published runs, predict
 //! with saved classifiers, or simulate annotations for a known truth. [`model`] explains how to add a model.
 //!
 //! All stages build on these: [`engine`] builds the DataFusion session with its bounds of memory, [`sql`] checks the
@@ -34,6 +34,7 @@
 //!
 //! The same input gives the same bytes, whatever the order of its rows and files and the number of threads.
 
+pub mod agreement;
 pub mod calibration;
 pub mod cli;
 pub mod commands;

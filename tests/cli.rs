@@ -102,6 +102,7 @@ fn help_and_models_read_as_approved() {
         "schema",
         "sql",
         "evaluate",
+        "agreement",
         "test",
     ] {
         insta::assert_snapshot!(format!("help_{command}"), stdout(&run_ok(&[command, "--help"])));

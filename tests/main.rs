@@ -23,6 +23,7 @@ mod support;
 mod web_server;
 mod writers_place;
 
+mod agreement;
 mod anaesthesia;
 mod architecture;
 mod arrow_files;
@@ -41,6 +42,7 @@ mod evaluate_refusals;
 mod examples;
 mod files_of_other_programs;
 mod fixtures;
+mod foreign;
 mod foreign_columns;
 mod formats;
 mod fuzz;

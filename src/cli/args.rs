@@ -66,6 +66,8 @@ pub enum Command {
     Sql(SqlArgs),
     /// Score a run against true classes
     Evaluate(EvaluateArgs),
+    /// Measure how far annotators agree beyond chance
+    Agreement(AgreementArgs),
     /// Predict new features with a trained model
     Predict(PredictArgs),
     /// Make annotations for a table of true classes
@@ -222,6 +224,23 @@ pub struct EvaluateArgs {
     /// Endpoint of an S3-compatible store
     #[arg(long, value_name = "URL")]
     pub endpoint: Option<String>,
+}
+
+/// The annotations whose agreement is measured.
+#[derive(Debug, clap::Args)]
+pub struct AgreementArgs {
+    /// The annotations: a file, a folder or a glob on local disk or an object store
+    #[arg(long, value_name = "URL")]
+    pub annotations: String,
+    /// Measure each group of annotations too: those with one value in this column
+    #[arg(long, value_name = "COLUMN")]
+    pub by: Vec<String>,
+    /// Set a key of a pipeline file, such as source.columns.instance=item
+    #[arg(long, value_name = "KEY.PATH=VALUE")]
+    pub set: Vec<String>,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Predictions of a trained model.

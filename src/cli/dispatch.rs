@@ -15,8 +15,8 @@ use super::publish::PublishingJob;
 use super::signals::{Signals, or_signalled};
 use super::summary::JobSummary;
 use super::{
-    logs_are_json, print_error, print_json, print_message, print_result, print_warning, simulate,
-    sql,
+    agreement, logs_are_json, print_error, print_json, print_message, print_result, print_warning,
+    simulate, sql,
 };
 use crate::commands::aggregate::Aggregation;
 use crate::commands::check::check;
@@ -87,6 +87,7 @@ async fn run_unpublished(command: Command, engine: EngineSpec, quiet: bool) -> R
         Command::Schema => print_json(pipeline::schema())?,
         Command::Sql(args) => sql::command(&args, engine, &mut run).await?,
         Command::Evaluate(args) => print_scores(&args, engine, &mut run).await?,
+        Command::Agreement(args) => agreement::command(args, run).await?,
         Command::Test(args) => return run_test_blocks(&args).await,
         Command::Run(_) | Command::Aggregate(_) | Command::Predict(_) | Command::Simulate(_) => {
             return Err(Error::bug("a job is run where nothing may be published"));
@@ -251,7 +252,7 @@ fn print_verdict(verdict: &Verdict) {
     warnings.iter().for_each(|warning| print_line(&format!("warning: {warning}")));
 }
 
-fn plain_table() -> TextTable {
+pub(super) fn plain_table() -> TextTable {
     let mut table = TextTable::new();
     table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     table

@@ -1,5 +1,6 @@
 //! The command line, and the only place that prints: results to stdout where asked, all else to stderr.
 
+mod agreement;
 mod allocator;
 mod args;
 mod dispatch;

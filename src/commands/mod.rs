@@ -1,6 +1,7 @@
 //! The commands other than `run` and `schema`, one file or folder each; they return values, and `cli` prints them.
 
 pub mod aggregate;
+pub mod agreement;
 pub mod check;
 pub mod evaluate;
 pub mod explain;

@@ -14,6 +14,7 @@ mod pairs;
 pub use agreement::{Agreement, ChanceTest, vote};
 pub use pairs::{AnnotatorDependence, AnnotatorPair, MIN_COMMON};
 
+use crate::agreement::AgreementRow;
 use crate::frame::Annotations;
 use crate::model::fitted::Fitted;
 
@@ -24,6 +25,8 @@ pub struct Diagnosis {
     pub agreement: Agreement,
     /// How far annotators depend on each other.
     pub dependence: AnnotatorDependence,
+    /// The agreement of annotators beyond chance, by each statistic.
+    pub statistics: Vec<AgreementRow>,
 }
 
 /// Measures the dependence of annotators given the classes of a fit, before its posteriors are calibrated: a calibrated

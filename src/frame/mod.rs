@@ -148,6 +148,12 @@ impl Frame {
         Evidence { annotations: &self.annotations, described: self.described.as_ref() }
     }
 
+    /// The classes as text, in their order.
+    #[must_use]
+    pub fn classes(&self) -> Vec<String> {
+        (0..self.annotations.dims().classes).map(|class| self.labels.text(class)).collect()
+    }
+
     /// The question in messages, where questions are declared.
     pub(crate) fn subject(&self) -> Option<String> {
         self.question.as_ref().map(subject_of)

@@ -12,6 +12,7 @@ mod warnings;
 use datafusion::prelude::SessionContext;
 use serde_json::json;
 
+use crate::agreement::{self, Categories};
 use crate::calibration::{Lack, calibrate, check_data, report_lacks};
 use crate::decide::{Tally, TieSeed};
 use crate::diagnose::{Agreement, Diagnosis, dependence};
@@ -36,11 +37,11 @@ pub use load::{from_table, load};
 pub use schema::schema;
 use score::Scorer;
 pub use spec::PipelineSpec;
-pub(crate) use warnings::warn_of_unread_features;
 use warnings::{
     warn_of_agreement, warn_of_dependence, warn_of_loss_to_vote, warn_of_one_time_annotators,
-    warn_of_rows, warn_of_switched_classes,
+    warn_of_switched_classes,
 };
+pub(crate) use warnings::{warn_of_rows, warn_of_unread_features};
 
 /// How a job is run that may be committed already, or that a gate may refuse.
 #[derive(Debug, Clone, Copy, Default)]
@@ -297,7 +298,10 @@ fn fit_question(
     warn_of_agreement(kind, &frame, &agreement, run);
     warn_of_loss_to_vote(kind, (&spec.decide, tie_seed), &frame, &fitted, run);
     warn_of_dependence(&frame, &dependence, is_calibrated, run);
-    let diagnosis = Diagnosis { agreement, dependence };
+    let categories = Categories::new(&frame.classes(), spec.frame.classes.is_some());
+    let mut rng = run.rng("agreement");
+    let statistics = pool.install(|| agreement::measure(&frame.annotations, &categories, &mut rng));
+    let diagnosis = Diagnosis { agreement, dependence, statistics };
     let result = QuestionResult { frame, fitted, tie_seed, tally, diagnosis };
     Ok((result, measured, lack))
 }

@@ -6,6 +6,7 @@
 
 mod arrow;
 mod batch_rows;
+mod by_column;
 mod chosen_columns;
 mod cleaning;
 mod contract;
@@ -40,6 +41,7 @@ use crate::error::{Error, Result, Stage};
 use crate::run::Run;
 use crate::store::{StoreSpec, secret_problem};
 pub use batch_rows::{BATCHES_IN_FLIGHT, batches_at_once};
+pub use by_column::GROUP_SEPARATOR;
 pub use cleaning::{Cleaning, Normalisation};
 pub(crate) use cleaning::{LONGEST_MISSING_WORD, is_missing_word};
 pub use contract::{Origin, Relation, contract_columns};

@@ -4,6 +4,7 @@
 //! it. A table is cut into parts by its units (instances, annotators, rows of matrices), so that files do
 //! not depend on threads.
 
+mod agreement;
 mod annotator_pairs;
 mod annotators;
 mod classes;
@@ -30,6 +31,7 @@ use crate::diagnose::Diagnosis;
 use crate::error::{Problem, Result, did_you_mean};
 use crate::frame::{Frame, Ids, Rejects};
 use crate::model::fitted::Fitted;
+pub(crate) use agreement::group_of;
 pub use computed::ComputedTable;
 pub use cut::{UnitSpan, UnitSpans};
 pub use filled::FilledTable;
@@ -186,6 +188,7 @@ pub static TABLES: &[&dyn OutcomeTable] = &[
     &probabilities::POSTERIORS,
     &annotators::AnnotatorsTable,
     &annotator_pairs::AnnotatorPairsTable,
+    &agreement::AgreementTable,
     &confusion_matrices::ConfusionMatricesTable,
     &classes::ClassesTable,
     &parameters::OF_ANNOTATORS,

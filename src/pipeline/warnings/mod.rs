@@ -37,7 +37,7 @@ pub(crate) fn warn_of_unread_features(spec: &PipelineSpec, run: &mut Run) {
 
 /// Warns of questions that are left out and of a reason for which most rows are rejected; otherwise nobody would notice
 /// that labels are missing, or rest on few rows.
-pub(super) fn warn_of_rows(frames: &[Frame], run: &mut Run) {
+pub(crate) fn warn_of_rows(frames: &[Frame], run: &mut Run) {
     let mut rejects = Rejects::default();
     frames.iter().flat_map(Frame::all_rejects).for_each(|of_question| rejects.merge(of_question));
     if let Some(reason) = rejects.main_reason(frames.iter().map(|frame| frame.rows_read).sum()) {

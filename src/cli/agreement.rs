@@ -1,0 +1,41 @@
+//! `labelmill agreement`: prints the statistics of each group.
+
+use super::allocator::bound_job;
+use super::args::AgreementArgs;
+use super::dispatch::{plain_table, run_with};
+use super::{print_json, print_result};
+use crate::commands::agreement::{AgreementOfGroup, AgreementRequest, agreement, as_json};
+use crate::error::Result;
+use crate::run::Run;
+
+pub(super) async fn command(args: AgreementArgs, shown: Run) -> Result<()> {
+    let AgreementArgs { annotations, by, set, json } = args;
+    let request = AgreementRequest::new(annotations, by, set)?;
+    bound_job(request.spec.engine.allocation_bound());
+    let mut run = run_with(&request.spec.engine, request.spec.seed)?;
+    run.progress = shown.progress;
+    let rows = agreement(&request, &mut run).await?;
+    if json {
+        return print_json(&as_json(&rows, run.warnings()));
+    }
+    let has_questions = rows.iter().any(|row| row.question.is_some());
+    let names = ["question", "group", "statistic", "value", "low", "high", "n"];
+    let skipped = usize::from(!has_questions);
+    let mut table = plain_table();
+    table.add_row(&names[skipped..]);
+    for AgreementOfGroup { question, group, row } in rows {
+        let number = |x: Option<f64>| x.map_or("not defined".to_owned(), |x| format!("{x:.6}"));
+        let end = |x: Option<f64>| x.map(|x| format!("{x:.6}")).unwrap_or_default();
+        let cells = [
+            question.unwrap_or_default(),
+            group,
+            row.statistic.to_owned(),
+            number(row.value),
+            end(row.low),
+            end(row.high),
+            row.n.to_string(),
+        ];
+        table.add_row(&cells[skipped..]);
+    }
+    print_result(&table.trim_fmt())
+}
