@@ -37,7 +37,7 @@ fn a_label_that_is_no_class_is_no_answer() {
 fn weighted_kappas_are_those_of_the_whole_table() {
     let triples: Vec<_> = (0..40).flat_map(|i| [(i, 0, i % 5), (i, 1, (i * i / 3) % 5)]).collect();
     let a = tiny(5, &triples);
-    let scores = [1.0, 2.0, 4.0, 4.5, 9.0];
+    let scores: [f64; 5] = [1.0, 2.0, 4.0, 4.5, 9.0];
     let texts = scores.map(|x| x.to_string());
     let found = values(&a, &Categories::new(&texts, false));
     for (name, power) in [("cohen_kappa_linear", 1), ("cohen_kappa_quadratic", 2)] {
