@@ -182,3 +182,33 @@ fn a_run_has_the_table_agreement() {
     let of_one = find("q", "class=u", "fleiss_kappa");
     assert_eq!((of_one["n"].as_deref(), of_one["low"].as_deref()), (Some("1"), None));
 }
+
+/// The rows of a query over the votes, as lines of JSON; several files make partial results that are merged.
+#[test]
+fn the_statistics_are_functions_of_queries() {
+    let job = Job::new();
+    let votes = one_question();
+    let (head, rows) = votes.split_once('\n').unwrap();
+    for (n, row) in rows.lines().enumerate() {
+        job.write(&format!("votes/{n}.csv"), &format!("{head}\n{row}\n"));
+    }
+    job.write("votes/null.csv", &format!("{head}\ni5,b,,x\n"));
+    let table = format!("votes={}", job.url("votes/"));
+    let query = "select coalesce(site, '-') as site, percent_agreement(item, worker, label) as p, \
+                 scott_pi(item, worker, label) as s, krippendorff_interval(item, worker, label) as k \
+                 from votes group by site order by site";
+    let shown = stdout(&run_ok(&["sql", "--json", "--table", &table, "-c", query]));
+    let found: Vec<Value> = shown.lines().map(|row| serde_json::from_str(row).unwrap()).collect();
+    let want = r#"[{"site":"-"},{"site":"x","p":1.0,"s":1.0},{"site":"y","p":0.5}]"#;
+    let mut want: Vec<Value> = serde_json::from_str(want).unwrap();
+    // Of i3 and i4: three no and one yes, and one pair of two agrees.
+    want[2]["s"] = ((0.5 - 0.625) / (1.0 - 0.625)).into();
+    assert_eq!(found, want);
+    let query = "select conger_kappa(item, worker, label) as c, gwet_ac1(item, worker, label) as g from votes";
+    let shown = stdout(&run_ok(&["sql", "--json", "--table", &table, "-c", query]));
+    let found: Value = serde_json::from_str(&shown).unwrap();
+    job.write("votes.csv", &votes);
+    let all = measured(&job, &[]);
+    assert_near(found["c"].as_f64(), value(&all, None, "all", "conger_kappa").unwrap());
+    assert_near(found["g"].as_f64(), value(&all, None, "all", "gwet_ac1").unwrap());
+}

@@ -13,8 +13,8 @@ use crate::sink::{RunTables, register_run};
 use crate::source::{Location, Source, SourceSpec, name_problems};
 use crate::spec::Problems;
 use crate::sql::{
-    NamedQuery, Statement, explains, locations, only_reads, options, parse, what_it_does,
-    with_known_tables,
+    NamedQuery, Statement, explains, locations, only_reads, options, parse, register_agreement,
+    what_it_does, with_known_tables,
 };
 use crate::store::{StoreSpec, open, parse_url, secret_problem};
 
@@ -70,6 +70,7 @@ impl SqlSession {
         run: &mut Run,
     ) -> Result<(Self, Vec<Statement>)> {
         let ctx = what.engine.session()?;
+        register_agreement(&ctx);
         let parsed = |text: &str| {
             let statements = Vec::from(parse(&ctx, text)?);
             if !what.write {
