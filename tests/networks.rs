@@ -243,7 +243,7 @@ fn the_paper_s_settings_are_a_preset_that_the_run_records() {
     let typo = job.ends(&pipeline("kind = 'max_mig'\npreset = 'papre'"), &[], 2);
     assert_says(&typo, &["model.preset", "papre"]);
     let number = job.ends(&pipeline("kind = 'max_mig'\npreset = 3"), &[], 2);
-    assert_says(&number, &["model.preset", "expected \"labelmill\" or \"paper\""]);
+    assert_says(&number, &["model.preset", "expected \"labelmill\" or \"paper\" or \"code\""]);
 }
 
 #[test]

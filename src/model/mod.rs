@@ -74,6 +74,11 @@ pub trait Spec:
     fn paper() -> Option<Self> {
         None
     }
+    /// The settings of the authors' code, for models that have them beside those of the paper.
+    #[must_use]
+    fn code() -> Option<Self> {
+        None
+    }
     /// Whether a fit with these parameters estimates P(class), by which ties may be broken: a prior that is the same for
     /// all classes, whatever the data, breaks none.
     fn estimates_prior(&self) -> bool {
@@ -261,7 +266,7 @@ impl ModelKind {
             predict: None,
             fit_bytes: dense_fit_bytes,
             load: |value| {
-                let spec: S = serde_json::from_value(preset::apply::<S>(value))?;
+                let spec: S = serde_json::from_value(preset::apply::<S>(value)?)?;
                 let parameters = serde_json::to_value(&spec)?;
                 let (checked, without_gold) = (spec.clone(), spec.clone());
                 Ok(LoadedModel {

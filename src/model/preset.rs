@@ -1,6 +1,7 @@
-//! Named settings of a model: labelmill's own, or those of the paper.
+//! Named settings of a model: labelmill's own, those of the paper, or those of the authors' code.
 
 use schemars::JsonSchema;
+use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -15,19 +16,34 @@ pub enum Preset {
     Labelmill,
     /// The settings of the paper, or of its authors' code where they differ.
     Paper,
+    /// The settings of the authors' code, for a kind that has them beside those of its paper: `lia`.
+    Code,
 }
 
 /// Merges the parameters into the settings of the `preset` that they name. A section `stop` that leaves keys out takes
 /// them from the kind's own rule.
-pub(super) fn apply<S: Spec>(parameters: Value) -> Value {
-    let is_paper = parameters.get("preset").is_some_and(|preset| preset == "paper");
-    let paper = S::paper().filter(|_| is_paper).and_then(|paper| serde_json::to_value(paper).ok());
-    match paper {
-        Some(mut settings) => {
-            merge(&mut settings, parameters);
-            settings
+///
+/// # Errors
+/// When they name the authors' code, and the kind has no other settings than those of the paper.
+pub(super) fn apply<S: Spec>(parameters: Value) -> serde_json::Result<Value> {
+    let preset = match parameters.get("preset").and_then(Value::as_str) {
+        Some("paper") => S::paper(),
+        Some("code") if S::code().is_none() && S::paper().is_some() => {
+            return Err(serde_json::Error::custom(format!(
+                "`{}` has no preset `code`: its preset `paper` has the settings of the code where they differ",
+                S::KIND
+            )));
         }
-        None => with_own_stop::<S>(parameters),
+        Some("code") => S::code(),
+        _ => None,
+    };
+    match preset {
+        Some(settings) => {
+            let mut settings = serde_json::to_value(settings)?;
+            merge(&mut settings, parameters);
+            Ok(settings)
+        }
+        None => Ok(with_own_stop::<S>(parameters)),
     }
 }
 

@@ -91,6 +91,12 @@ pub trait CrowdNet:
     #[must_use]
     fn paper() -> (NetworkSpec, Self);
 
+    /// The settings of the authors' code, where the model has them beside those of the paper.
+    #[must_use]
+    fn code() -> Option<(NetworkSpec, Self)> {
+        None
+    }
+
     /// Whether a fit with these settings estimates P(class).
     fn estimates_prior(&self) -> bool {
         false

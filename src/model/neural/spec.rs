@@ -98,6 +98,11 @@ impl<N: CrowdNet> Spec for Neural<N> {
         Some(Self { network: NetworkSpec { preset: Preset::Paper, ..network }, model })
     }
 
+    fn code() -> Option<Self> {
+        let (network, model) = N::code()?;
+        Some(Self { network: NetworkSpec { preset: Preset::Code, ..network }, model })
+    }
+
     fn estimates_prior(&self) -> bool {
         self.model.estimates_prior()
     }

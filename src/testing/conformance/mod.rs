@@ -146,9 +146,9 @@ mod tests {
 
     // The slowest kinds come first, so that no long test is left for the end.
     conform!(
+        lia,
         agg_net,
         weighted_doctor_net,
-        lia,
         conal,
         tcl,
         doctor_net,

@@ -228,15 +228,14 @@ fn an_instance_of_ties_has_the_mean_of_the_classes_without_features() {
 // keys: lia.rounds, lia.round_epochs
 #[test]
 fn rounds_of_em_come_before_the_marginal_likelihood() {
-    let model = small(Lia { rounds: 3, round_epochs: 2, ..Lia::default() });
-    let phases = |epochs: u32| {
-        let mut model = model.clone();
-        model.network.train.epochs = epochs;
+    let phases = |marginal| {
+        let mut model = small(Lia { rounds: 3, round_epochs: 2, marginal, ..Lia::default() });
+        model.network.train.epochs = 4;
         let trace = fit_alone(&model, &with_oracles()).trace;
         let steps = |phase: &str| trace.iter().filter(|row| row.phase == phase).count();
         (steps(EM), steps(MARGINAL))
     };
-    assert_eq!((phases(4), phases(0)), ((6, 4), (6, 0)));
+    assert_eq!((phases(Marginal::Joint), phases(Marginal::None)), ((6, 4), (6, 0)));
 }
 
 // keys: lia.annotator_embedding, lia.instance_embedding

@@ -85,6 +85,36 @@ fn every_preset_has_the_numbers_of_its_paper() {
     }
 }
 
+/// What the code of LIA does otherwise than its paper; other kinds have one preset for both.
+#[test]
+fn the_code_of_lia_has_a_preset_of_its_own() {
+    let of = |kind: &str, preset: &str| {
+        let kind = KINDS.iter().find(|own| own.kind == kind).unwrap();
+        kind.load(json!({"preset": preset})).map(|loaded| loaded.parameters)
+    };
+    let (mut paper, code) = (of("lia", "paper").unwrap(), of("lia", "code").unwrap());
+    for (path, value) in [
+        ("/preset", json!("code")),
+        ("/rounds", json!(2)),
+        ("/e_step_prior", json!("uniform")),
+        ("/classifier_weight", json!("annotations")),
+        ("/instance_embedding", json!(512)),
+        ("/annotator_embedding", json!(512)),
+        ("/backbone/hidden", json!([512])),
+        ("/train/optimiser/rule", json!("adam")),
+        ("/train/optimiser/beta2", json!(0.99)),
+        ("/train/optimiser/schedule", json!("exponential")),
+        ("/train/optimiser/gamma", json!(0.976)),
+    ] {
+        let of_paper = paper.pointer_mut(path).unwrap();
+        assert!(*of_paper != value, "{path}");
+        *of_paper = value;
+    }
+    assert_eq!(code, paper);
+    let error = of("conal", "code").unwrap_err().to_string();
+    assert!(error.contains("`conal` has no preset `code`"), "{error}");
+}
+
 #[test]
 fn the_paper_s_preset_gives_way_to_what_is_written() {
     for kind in KINDS {

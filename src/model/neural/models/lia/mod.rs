@@ -11,8 +11,8 @@
 //!           composite  loss = -(1/B) sum_i sum over (r, y) of i ln sum_k h[i][k] Q[i,r][k][y]
 //! ```
 //! D and the classifier share all layers but the last; K is linear in e, a learned embedding of the annotator, and in
-//! the annotator's features, where there are any. `train.epochs` are those of the marginal likelihood; with 0, EM alone.
-//! The posteriors are those of a last E-step.
+//! the annotator's features, where there are any. `train.epochs` are those of the marginal likelihood; `marginal = "none"`
+//! is EM alone. The posteriors are those of a last E-step.
 //!
 //! LIA-E: without features, or with `embed_instances`, x_i is a learned embedding of the instance. Nothing but the
 //! annotations of i has trained it, and as a prior h would count them twice; so the mean of T over the instances is the
@@ -29,8 +29,11 @@
 //! Differs from the paper in the marginal likelihood, which is joint over the annotations of an instance, where the
 //! paper's equation 9 is composite; in G, which is the sum of the paper's biases, starts at the votes, and is the one that
 //! is free of penalties: D is drawn to 0 as by a normal prior of each instance, K as by one of each annotator; in the
-//! prior without features; in batches, which are of instances; and in network and training, which are labelmill's
-//! defaults. `preset = "paper"` has the paper's settings, with 1000 steps of each act for 1024 instances or fewer.
+//! prior without features; in batches, which are of instances; in the learning rate of embeddings and of G, 0.01
+//! (`annotator_learning_rate`); and in network and training, which are labelmill's
+//! defaults. `preset = "paper"` has the paper's settings, with 1000 steps of each act for 1024 instances or fewer;
+//! `preset = "code"` those of the authors' code for images of birds, without its weights of entropies and of squared
+//! logarithms.
 
 mod objective;
 mod pairs;
@@ -41,16 +44,18 @@ use serde::{Deserialize, Serialize};
 use pairs::PairMatrices;
 
 use crate::error::{Problem, Result};
-use crate::frame::{Dims, Evidence};
+use crate::frame::{Annotations, Dims, Evidence};
 use crate::model::Model;
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::fitted::Fitted;
 use crate::model::neural::models::{counted, paper};
 use crate::model::neural::train::spec::Select;
 use crate::model::neural::{
-    AnnotatorParams, AnnotatorReport, Architecture, BackboneSpec, BatchAnnotation, BatchContext,
-    CrowdNet, EmbeddingInput, Head, HeadInput, Heads, Initialisation, LearnerInput, LearnerSpec,
-    NetworkSpec, OptimiserKind, Owner, ParamTable, Scaling, Sizes, Task, TrainSpec,
+    Act, AnnotatorParams, AnnotatorReport, Architecture, BackboneSpec, BatchAnnotation,
+    BatchContext, BatchPrediction, CrowdNet, EmbeddingInput, Gradient, Head, HeadInput, Heads,
+    Initialisation, LearnerInput, LearnerSpec, LrSchedule, MAIN_TARGETS, NetworkSpec,
+    OptimiserKind, OptimiserSpec, Owner, ParamTable, Reduction, Scaling, Sizes, Task, TrainSpec,
+    TrainState, TrainingObjective,
 };
 use crate::model::posterior::Posterior;
 use crate::model::vote::MajorityVote;
@@ -67,6 +72,8 @@ pub enum Marginal {
     /// That of each annotation by itself, as in the paper. Where the classifier knows little, it says little about the
     /// annotators.
     Composite,
+    /// None: EM alone, and `train.epochs` changes nothing.
+    None,
 }
 
 /// P(class) before the annotations of an instance.
@@ -205,6 +212,29 @@ impl CrowdNet for Lia {
         (network, model)
     }
 
+    /// The settings of the authors' code for their images of birds: one layer of 512 units, 512 numbers in each embedding,
+    /// two rounds, and a rate that falls by 0.3 % in each of eight steps of an epoch.
+    fn code() -> Option<(NetworkSpec, Self)> {
+        let (mut network, model) = Self::paper();
+        network.backbone.hidden = vec![512];
+        network.train.optimiser = OptimiserSpec {
+            rule: OptimiserKind::Adam,
+            beta2: 0.99,
+            schedule: LrSchedule::Exponential,
+            gamma: 0.976,
+            ..network.train.optimiser
+        };
+        let model = Self {
+            rounds: 2,
+            e_step_prior: EStepPrior::Uniform,
+            classifier_weight: ClassifierWeight::Annotations,
+            instance_embedding: 512,
+            annotator_embedding: 512,
+            ..model
+        };
+        Some((network, model))
+    }
+
     fn check(&self, train: &TrainSpec, place: &str, problems: &mut Problems) {
         if self.embed_instances && train.select == Select::Valid {
             problems.push(
@@ -298,5 +328,45 @@ impl CrowdNet for Lia {
         let embeddings =
             (0..self.annotator_embedding).map(|j| (format!("embedding_{j}"), column(j)));
         AnnotatorReport { parameters: embeddings.collect(), ..AnnotatorReport::default() }
+    }
+}
+
+impl TrainingObjective for Lia {
+    const REDUCTION: Option<Reduction> = None;
+    const TRAINS_ON_TARGETS: bool = true;
+    const ANNOTATOR_RATE: f64 = 0.01;
+    const DELAYS_ANNOTATORS: bool = false;
+
+    fn weighs_annotations(&self) -> bool {
+        true
+    }
+
+    fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
+        self.acts(train).nth(state.acts)
+    }
+
+    fn epochs(&self, train: &TrainSpec) -> u32 {
+        let marginal = if self.marginal == Marginal::None { 0 } else { train.epochs };
+        self.em_epochs().saturating_add(marginal)
+    }
+
+    /// The prior of the classes; all other parameters follow from gradients.
+    fn m_step(
+        &self,
+        a: &Annotations,
+        _counts: &[f64],
+        state: &mut TrainState,
+        _params: &mut AnnotatorParams,
+    ) {
+        let prior = state.targets(MAIN_TARGETS).map(|t| t.mean_of_annotated(a));
+        state.estimates.prior = prior;
+    }
+
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+        self.loss_of(context, gradient)
+    }
+
+    fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
+        self.e_step_of(context)
     }
 }

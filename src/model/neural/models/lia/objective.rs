@@ -2,26 +2,26 @@
 
 use super::pairs::PairMatrices;
 use super::{ClassifierWeight, EM, EStepPrior, Lia, MARGINAL, Marginal};
-use crate::frame::Annotations;
 use crate::model::neural::numerics::negative_log;
 use crate::model::neural::{
-    Act, AnnotatorParams, BatchContext, BatchPrediction, Gradient, MAIN_TARGETS, Owner, Phase,
-    Reduction, TrainSpec, TrainState, TrainingObjective,
+    Act, BatchContext, BatchPrediction, Gradient, MAIN_TARGETS, Owner, Phase, TrainSpec,
 };
 
 impl Lia {
     /// All acts, one after the other.
-    fn acts(&self, train: &TrainSpec) -> impl Iterator<Item = Act> {
+    pub(super) fn acts(&self, train: &TrainSpec) -> impl Iterator<Item = Act> {
         let em = Phase::joint(EM, self.em_epochs());
         let round_epochs = self.round_epochs;
         let rounds = (0..self.rounds).flat_map(move |round| {
-            let act = round * round_epochs..(round + 1) * round_epochs;
-            let train = Act::Train(Phase { act, ..em.clone() });
+            let [start, end] = [round, round + 1].map(|round| round.saturating_mul(round_epochs));
+            let train = Act::Train(Phase { act: start..end, ..em.clone() });
             [Act::MStep, train, Act::EStep(MAIN_TARGETS)]
         });
-        let marginal = Act::Train(Phase::joint(MARGINAL, train.epochs));
-        let marginal = [Act::MStep, marginal, Act::Select].into_iter();
-        let marginal = marginal.filter(move |_| train.epochs > 0);
+        let likelihood = Act::Train(Phase::joint(MARGINAL, train.epochs));
+        let marginal = (self.marginal != Marginal::None)
+            .then_some([Act::MStep, likelihood, Act::Select])
+            .into_iter()
+            .flatten();
         rounds.chain([Act::Select]).chain(marginal)
     }
 
@@ -64,40 +64,9 @@ impl Lia {
         }
         loss
     }
-}
-
-impl TrainingObjective for Lia {
-    const REDUCTION: Option<Reduction> = None;
-    const TRAINS_ON_TARGETS: bool = true;
-    const ANNOTATOR_RATE: f64 = 0.01;
-    const DELAYS_ANNOTATORS: bool = false;
-
-    fn weighs_annotations(&self) -> bool {
-        true
-    }
-
-    fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
-        self.acts(train).nth(state.acts)
-    }
-
-    fn epochs(&self, train: &TrainSpec) -> u32 {
-        self.em_epochs().saturating_add(train.epochs)
-    }
-
-    /// The prior of the classes; all other parameters follow from gradients.
-    fn m_step(
-        &self,
-        a: &Annotations,
-        _counts: &[f64],
-        state: &mut TrainState,
-        _params: &mut AnnotatorParams,
-    ) {
-        let prior = state.targets(MAIN_TARGETS).map(|t| t.mean_of_annotated(a));
-        state.estimates.prior = prior;
-    }
 
     /// Equation 7 in EM, equation 9 or its joint form afterwards. A trusted row has its class in both.
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+    pub(super) fn loss_of(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
         let (pairs, classes) = (PairMatrices::new(context, self.latent), context.dims.classes);
         let is_marginal = context.phase == MARGINAL;
         let by_classes = self.prior_choice(context) == EStepPrior::Classes;
@@ -158,7 +127,7 @@ impl TrainingObjective for Lia {
     }
 
     /// The E-step, equation 4.
-    fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
+    pub(super) fn e_step_of(&self, context: &BatchContext<'_>) -> BatchPrediction {
         let (pairs, dims) = (PairMatrices::new(context, self.latent), context.dims);
         let uniform = vec![1.0 / dims.classes.max(1) as f64; dims.classes];
         let mut prediction =
