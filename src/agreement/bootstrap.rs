@@ -14,8 +14,8 @@ const MIN_DRAWS: usize = 100;
 /// The numbers that all draws may add up.
 const MAX_NUMBERS: usize = 1 << 26;
 
-/// The share of the draws beyond each end of the interval.
-const TAIL: f64 = 0.025;
+/// The draws beyond each end of the interval, of a thousand.
+const TAIL: usize = 25;
 
 /// The draws, each with its own seed.
 pub(super) struct Bootstrap {
@@ -58,8 +58,8 @@ impl Bootstrap {
             return None;
         }
         values.sort_unstable_by(f64::total_cmp);
-        let last = (values.len() - 1) as f64;
-        let at = |p: f64| values[(p * last).round() as usize];
-        Some((at(TAIL), at(1.0 - TAIL)))
+        let last = values.len() - 1;
+        let tail = (TAIL * last + 500) / 1000;
+        Some((values[tail], values[last - tail]))
     }
 }

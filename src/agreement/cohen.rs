@@ -41,7 +41,7 @@ struct Pair {
 /// The pairs of annotators with enough common instances.
 pub(super) struct Pairs {
     visits: Vec<Visit>,
-    pairs: Vec<Pair>,
+    compared: Vec<Pair>,
     n_instances: u64,
 }
 
@@ -91,7 +91,7 @@ impl Pairs {
         }
         instances.sort_unstable();
         instances.dedup();
-        Self { visits, pairs, n_instances: instances.len() as u64 }
+        Self { visits, compared: pairs, n_instances: instances.len() as u64 }
     }
 
     pub(super) fn n_instances(&self) -> u64 {
@@ -99,14 +99,14 @@ impl Pairs {
     }
 
     pub(super) fn size(&self) -> usize {
-        self.pairs.iter().map(|pair| pair.visits.len()).sum()
+        self.compared.iter().map(|pair| pair.visits.len()).sum()
     }
 
     /// The mean kappa over the pairs, by each way to weigh disagreement; `weights` has that of each block.
     pub(super) fn kappas(&self, weights: &[f64], categories: &Categories) -> [f64; 3] {
         let (mut sums, mut total) = ([0.0; 3], 0.0);
         let (mut rows, mut columns) = (Vec::new(), Vec::new());
-        for pair in &self.pairs {
+        for pair in &self.compared {
             let zeros = |counts: &mut Vec<f64>| {
                 counts.clear();
                 counts.resize(pair.categories.len(), 0.0);

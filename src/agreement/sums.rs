@@ -151,6 +151,7 @@ pub(super) struct BlockSums {
     layout: Layout,
     /// One block after the other.
     sums: Vec<f64>,
+    n_paired: u64,
 }
 
 impl BlockSums {
@@ -165,23 +166,25 @@ impl BlockSums {
         let most = (NUMBERS_OF_RANGES / numbers).min(a.len() / (4 * numbers));
         let ranges = ranges_of_instances(a.dims().instances, most.clamp(1, MAX_RANGES));
         let of_range = |instances: Range<usize>| {
-            let mut sums = vec![0.0; numbers];
+            let (mut sums, mut n_paired) = (vec![0.0; numbers], 0);
             let mut counts = InstanceCounts::default();
             let (first, range) = (instances.start, a.range(instances));
             for i in 0..range.len() {
                 counts.count(categories, range.triples(i));
+                n_paired += u64::from(counts.annotators >= 2.0);
                 let start = blocks.of(first + i) * layout.len();
                 add_instance(&mut sums[start..start + layout.len()], &counts, categories, layout);
             }
-            sums
+            (sums, n_paired)
         };
-        let all: Vec<Vec<f64>> = ranges.with_max_len(1).map(of_range).collect();
+        let all: Vec<(Vec<f64>, u64)> = ranges.with_max_len(1).map(of_range).collect();
         let mut all = all.into_iter();
-        let mut sums = all.next().unwrap_or_default();
-        for more in all {
+        let (mut sums, mut n_paired) = all.next().unwrap_or_default();
+        for (more, n) in all {
+            n_paired += n;
             sums.iter_mut().zip(more).for_each(|(sum, x)| *sum += x);
         }
-        Self { layout, sums }
+        Self { layout, sums, n_paired }
     }
 
     /// The sums of all blocks, each as often as its weight says.
@@ -197,7 +200,7 @@ impl BlockSums {
 
     /// The number of instances with at least two annotators.
     pub(super) fn n_paired(&self) -> u64 {
-        self.sums.chunks_exact(self.layout.len()).map(|block| block[PAIRED] as u64).sum()
+        self.n_paired
     }
 
     /// How many numbers one draw adds up.

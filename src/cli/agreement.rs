@@ -10,7 +10,7 @@ use crate::run::Run;
 
 pub(super) async fn command(args: AgreementArgs, shown: Run) -> Result<()> {
     let AgreementArgs { annotations, by, set, json } = args;
-    let request = AgreementRequest::new(annotations, by, set)?;
+    let request = AgreementRequest::new(&annotations, by, set)?;
     bound_job(request.spec.engine.allocation_bound());
     let mut run = run_with(&request.spec.engine, request.spec.seed)?;
     run.progress = shown.progress;

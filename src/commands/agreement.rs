@@ -15,7 +15,7 @@ use super::at_options;
 use crate::agreement::{AgreementRow, Categories, measure};
 use crate::engine::EngineSpec;
 use crate::error::Result;
-use crate::frame::{FitBytes, Frame, FrameSpec, Reason, Relations, collect};
+use crate::frame::{FitBytes, Frame, FrameSpec, Reason, Rejects, Relations, collect};
 use crate::pipeline::warn_of_rows;
 use crate::run::Run;
 use crate::sink::RunTables;
@@ -81,7 +81,7 @@ impl AgreementRequest {
     ///
     /// # Errors
     /// When a key does not exist, or a value does not fit.
-    pub fn new(annotations: String, by: Vec<String>, set: Vec<String>) -> Result<Self> {
+    pub fn new(annotations: &str, by: Vec<String>, set: Vec<String>) -> Result<Self> {
         // The command takes no variables: in a pipeline file, `$${` stands for a plain `${`.
         let url = toml::Value::from(annotations.replace("${", "$${"));
         let source = toml::Table::from_iter([("annotations".to_owned(), url)]);
@@ -147,7 +147,7 @@ async fn by_column(
     let frames = frames(spec, (source, annotations), run).await?;
     let rejects = frames.iter().flat_map(Frame::all_rejects);
     let all: u64 = rejects
-        .flat_map(|rejects| rejects.iter())
+        .flat_map(Rejects::iter)
         .filter(|(reason, ..)| *reason == Reason::NullQuestion)
         .map(|(_, n, _)| n)
         .sum();

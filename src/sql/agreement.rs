@@ -137,7 +137,7 @@ impl Accumulator for Answers {
         let [instances, annotators, labels] = texts.as_slice() else {
             return Err(DataFusionError::Internal("three columns are expected".to_owned()));
         };
-        let columns = [instances, annotators, labels].map(|column| column.as_string::<i32>());
+        let columns = [instances, annotators, labels].map(AsArray::as_string::<i32>);
         for row in 0..instances.len() {
             if columns.iter().all(|column| column.is_valid(row)) {
                 let mut ids = self.ids.iter_mut();
@@ -171,7 +171,7 @@ impl Accumulator for Answers {
     }
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> DataFusionResult<()> {
-        let rows = states.first().map_or(0, |state| state.len());
+        let rows = states.first().map_or(0, Array::len);
         for row in 0..rows {
             let columns: Vec<ArrayRef> =
                 states.iter().map(|state| state.as_list::<i32>().value(row)).collect();

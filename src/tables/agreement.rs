@@ -62,7 +62,7 @@ impl OutcomeTable for AgreementTable {
             reals(|row| row.value),
             reals(|row| row.low),
             reals(|row| row.high),
-            Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.n as i64))),
+            Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.n.cast_signed()))),
         ])
     }
 }
