@@ -1,6 +1,6 @@
 """Loads saved models into PyTorch and compares its probabilities with those of `labelmill predict`.
 
-It runs the Python code of the repository's README, unchanged, to load a model; only `resnet20` needs another module than
+It runs the Python code of docs/networks-and-saved-models.md, unchanged, to load a model; only `resnet20` needs another module than
 the sequence of that code, and doctor nets the mean of their heads.
 """
 
@@ -47,7 +47,7 @@ url = {sink}
 
 
 Load = Callable[[str, dict], torch.Tensor]
-"""Computes probabilities from the README's lines and the names that they read, `folder` and `features`."""
+"""Computes probabilities from the page's lines and the names that they read, `folder` and `features`."""
 
 
 def of_sequence(lines: str, names: dict) -> torch.Tensor:
@@ -63,7 +63,7 @@ def of_resnet20(lines: str, names: dict) -> torch.Tensor:
 
 
 def of_doctor_net(lines: str, names: dict, weights_of: Callable[[dict], torch.Tensor]) -> torch.Tensor:
-    """The weighted mean of the heads, whose inputs are the outputs of the README's network."""
+    """The weighted mean of the heads, whose inputs are the outputs of the page's network."""
     of_sequence(lines, names)
     numbers, hidden = names["numbers"], names["net"](names["x"])
     labels = names["model"]["sizes"]["labels"]
@@ -101,6 +101,12 @@ CASES = {
     },
     "mlp, no batch norm": Case(backbone("mlp", "batch_norm = false", 'scaling = "max_abs"')),
     "mlp of conal": Case('kind = "conal"'),
+    **{
+        f"mlp, {method}": Case(
+            "\n".join([backbone("mlp", "hidden = [16]"), "[calibration]", f"method = \"{method}\"", 'fit_on = "annotations"'])
+        )
+        for method in ("temperature", "bias_corrected_temperature", "isotonic")
+    },
     "lenet": image("lenet", (1, 28, 28)),
     "lenet, two channels": image("lenet", (2, 12, 14)),
     "vgg16": image("vgg16", (3, 32, 32), instances=40, epochs=1),
@@ -135,11 +141,10 @@ def write_crowd(case: Case, annotations: Path, features: Path) -> torch.Tensor:
     return torch.from_numpy(values).reshape(case.instances, *case.shape)
 
 
-def readme_lines() -> str:
-    """The Python code of the README."""
-    text = (HERE.parent.parent / "README.md").read_text()
-    [lines] = [block.split("\n```", 1)[0] for block in text.split("```python\n")[1:]]
-    return lines
+def page_lines() -> str:
+    """The Python code of the page on saved models."""
+    text = (HERE.parent.parent / "docs" / "networks-and-saved-models.md").read_text()
+    return "\n".join(block.split("\n```", 1)[0] for block in text.split("```python\n")[1:])
 
 
 def difference(binary: Path, case: Case, lines: str) -> float:
@@ -174,7 +179,7 @@ def main() -> int:
     if not options.labelmill.is_file():
         parser.error(f"no labelmill at {options.labelmill}: build a release or name one")
     torch.manual_seed(SEED)
-    lines, differences = readme_lines(), []
+    lines, differences = page_lines(), []
     for what, case in CASES.items():
         largest = difference(options.labelmill.resolve(), case, lines)
         differences.append(largest)
