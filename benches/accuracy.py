@@ -3,7 +3,7 @@
 
     cargo build --release
     benches/accuracy.py --data <folder of the datasets> > benches/accuracy.md
-    benches/accuracy.py --data <folder of the datasets> --only calibration      # the table of the README
+    benches/accuracy.py --data <folder of the datasets> --only calibration      # the table of docs/calibration.md
 
 Each figure is a mean over seeds.
 """

@@ -1,11 +1,9 @@
 //! The repository's own rules, checked by reading its files.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use labelmill::model::MODELS;
-use labelmill::tables::{ColumnType, TABLES};
 
 use crate::repository::{root, rust_files};
 use crate::support::trains_network;
@@ -74,50 +72,6 @@ fn no_file_is_longer_than_four_hundred_lines() {
         .map(|(path, text)| format!("{} {}", path.display(), text.lines().count()))
         .collect();
     assert!(long.is_empty(), "{}", long.join("\n"));
-}
-
-/// The part of the README between two markers, rewritten by `UPDATE=1 cargo test`.
-fn generated(marker: &str, want: &str) {
-    let path = root().join("README.md");
-    let text = std::fs::read_to_string(&path).unwrap();
-    let (begin, end) = (format!("<!-- {marker}: generated -->\n"), format!("<!-- /{marker} -->"));
-    let start = text.find(&begin).expect("the README has the marker") + begin.len();
-    let stop = start + text[start..].find(&end).expect("the README has the closing marker");
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(&path, format!("{}{want}{}", &text[..start], &text[stop..])).unwrap();
-        return;
-    }
-    assert_eq!(&text[start..stop], want, "`UPDATE=1 cargo test` rewrites the README's tables");
-}
-
-#[test]
-fn the_readme_lists_the_models_and_the_tables() {
-    let mut models = String::from("| kind | what it is | source |\n| --- | --- | --- |\n");
-    for f in MODELS.iter() {
-        let _ = writeln!(models, "| `{}` | {} | {} |", f.kind, f.summary, f.source);
-    }
-    let mut tables =
-        String::from("| table | column | type | meaning |\n| --- | --- | --- | --- |\n");
-    for table in TABLES {
-        for (n, column) in table.columns().iter().enumerate() {
-            let name = if n == 0 { format!("`{}`", table.name()) } else { String::new() };
-            let kind = match &column.kind {
-                ColumnType::Instance => "as the instances".to_owned(),
-                ColumnType::Annotator => "as the annotators".to_owned(),
-                ColumnType::Label => "as the labels".to_owned(),
-                ColumnType::Fixed(fixed) => fixed.to_string().to_lowercase(),
-            };
-            let null = if column.nullable { ", nullable" } else { "" };
-            let _ = writeln!(
-                tables,
-                "| {name} | `{}` | {kind}{null} | {} |",
-                column.name, column.meaning
-            );
-        }
-    }
-    // One after the other, because both rewrite the same file.
-    generated("models", &models);
-    generated("tables", &tables);
 }
 
 /// A second version of Arrow would be a second, incompatible type system.

@@ -63,6 +63,7 @@ mod named_queries;
 mod networks;
 mod odd_columns;
 mod oracle;
+mod pages;
 mod parquet_statistics;
 mod predict;
 mod rejects;

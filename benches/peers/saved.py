@@ -183,7 +183,7 @@ def main() -> int:
     for what, case in CASES.items():
         largest = difference(options.labelmill.resolve(), case, lines)
         differences.append(largest)
-        print(f"{what:24} {largest:.1e}", flush=True)
+        print(f"{what:32} {largest:.1e}", flush=True)
     print(f"PyTorch {torch.__version__}: {TOLERANCE:.0e} at most is wanted")
     return 0 if all(largest <= TOLERANCE for largest in differences) else 1
 

@@ -147,11 +147,11 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_names_every_extension() {
-        let readme = include_str!("../../README.md");
+    fn the_page_on_inputs_names_every_extension() {
+        let page = include_str!("../../docs/inputs-and-types.md");
         let formats = EXTENSIONS.iter().map(|(extension, _)| *extension);
         let names = formats.chain(COMPRESSIONS.iter().map(|(extension, _)| *extension));
-        let missing: Vec<&str> = names.filter(|e| !readme.contains(&format!("`.{e}`"))).collect();
+        let missing: Vec<&str> = names.filter(|e| !page.contains(&format!("`.{e}`"))).collect();
         assert!(missing.is_empty(), "{missing:?}");
     }
 }
