@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use labelmill::model::MODELS;
 use labelmill::pipeline::load;
+use labelmill::run::WarningCode;
 use labelmill::spec::Overrides;
 use labelmill::sql::NAMED_QUERIES;
 use labelmill::tables::{ColumnType, TABLES};
@@ -46,7 +47,7 @@ fn the_readme_lists_the_models() {
 }
 
 #[test]
-fn the_outputs_list_the_queries_and_the_tables() {
+fn the_outputs_list_the_queries_the_tables_and_the_warnings() {
     let mut queries = String::from("| query | its rows | parameters |\n| --- | --- | --- |\n");
     for query in NAMED_QUERIES {
         let parameters: Vec<String> =
@@ -73,9 +74,14 @@ fn the_outputs_list_the_queries_and_the_tables() {
             );
         }
     }
-    // One after the other, because both rewrite the same file.
+    let mut warnings = String::from("| code | a run has it where |\n| --- | --- |\n");
+    for code in WarningCode::ALL {
+        let _ = writeln!(warnings, "| `{}` | {} |", code.name(), code.meaning());
+    }
+    // One after the other, because all rewrite the same file.
     generated("docs/outputs.md", "queries", &queries);
     generated("docs/outputs.md", "tables", &tables);
+    generated("docs/outputs.md", "warnings", &warnings);
 }
 
 #[test]
