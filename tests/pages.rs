@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use labelmill::model::MODELS;
 use labelmill::pipeline::load;
@@ -12,6 +14,7 @@ use labelmill::sql::NAMED_QUERIES;
 use labelmill::tables::{ColumnType, TABLES};
 
 use crate::repository::root;
+use crate::support::{stderr, temporary_folder};
 
 const MAX_README_BYTES: usize = 12 * 1024;
 
@@ -96,6 +99,34 @@ fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
     text.split(&begin).skip(1).map(|block| block.split("```").next().unwrap()).collect()
 }
 
+/// The commands under a heading of the README run in a shell, in a folder that has the repository's pipelines; their output.
+fn run_commands(folder: &Path, heading: &str) -> String {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let (_, section) = readme.split_once(&format!("\n## {heading}\n")).expect("the heading");
+    let section = section.split("\n## ").next().unwrap();
+    let [commands] = blocks(section, "sh")[..] else { panic!("{heading}: not one block") };
+    let program = Path::new(env!("CARGO_BIN_EXE_labelmill")).parent().unwrap();
+    let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
+    let mut shell = Command::new("sh");
+    shell.args(["-ec", commands]).current_dir(folder).env("PATH", path).env("NO_COLOR", "1");
+    let output = shell.output().unwrap();
+    assert!(output.status.success(), "{commands}\n{}", stderr(&output));
+    stderr(&output)
+}
+
+#[test]
+fn the_first_labels_of_the_readme_print_what_it_explains() {
+    let folder = temporary_folder();
+    symlink(root().join("pipelines"), folder.path().join("pipelines")).unwrap();
+    let printed = run_commands(folder.path(), "First labels");
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    for line in printed.lines().filter(|line| !line.starts_with("tables")) {
+        assert!(readme.contains(&format!("| `{line}` |")), "the README does not explain `{line}`");
+    }
+    assert_eq!(printed.lines().count(), 8, "{printed}");
+    run_commands(folder.path(), "Who is bad, and what to look at again");
+}
+
 /// A block that shows some keys alone gets the sources that they need.
 #[test]
 fn the_pipelines_of_the_pages_are_valid() {
@@ -106,11 +137,10 @@ fn the_pipelines_of_the_pages_are_valid() {
             let source = table.get("source").and_then(toml::Value::as_table);
             let lacks = |key: &&str| source.is_none_or(|source| !source.contains_key(*key));
             let missing = ["annotations", "features", "gold"].into_iter().filter(lacks);
-            let mut overrides = Overrides::default();
-            overrides.set = missing.map(|key| format!("source.{key}='{key}.csv'")).collect();
-            if block.contains("${ds}") {
-                overrides.var = vec!["ds=2026-01-02".to_owned()];
-            }
+            let set = missing.map(|key| format!("source.{key}='{key}.csv'")).collect();
+            let has_date = block.contains("${ds}");
+            let var = has_date.then(|| "ds=2026-01-02".to_owned()).into_iter().collect();
+            let overrides = Overrides { set, var, ..Overrides::default() };
             let place = path.display().to_string();
             if let Err(error) = load(block, &place, &overrides) {
                 panic!("{error}\n{block}");
