@@ -1,5 +1,6 @@
 //! The README and the pages of `docs/`: their generated tables, their pipelines and their links.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,13 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use labelmill::model::MODELS;
-use labelmill::pipeline::load;
+use labelmill::pipeline::{load, schema};
 use labelmill::run::WarningCode;
 use labelmill::spec::Overrides;
 use labelmill::sql::NAMED_QUERIES;
 use labelmill::tables::{ColumnType, TABLES};
 
 use crate::repository::root;
+use crate::schema_keys::leaves;
 use crate::support::{stderr, temporary_folder};
 
 const MAX_README_BYTES: usize = 12 * 1024;
@@ -85,6 +87,25 @@ fn the_outputs_list_the_queries_the_tables_and_the_warnings() {
     generated("docs/outputs.md", "queries", &queries);
     generated("docs/outputs.md", "tables", &tables);
     generated("docs/outputs.md", "warnings", &warnings);
+}
+
+/// Those of a model are in `labelmill models KIND`.
+#[test]
+fn a_page_names_every_key_that_is_not_one_of_a_model_and_its_words() {
+    let mut keys = Vec::new();
+    leaves(schema(), schema(), "", &mut keys);
+    let texts: String = pages().into_iter().map(|(_, text)| text).collect();
+    let named: BTreeSet<&str> =
+        texts.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '-').collect();
+    let missing: Vec<String> = keys
+        .into_iter()
+        .filter(|(key, _)| !key.starts_with("model"))
+        .flat_map(|(key, words)| {
+            [vec![key.split('.').next_back().unwrap().to_owned()], words].concat()
+        })
+        .filter(|word| !named.contains(word.trim_matches('\'')))
+        .collect();
+    assert!(missing.is_empty(), "no page names {missing:?}");
 }
 
 #[test]
