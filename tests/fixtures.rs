@@ -1,7 +1,7 @@
 //! The toy crowd with hand-checked numbers: six items, four annotators, three classes.
 
 use labelmill::frame::Annotations;
-use labelmill::model::em::{DawidSkene, EmSteps, Glad, Ibcc, OneCoin, StopRule};
+use labelmill::model::em::{DawidSkene, Glad, Ibcc, OneCoin, StopRule};
 use labelmill::model::fitted::Fitted;
 use labelmill::model::posterior::Posterior;
 use labelmill::model::{Model, Spec, vote::MajorityVote};
@@ -39,7 +39,7 @@ pub fn toy() -> Annotations {
     )
 }
 
-fn fit(spec: impl EmSteps + Spec) -> Fitted {
+fn fit(spec: impl Spec) -> Fitted {
     testing::fit(spec, &toy())
 }
 

@@ -73,15 +73,13 @@ proptest! {
 
     #[test]
     fn ibcc_is_the_naive_one(
-        a in crowds(), class in 0.05..3.0_f64, diagonal in 0.3..8.0_f64, share in 0.3..1.0_f64
+        a in crowds(), class in 0.05..3.0_f64, diagonal in 0.05..8.0_f64, off_diagonal in 0.05..2.0_f64
     ) {
-        // Four labels: three wrong ones that together weigh no more than the right one.
-        let off_diagonal = share * diagonal / 3.0;
         let model = dense::DenseIbcc { class, diagonal, off_diagonal };
         let spec = Ibcc {
             prior_class: class,
             prior_diagonal: diagonal,
-            prior_off_diagonal: off_diagonal,
+            prior_off_diagonal: Some(off_diagonal),
             stop: iterations(6),
             restarts: 0,
         };

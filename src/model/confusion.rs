@@ -154,7 +154,7 @@ impl Smoothing {
 
     /// As [`Smoothing::row_sums`], for the rows of adjacent classes, the first of which is `first`.
     #[inline(always)]
-    fn row_sums_from(self, first: usize, used: &[u32], sums: &mut [f64]) {
+    pub(crate) fn row_sums_from(self, first: usize, used: &[u32], sums: &mut [f64]) {
         let unused = self.cell(0.0, 0, 1);
         sums.fill((self.n_labels - used.len()) as f64 * unused);
         if self.diagonal != 0.0 {

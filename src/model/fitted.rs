@@ -120,6 +120,20 @@ pub struct Trained {
 }
 
 impl Fitted {
+    /// A fit by one pass over the annotations, on the CPU and without a classifier.
+    #[must_use]
+    pub fn new(posterior: impl Into<FittedPosterior>, report: Report) -> Self {
+        Self {
+            posterior: posterior.into(),
+            predictions: None,
+            report,
+            trace: Vec::new(),
+            stop: Stop { converged: true, iterations: 0, objective: None },
+            model: None,
+            device: on_cpu(),
+        }
+    }
+
     /// The name and value of the first NaN or infinity, if there is any: such a fit must never be published. A NaN among
     /// the parameters of instances stands for an instance without one. Call it in the run's pool of threads.
     #[must_use]

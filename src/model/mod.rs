@@ -3,7 +3,8 @@
 //! # Adding a label-only model
 //! 1. Write one file under `vote/` or `em/`; open it with the generative story, the citation and `Differs from`.
 //! 2. Give it a spec struct: every field documented (the text is what `labelmill models KIND` prints), with a default.
-//! 3. Implement [`em::EmSteps`] (the loop, restarts, trusted rows and the trace come with it), or [`Model`] itself.
+//! 3. Implement [`em::PairModel`] or [`em::EmModel`] (the loop, restarts, trusted rows and the trace come with them), or
+//!    [`Model`] itself.
 //! 4. Add its `mod` line and its line in the slice `KINDS` to the folder's `mod.rs`. The command line, the JSON Schema,
 //!    the README's table and the tests walk [`MODELS`]; add the kind to the list of `testing/conformance`, which tests it.
 //! 5. Add fixtures with their origin to `tests/`, and a case worked by hand to the file.
@@ -234,8 +235,12 @@ impl ModelKind {
         Self::fitted_by::<S, S>()
     }
 
-    const fn em<E: em::EmSteps + Spec>() -> Self {
-        Self { fit_bytes: em::kernels::fit_bytes, ..Self::fitted_by::<E, em::Em<E>>() }
+    const fn em<E: em::EmModel + Spec>() -> Self {
+        Self::fitted_by::<E, em::Em<E>>()
+    }
+
+    const fn pairs<M: em::PairModel>() -> Self {
+        Self { fit_bytes: em::kernels::fit_bytes, ..Self::fitted_by::<M, em::ColumnEm<M>>() }
     }
 
     #[cfg(feature = "neural")]

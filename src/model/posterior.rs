@@ -28,19 +28,7 @@ impl Posterior {
     pub fn from_votes(a: &Annotations) -> Self {
         let dims = a.dims();
         let mut t = Self::zeros(dims.instances, dims.classes);
-        t.par_rows_mut(|i, row| {
-            if let Some(class) = a.trusted_class(i) {
-                row[class as usize] = 1.0;
-                return;
-            }
-            add_votes(a, i, row);
-            let sum: f64 = row.iter().sum();
-            if sum > 0.0 {
-                row.iter_mut().for_each(|v| *v /= sum);
-            } else {
-                row.fill(1.0 / dims.classes as f64);
-            }
-        });
+        t.par_rows_mut(|i, row| write_votes(a, i, row));
         t
     }
 
@@ -116,6 +104,21 @@ impl Posterior {
                 }
             },
         );
+    }
+}
+
+/// Writes the row of instance `i` in [`Posterior::from_votes`] into zeros.
+pub(crate) fn write_votes(a: &Annotations, i: usize, row: &mut [f64]) {
+    if let Some(class) = a.trusted_class(i) {
+        row[class as usize] = 1.0;
+        return;
+    }
+    add_votes(a, i, row);
+    let sum: f64 = row.iter().sum();
+    if sum > 0.0 {
+        row.iter_mut().for_each(|v| *v /= sum);
+    } else {
+        row.fill(1.0 / a.dims().classes as f64);
     }
 }
 

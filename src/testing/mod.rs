@@ -13,10 +13,10 @@ use crate::frame::{
     Rejects, UnknownGold,
 };
 use crate::model::confusion::Confusion;
-use crate::model::em::{Em, EmSteps, StopRule};
+use crate::model::em::StopRule;
 use crate::model::fitted::Fitted;
 use crate::model::posterior::Posterior;
-use crate::model::{Model, Spec};
+use crate::model::{Spec, model_kind};
 use crate::run::Run;
 
 /// Compares numbers one by one; a difference above the tolerance, or another number of numbers, is a failure.
@@ -111,13 +111,16 @@ fn build(
     }
 }
 
-/// Fits an EM model, with the seed 0.
+/// Fits a model of a registered kind to annotations alone, with the seed 0.
 ///
 /// # Panics
 /// When the fit fails.
 #[must_use]
-pub fn fit(model: impl EmSteps + Spec, a: &Annotations) -> Fitted {
-    Em(model).fit(a.into(), &mut Run::new(0)).unwrap_or_else(|e| panic!("{e}"))
+pub fn fit<S: Spec>(spec: S, a: &Annotations) -> Fitted {
+    let parameters = serde_json::json!(spec);
+    let loaded = model_kind(S::KIND).and_then(|kind| kind.load(parameters));
+    let fitted = loaded.and_then(|loaded| loaded.model.fit(a.into(), &mut Run::new(0)));
+    fitted.unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// A stop rule of exactly this many iterations, whatever the objective does.

@@ -178,6 +178,12 @@ impl Annotations {
         self.by_slot[slot]..self.by_slot[slot + 1]
     }
 
+    /// The slot of annotator `r`.
+    #[must_use]
+    pub fn slot_of(&self, r: usize) -> usize {
+        self.slots[r] as usize
+    }
+
     /// The labels that annotator `r` used, ascending: one for each of its columns.
     #[inline]
     #[must_use]

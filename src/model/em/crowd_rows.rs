@@ -26,10 +26,8 @@
 //! ```
 //! With s = 5 and 10 the log-loss still falls a little, and crowds of many classes (labelme, web) lose up to 9 points.
 
-use super::kernels::{ColumnModel, RowPrior};
-use crate::frame::{Annotations, Dims};
-use crate::model::confusion::{PseudoCounts, Smoothing};
-use crate::model::posterior::Posterior;
+use super::kernels::{Annotator, CellPrior, Estimator, PooledCounts};
+use crate::model::confusion::{Cells, Smoothing};
 
 /// Added to each pooled count, so that no label is impossible for the crowd.
 const POOLED_COUNT: f64 = 0.1;
@@ -37,47 +35,87 @@ const POOLED_COUNT: f64 = 0.1;
 /// The most cells of the crowd's matrix: 8 MB. With more classes the crowd's mean row is made of one accuracy.
 const MAX_CELLS: usize = 1 << 20;
 
-/// The pseudo-counts of an M-step: `strength` times the crowd's mean row, and `smoothing` on top. `t` are the posteriors
-/// that `columns` has counted.
-pub(super) fn row_prior(
-    a: &Annotations,
-    t: &Posterior,
-    columns: &ColumnModel,
-    strength: f64,
+/// Estimates rows with pseudo-counts, which may be drawn to the crowd's.
+pub struct RowEstimator {
+    /// Added to each cell.
     smoothing: Smoothing,
-) -> RowPrior {
-    let Dims { classes, labels, .. } = a.dims();
-    if labels < 2 {
-        return RowPrior::Smoothing(smoothing);
+    /// With how many annotations a row is drawn to the crowd's; 0 for none.
+    strength: f64,
+    /// The pseudo-counts of this M-step.
+    added: Added,
+}
+
+enum Added {
+    /// The same for all labels.
+    Smoothing(Smoothing),
+    /// A matrix.
+    Cells(CellPrior),
+}
+
+impl RowEstimator {
+    pub(super) fn new(smoothing: Smoothing, strength: f64) -> Self {
+        Self { smoothing, strength, added: Added::Smoothing(smoothing) }
     }
-    if classes.saturating_mul(labels) > MAX_CELLS {
-        let right = crowd_accuracy(a, t, columns);
-        let wrong = (1.0 - right) / (labels - 1) as f64;
-        return RowPrior::Smoothing(Smoothing {
-            everywhere: smoothing.everywhere + strength * wrong,
-            diagonal: smoothing.diagonal + strength * (right - wrong),
-            ..smoothing
-        });
-    }
-    let mut cells = columns.pooled_counts(a, t);
-    let mut sums = vec![0.0; classes];
-    for row in cells.chunks_exact_mut(classes.max(1)) {
-        for (sum, count) in sums.iter_mut().zip(row) {
-            *count += POOLED_COUNT;
-            *sum += *count;
+
+    /// How a report computes shares from counts.
+    pub(super) fn into_cells(self) -> Cells {
+        match self.added {
+            Added::Smoothing(smoothing) => Cells::Counted(smoothing),
+            Added::Cells(added) => Cells::Drawn(added.counts),
         }
     }
-    for (label, row) in cells.chunks_exact_mut(classes.max(1)).enumerate() {
-        for (k, (count, sum)) in row.iter_mut().zip(&sums).enumerate() {
-            let own = if k == label { smoothing.diagonal } else { 0.0 };
-            *count = strength * *count / sum + smoothing.everywhere + own;
+}
+
+impl Estimator for RowEstimator {
+    fn pool(&mut self, counts: &PooledCounts<'_>) {
+        let (classes, labels) = counts.axes();
+        if self.strength == 0.0 || labels < 2 {
+            return;
+        }
+        let Self { smoothing, strength, .. } = *self;
+        if classes.saturating_mul(labels) > MAX_CELLS {
+            let right = crowd_accuracy(counts);
+            let wrong = (1.0 - right) / (labels - 1) as f64;
+            self.added = Added::Smoothing(Smoothing {
+                everywhere: smoothing.everywhere + strength * wrong,
+                diagonal: smoothing.diagonal + strength * (right - wrong),
+                ..smoothing
+            });
+            return;
+        }
+        let mut cells = counts.by_label();
+        let mut sums = vec![0.0; classes];
+        for row in cells.chunks_exact_mut(classes) {
+            for (sum, count) in sums.iter_mut().zip(row) {
+                *count += POOLED_COUNT;
+                *sum += *count;
+            }
+        }
+        for (label, row) in cells.chunks_exact_mut(classes).enumerate() {
+            for (k, (count, sum)) in row.iter_mut().zip(&sums).enumerate() {
+                let own = if k == label { smoothing.diagonal } else { 0.0 };
+                *count = strength * *count / sum + smoothing.everywhere + own;
+            }
+        }
+        self.added = Added::Cells(CellPrior::new(classes, cells));
+    }
+
+    #[inline(always)]
+    fn estimate<const W: usize>(
+        &self,
+        annotator: Annotator<'_>,
+        state: &mut [f64],
+        rows: &mut [[f64; W]],
+    ) -> f64 {
+        match &self.added {
+            Added::Smoothing(smoothing) => smoothing.estimate(annotator, state, rows),
+            Added::Cells(cells) => cells.estimate(annotator, state, rows),
         }
     }
-    RowPrior::Matrix(PseudoCounts::new(classes, cells))
 }
 
 /// The expected share of right annotations among all.
-pub(super) fn crowd_accuracy(a: &Annotations, t: &Posterior, columns: &ColumnModel) -> f64 {
-    let [right, all] = columns.pooled_right(a, t);
+pub(super) fn crowd_accuracy(counts: &PooledCounts<'_>) -> f64 {
+    let [right, all] = counts.right();
     (right + POOLED_COUNT) / (all + 2.0 * POOLED_COUNT)
 }

@@ -43,24 +43,22 @@
 //! let row = |i: u32, r: u32| (i, r, if r == 2 { 1 - i % 2 } else { i % 2 });
 //! let rows: Vec<_> = (0..12).map(|n| row(n / 3, n % 3)).collect();
 //! let a = tiny(2, &rows);
-//! let fitted = Em(DawidSkene::default()).fit((&a).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = ColumnEm(DawidSkene::default()).fit((&a).into(), &mut labelmill::run::Run::new(0)).unwrap();
 //! assert!(fitted.posterior.row(1)[1] > 0.9);
 //! assert!(fitted.report.skill[2] < 0.5);
 //! ```
 
+use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::crowd_rows::row_prior;
-use super::kernels::{ColumnModel, Prior, RowPrior};
-use super::{EmSteps, Objective, StopRule};
-use crate::error::Result;
-use crate::frame::Annotations;
-use crate::model::confusion::{Cells, Confusion, Smoothing};
+use super::crowd_rows::RowEstimator;
+use super::{ClassPrior, PairFit, PairModel, StopRule};
+use crate::frame::{Annotations, ITEMS_PER_BLOCK};
+use crate::model::confusion::{Confusion, Smoothing};
 use crate::model::fitted::Report;
-use crate::model::posterior::Posterior;
 use crate::model::{Properties, Spec};
-use crate::run::{Cancel, Run, WarningCode};
+use crate::run::{Run, WarningCode};
 
 /// Dawid-Skene: a confusion matrix for each annotator, drawn to that of the crowd.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -132,76 +130,25 @@ impl Spec for DawidSkene {
     }
 }
 
-/// Class shares `[class]`, and P(label of the column given class).
-pub struct Params {
-    prior: Vec<f64>,
-    columns: ColumnModel,
-    rows: RowPrior,
-    /// Whether the class shares are learned.
-    learns_shares: bool,
-}
+impl PairModel for DawidSkene {
+    type Estimator = RowEstimator;
 
-impl EmSteps for DawidSkene {
-    type Params = Params;
-
-    fn params(&self, a: &Annotations) -> Params {
-        let n_classes = a.dims().classes;
-        let prior = vec![1.0 / n_classes.max(1) as f64; n_classes];
-        let rows = RowPrior::Smoothing(Smoothing::new(a, self.smoothing, self.diagonal));
-        let can_tell_shares = self.prior == MatrixPrior::None || is_redundant(a);
-        let learns_shares = !self.fixed_prior && can_tell_shares;
-        Params { prior, columns: ColumnModel::new(a), rows, learns_shares }
-    }
-
-    fn count(&self, a: &Annotations, t: &Posterior, params: &mut Params) {
-        params.columns.count(a, t);
-    }
-
-    fn m_step(
-        &self,
-        a: &Annotations,
-        t: &Posterior,
-        Params { prior, columns, rows, learns_shares }: &mut Params,
-        _: &Cancel,
-    ) -> Result<()> {
-        if *learns_shares {
-            columns.prior(prior);
-        }
-        if self.prior == MatrixPrior::Crowd {
-            let smoothing = Smoothing::new(a, self.smoothing, self.diagonal);
-            *rows = row_prior(a, t, columns, self.strength, smoothing);
-        }
-        columns.m_step(a, t, rows);
-        Ok(())
-    }
-
-    fn e_step(
-        &self,
-        a: &Annotations,
-        Params { prior, columns, rows, .. }: &mut Params,
-        t: &mut Posterior,
-    ) -> Objective {
-        let log_likelihood = columns.e_step_of_counts(a, Prior::Class(prior), rows, t);
-        Objective::penalised(log_likelihood, columns.prior_terms())
-    }
-
-    fn posteriors(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) {
-        let Params { prior, columns, rows, .. } = params;
-        columns.posteriors(a, Prior::Class(prior), rows, t);
-    }
-
-    fn report(
-        &self,
-        a: &Annotations,
-        t: &Posterior,
-        Params { prior, columns, rows, .. }: Params,
-    ) -> Report {
-        let expected_count = columns.into_expected_counts(a, t);
-        let cells = match rows {
-            RowPrior::Smoothing(smoothing) => Cells::Counted(smoothing),
-            RowPrior::Matrix(added) => Cells::Drawn(added),
+    fn estimator(&self, a: &Annotations) -> RowEstimator {
+        let strength = match self.prior {
+            MatrixPrior::Crowd => self.strength,
+            MatrixPrior::None => 0.0,
         };
-        let confusion = Confusion { cells, expected_count };
+        RowEstimator::new(Smoothing::new(a, self.smoothing, self.diagonal), strength)
+    }
+
+    fn class_prior(&self, a: &Annotations) -> ClassPrior {
+        let can_tell_shares = self.prior == MatrixPrior::None || is_redundant(a);
+        if self.fixed_prior || !can_tell_shares { ClassPrior::Uniform } else { ClassPrior::Shares }
+    }
+
+    fn report(&self, a: &Annotations, fit: PairFit<RowEstimator>) -> Report {
+        let PairFit { prior, estimator, expected_count, .. } = fit;
+        let confusion = Confusion { cells: estimator.into_cells(), expected_count };
         let skill = confusion.skill(a);
         Report { skill, prior: Some(prior), confusion: Some(confusion), ..Report::default() }
     }
@@ -222,15 +169,25 @@ impl EmSteps for DawidSkene {
     }
 }
 
-/// Whether instances have at least one and a half annotations on average.
+/// Whether one and a half annotators or more have labelled an instance, on average. A soft annotation is one opinion, however
+/// many labels it has.
 ///
 /// # Why
 /// Where they have one, a class that annotators confuse with another and a class that is rare look alike: learned shares
 /// take a class from its annotations in each step, until a crowd of 100 classes and one annotation an instance has 2 % of
 /// its labels right, where the vote has 60 %. Uniform shares keep the vote.
 fn is_redundant(a: &Annotations) -> bool {
-    let annotated = (0..a.dims().instances).filter(|i| !a.columns_of_instance(*i).is_empty());
-    2 * a.len() >= 3 * annotated.count()
+    let opinions = |i: usize| {
+        // The pairs of an annotator are adjacent.
+        let pairs = a.columns_of_instance(i);
+        pairs.chunk_by(|one, next| a.annotator_of(*one) == a.annotator_of(*next)).count()
+    };
+    let (opinions, annotated) = (0..a.dims().instances)
+        .into_par_iter()
+        .with_min_len(ITEMS_PER_BLOCK)
+        .map(|i| (opinions(i), usize::from(!a.columns_of_instance(i).is_empty())))
+        .reduce(|| (0, 0), |one, other| (one.0 + other.0, one.1 + other.1));
+    2 * opinions >= 3 * annotated
 }
 
 /// Maximum likelihood without pseudo-counts is unreliable below this number of annotations per annotator and class.

@@ -46,7 +46,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kernels::Prior;
 use super::kernels::log_domain::{LogLikelihood, e_step};
-use super::{EmSteps, Objective, Start, StopRule};
+use super::{EmModel, EmSteps, Objective, StopRule};
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, FitBytes, ITEMS_PER_BLOCK, QuestionSizes};
 use crate::model::Spec;
@@ -106,6 +106,8 @@ pub struct Params {
     /// The abilities `[annotator]`, then the logarithms of the inverse difficulties `[instance]`: a and b.
     x: Vec<f64>,
     prior: Vec<f64>,
+    /// The posteriors of the last E-step.
+    t: Posterior,
 }
 
 impl EmSteps for Glad {
@@ -114,41 +116,57 @@ impl EmSteps for Glad {
     fn params(&self, a: &Annotations) -> Params {
         let n_classes = a.dims().classes;
         let prior = vec![1.0 / n_classes.max(1) as f64; n_classes];
-        Params { x: vec![START; a.dims().annotators + a.dims().instances], prior }
+        let Dims { instances, annotators, classes, .. } = a.dims();
+        let t = Posterior::zeros(instances, classes);
+        Params { x: vec![START; annotators + instances], prior, t }
     }
 
-    fn start(&self, _: &Annotations, _: u32, params: &mut Params, _: &Run) -> Start {
+    fn start(&self, a: &Annotations, _: u32, params: &mut Params, _: &Run) -> Option<f64> {
         params.x.fill(START);
-        Start::Parameters
+        Some(self.e_step(a, params).maximised)
     }
 
-    fn m_step(
-        &self,
-        a: &Annotations,
-        t: &Posterior,
-        params: &mut Params,
-        cancel: &Cancel,
-    ) -> Result<()> {
+    fn m_step(&self, a: &Annotations, params: &mut Params, cancel: &Cancel) -> Result<()> {
         if !has_wrong_labels(a) {
             return Ok(());
         }
+        let Params { x, t, .. } = params;
         let mut objective = MStepObjective::new(a, t);
         let f = |x: &[f64], gradient: &mut [f64]| -> Result<f64> {
             cancel.check()?;
             Ok(objective.value(x, gradient))
         };
-        try_maximise(&mut params.x, f, self.gradient_tol, self.max_steps)?;
+        try_maximise(x, f, self.gradient_tol, self.max_steps)?;
         Ok(())
     }
 
-    fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> Objective {
-        let likelihood = Likelihood::new(a, &params.x);
-        let squares: f64 = params.x.iter().map(|x| (x - START).powi(2)).sum();
-        (e_step(a, Prior::Class(&params.prior), &likelihood, t) - squares / 2.0).into()
+    fn e_step(&self, a: &Annotations, Params { x, prior, t }: &mut Params) -> Objective {
+        let likelihood = Likelihood::new(a, x);
+        let squares: f64 = x.iter().map(|x| (x - START).powi(2)).sum();
+        (e_step(a, Prior::Class(prior), &likelihood, t) - squares / 2.0).into()
     }
 
-    fn report(&self, a: &Annotations, _: &Posterior, params: Params) -> Report {
-        let (ability, b) = params.x.split_at(a.dims().annotators);
+    fn stop(&self) -> &StopRule {
+        &self.stop
+    }
+}
+
+impl EmModel for Glad {
+    fn finish(
+        &self,
+        a: &Annotations,
+        mut params: Params,
+        cancel: &Cancel,
+    ) -> Result<(Posterior, Report)> {
+        self.m_step(a, &mut params, cancel)?;
+        let report = params.report(a);
+        Ok((params.t, report))
+    }
+}
+
+impl Params {
+    fn report(&self, a: &Annotations) -> Report {
+        let (ability, b) = self.x.split_at(a.dims().annotators);
         let (mut right, is_certain) = (vec![(0.0, 0.0); ability.len()], !has_wrong_labels(a));
         for (i, b) in b.iter().enumerate() {
             for (r, _, weight) in a.triples_of(i) {
@@ -164,15 +182,11 @@ impl EmSteps for Glad {
         let difficulties = b.iter().enumerate().map(difficulty).collect();
         Report {
             skill: right.iter().map(|(sum, weights)| sum / weights).collect(),
-            prior: Some(params.prior),
+            prior: Some(self.prior.clone()),
             annotator_parameters: vec![("ability".to_owned(), ability.to_vec())],
             instance_parameters: vec![("difficulty".to_owned(), difficulties)],
             ..Report::default()
         }
-    }
-
-    fn stop(&self) -> &StopRule {
-        &self.stop
     }
 }
 

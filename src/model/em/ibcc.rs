@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! q ~ Dirichlet(prior_class, ..., prior_class);  pi[r][k] ~ Dirichlet(a0[k])
-//! a0[k][l] = prior_diagonal if k = l, else prior_off_diagonal, but at most prior_diagonal / (L - 1) with L labels
+//! a0[k][l] = prior_diagonal if k = l, else prior_off_diagonal, by default min(1, prior_diagonal / (L - 1)), L labels
 //! z[i] ~ Categorical(q);  y | z[i] = k, r ~ Categorical(pi[r][k])
 //! nu[k] = prior_class + sum_i T[i][k];  al[r][k][l] = a0[k][l] + n[r][k][l]                  n: expected counts
 //! L[i][k] = E ln q[k] + sum over the annotations (r, y) of i of E ln pi[r][k][y];  T = softmax_k L
@@ -24,11 +24,11 @@
 //! and gives no ELBO.
 //!
 //! ```
-//! use labelmill::model::{Model, em::{Em, Ibcc}};
+//! use labelmill::model::{Model, em::{ColumnEm, Ibcc}};
 //! use labelmill::testing::tiny;
 //!
 //! // One annotation proves little: the prior alone says that annotators are right in 4 of 6 cases of three classes.
-//! let fitted = Em(Ibcc::default()).fit((&tiny(3, &[(0, 0, 1)])).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = ColumnEm(Ibcc::default()).fit((&tiny(3, &[(0, 0, 1)])).into(), &mut labelmill::run::Run::new(0)).unwrap();
 //! assert!(fitted.posterior.row(0)[1] > 0.66 && fitted.posterior.row(0)[1] < 0.99);
 //! ```
 
@@ -36,18 +36,16 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::kernels::{ColumnModel, Dirichlet, DirichletParameter, Prior};
-use super::{EmSteps, Objective, StopRule};
-use crate::error::Result;
+use super::kernels::Dirichlet;
+use super::{ClassPrior, Objective, PairFit, PairModel, StopRule};
 use crate::frame::Annotations;
 use crate::model::confusion::{Cells, Confusion, Smoothing};
 use crate::model::fitted::Report;
-use crate::model::posterior::Posterior;
 use crate::model::{Properties, Spec};
-use crate::run::Cancel;
 
 /// The smallest Dirichlet parameter. It keeps exp(E ln pi) of a label that the annotator never used above the least
-/// likelihood of the kernels, [`MIN_LIKELIHOOD`](crate::model::numerics::MIN_LIKELIHOOD), up to ten billion annotations.
+/// likelihood of the kernels, [`MIN_LIKELIHOOD`](crate::model::numerics::MIN_LIKELIHOOD), up to ten billion annotations. The
+/// default is smaller beyond 80 labels, and then raised to the floor by the kernels.
 const MIN_PARAMETER: f64 = 0.05;
 
 /// Independent Bayesian classifier combination.
@@ -60,10 +58,10 @@ pub struct Ibcc {
     /// The Dirichlet parameter of right answers. Raising it trusts annotators with few annotations.
     #[schemars(range(min = MIN_PARAMETER))]
     pub prior_diagonal: f64,
-    /// The Dirichlet parameter of each wrong answer; less where there are so many labels that all wrong answers together
-    /// would outweigh the right one.
+    /// The Dirichlet parameter of each wrong answer. By default 1, or less where there are so many labels that all wrong
+    /// answers together would outweigh the right one. Raising it expects more errors.
     #[schemars(range(min = MIN_PARAMETER))]
-    pub prior_off_diagonal: f64,
+    pub prior_off_diagonal: Option<f64>,
     /// How many more times to start, from votes mixed with noise; the best ELBO wins. A later
     /// start must be better by more than `stop.tol` for each annotation.
     pub restarts: u32,
@@ -75,13 +73,13 @@ impl Default for Ibcc {
     fn default() -> Self {
         // The bound is flatter than a likelihood: at the usual tolerance the posteriors still move.
         let stop = StopRule { max_iter: 500, tol: 1e-8, ..StopRule::default() };
-        Self { prior_class: 1.0, prior_diagonal: 4.0, prior_off_diagonal: 1.0, restarts: 0, stop }
+        Self { prior_class: 1.0, prior_diagonal: 4.0, prior_off_diagonal: None, restarts: 0, stop }
     }
 }
 
 impl Ibcc {
-    /// The Dirichlet parameter of each wrong answer: as given, but at most such that those of a row sum to that of the
-    /// right answer.
+    /// The Dirichlet parameter of each wrong answer: as given, or such that those of a row sum to at most that of the right
+    /// answer.
     ///
     /// # Why
     /// With 100 labels and a parameter of 1 each, the prior expects 99 wrong answers for 4 right ones, and one annotation
@@ -90,7 +88,8 @@ impl Ibcc {
     /// accuracy is the same (81.5 and 81.1 to 81.6 %), and their log-loss larger (1.54 and 1.50 to 1.58), because
     /// exp(digamma) of small parameters is far below their share.
     fn off_diagonal(&self, n_labels: usize) -> f64 {
-        self.prior_off_diagonal.min(self.prior_diagonal / n_labels.saturating_sub(1).max(1) as f64)
+        let largest = self.prior_diagonal / n_labels.saturating_sub(1).max(1) as f64;
+        self.prior_off_diagonal.unwrap_or(largest.min(1.0))
     }
 }
 
@@ -107,93 +106,29 @@ impl Spec for Ibcc {
     }
 }
 
-/// The distributions of q and pi, as far as the E-step reads them.
-pub struct Params {
-    /// E q `[class]`
-    mean_prior: Vec<f64>,
-    /// exp(E ln q) `[class]`
-    geometric_prior: Vec<f64>,
-    /// exp(E ln pi)
-    columns: ColumnModel,
-    estimator: Dirichlet,
-    /// The divergence of the class shares from their prior.
-    divergence: f64,
-    /// The instances without annotations that are not trusted.
-    unannotated: Vec<usize>,
-}
+impl PairModel for Ibcc {
+    type Estimator = Dirichlet;
 
-impl EmSteps for Ibcc {
-    type Params = Params;
-
-    fn params(&self, a: &Annotations) -> Params {
-        let is_unannotated =
-            |i: &usize| a.columns_of_instance(*i).is_empty() && a.trusted_class(*i).is_none();
-        Params {
-            mean_prior: vec![0.0; a.dims().classes],
-            geometric_prior: vec![0.0; a.dims().classes],
-            columns: ColumnModel::new(a),
-            estimator: Dirichlet::new(
-                self.prior_diagonal,
-                self.off_diagonal(a.dims().labels),
-                a.dims().labels,
-            ),
-            divergence: 0.0,
-            unannotated: (0..a.dims().instances).filter(is_unannotated).collect(),
-        }
+    fn estimator(&self, a: &Annotations) -> Dirichlet {
+        let n_labels = a.dims().labels;
+        Dirichlet::new(self.prior_diagonal, self.off_diagonal(n_labels), n_labels)
     }
 
-    fn count(&self, a: &Annotations, t: &Posterior, params: &mut Params) {
-        params.columns.count(a, t);
+    fn class_prior(&self, _: &Annotations) -> ClassPrior {
+        ClassPrior::Dirichlet(self.prior_class)
     }
 
-    fn m_step(
-        &self,
-        a: &Annotations,
-        t: &Posterior,
-        params: &mut Params,
-        _: &Cancel,
-    ) -> Result<()> {
-        let Params { mean_prior, geometric_prior, columns, estimator, divergence, .. } = params;
-        let counts = columns.class_counts();
-        let class = DirichletParameter::new(self.prior_class);
-        let sum = DirichletParameter::new(self.prior_class * counts.len() as f64);
-        let (digamma_of_sum, term) = sum.digamma_and_term(counts.iter().sum());
-        *divergence = term;
-        for ((p, mean), count) in geometric_prior.iter_mut().zip(&mut *mean_prior).zip(&counts) {
-            let (digamma, term) = class.digamma_and_term(*count);
-            *divergence -= term;
-            *p = (digamma - digamma_of_sum).exp();
-            *mean = count + self.prior_class;
-        }
-        let nu: f64 = mean_prior.iter().sum();
-        mean_prior.iter_mut().for_each(|mean| *mean /= nu);
-        columns.m_step(a, t, estimator);
-        Ok(())
+    /// The evidence lower bound.
+    fn objective(&self, marginal: f64, terms: f64) -> Objective {
+        (marginal + terms).into()
     }
 
-    fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> Objective {
-        let Params { geometric_prior, columns, estimator, .. } = params;
-        let marginal = columns.e_step_of_counts(a, Prior::Class(geometric_prior), estimator, t);
-        (marginal + params.columns.prior_terms() - params.divergence).into()
-    }
-
-    fn posteriors(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) {
-        let Params { geometric_prior, columns, estimator, .. } = params;
-        columns.posteriors(a, Prior::Class(geometric_prior), estimator, t);
-        for i in &params.unannotated {
-            t.row_mut(*i).copy_from_slice(&params.mean_prior);
-        }
-    }
-
-    fn report(&self, a: &Annotations, t: &Posterior, params: Params) -> Report {
-        let (n, Params { mean_prior, columns, .. }) = (a.dims().classes, params);
+    fn report(&self, a: &Annotations, fit: PairFit<Dirichlet>) -> Report {
+        let n = a.dims().classes;
+        let PairFit { prior, expected_count, .. } = fit;
         // The posterior mean of a Dirichlet is the smoothed share.
-        let added = Smoothing::new(
-            a,
-            self.off_diagonal(a.dims().labels),
-            self.prior_diagonal - self.off_diagonal(a.dims().labels),
-        );
-        let expected_count = columns.into_expected_counts(a, t);
+        let off_diagonal = self.off_diagonal(a.dims().labels);
+        let added = Smoothing::new(a, off_diagonal, self.prior_diagonal - off_diagonal);
         let confusion = Confusion { cells: Cells::Counted(added), expected_count };
         let skill = confusion.skill(a);
         let deviation = |sums: &mut Vec<f64>, r: usize| {
@@ -208,7 +143,7 @@ impl EmSteps for Ibcc {
             (0..skill.len()).into_par_iter().map_init(Vec::new, deviation).collect();
         let interval = |(s, d): (&f64, &f64)| ((s - 1.96 * d).max(0.0), (s + 1.96 * d).min(1.0));
         let skill_interval = Some(skill.iter().zip(&deviations).map(interval).collect());
-        let (prior, confusion) = (Some(mean_prior), Some(confusion));
+        let (prior, confusion) = (Some(prior), Some(confusion));
         Report { prior, skill, skill_interval, confusion, ..Report::default() }
     }
 
@@ -227,7 +162,9 @@ mod tests {
 
     use super::*;
     use crate::frame::Dims;
+    use crate::model::em::column_em::StepFrom;
     use crate::model::numerics::MIN_LIKELIHOOD;
+    use crate::model::posterior::Posterior;
     use crate::testing::{annotations, fit, iterations, tiny};
 
     /// The bound of the given posteriors by its definition, term by term: E ln p(y, z, q, pi) - E ln r(z) r(q) r(pi),
@@ -235,7 +172,8 @@ mod tests {
     fn bound(spec: &Ibcc, a: &Annotations, t: &Posterior) -> f64 {
         let d = a.dims();
         let mut nu = vec![spec.prior_class; d.classes];
-        let prior = |k, l| if k == l { spec.prior_diagonal } else { spec.prior_off_diagonal };
+        let off_diagonal = spec.off_diagonal(d.labels);
+        let prior = |k, l| if k == l { spec.prior_diagonal } else { off_diagonal };
         let row = |k| (0..d.labels).map(|l| prior(k, l)).collect::<Vec<_>>();
         let mut al: Vec<Vec<Vec<f64>>> = vec![(0..d.classes).map(row).collect(); d.annotators];
         for i in 0..d.instances {
@@ -292,6 +230,14 @@ mod tests {
         }
     }
 
+    /// A parameter that is given is used, however many labels there are.
+    #[test]
+    fn only_the_default_of_wrong_answers_follows_the_number_of_labels() {
+        let of = |prior_off_diagonal| Ibcc { prior_off_diagonal, ..Ibcc::default() };
+        assert_eq!([2, 5, 9].map(|labels| of(None).off_diagonal(labels)), [1.0, 1.0, 0.5]);
+        assert_eq!(of(Some(3.0)).off_diagonal(9), 3.0);
+    }
+
     // keys: ibcc.prior_class, ibcc.prior_diagonal, ibcc.prior_off_diagonal
     #[test]
     fn the_objective_is_the_bound_by_its_definition() {
@@ -300,18 +246,18 @@ mod tests {
         let spec = Ibcc {
             prior_class: 0.5,
             prior_diagonal: 3.0,
-            prior_off_diagonal: 0.7,
+            prior_off_diagonal: Some(0.7),
             ..Ibcc::default()
         };
         for n_classes in [2, 3] {
             let a = tiny(n_classes, &rows);
-            let (mut params, mut t) = (spec.params(&a), Posterior::from_votes(&a));
-            spec.count(&a, &t, &mut params);
+            let mut t = Posterior::from_votes(&a);
             for _ in 0..4 {
                 let want = bound(&spec, &a, &t);
-                spec.m_step(&a, &t, &mut params, &Cancel::default()).unwrap();
-                let got = spec.e_step(&a, &mut params, &mut t).maximised;
+                let step = StepFrom::new(&spec, &a, &t);
+                let got = step.objective.maximised;
                 assert!((got - want).abs() < 1e-10 * want.abs(), "{got} is not {want}");
+                t = step.posterior;
             }
         }
     }
@@ -354,6 +300,7 @@ mod tests {
             ),
         ] {
             let stop = iterations(3);
+            let prior_off_diagonal = Some(prior_off_diagonal);
             let spec = Ibcc { prior_class, prior_diagonal, prior_off_diagonal, stop, restarts: 0 };
             let fitted = fit(spec, &a);
             for (row, want) in fitted.trace.iter().zip(want) {

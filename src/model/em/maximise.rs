@@ -4,18 +4,16 @@
 //! keeps those of the best start beside them.
 
 use super::stop::check_converged;
-use super::{EmSteps, Objective, Start};
+use super::{EmSteps, Objective};
 use crate::error::Result;
-use crate::frame::{Annotations, Dims};
+use crate::frame::Annotations;
 use crate::model::fitted::{Stop, TraceRow};
-use crate::model::posterior::Posterior;
 use crate::model::snapshot::Snapshot;
 use crate::run::Run;
 
 /// The result of one run of the loop.
 pub(crate) struct Optimum<P> {
-    pub(crate) posterior: Posterior,
-    /// The parameters behind the posterior, with its expected counts.
+    /// The parameters, with what the last E-step made of them.
     pub(crate) params: P,
     maximised: f64,
     pub(crate) stop: Stop,
@@ -25,8 +23,7 @@ pub(crate) struct Optimum<P> {
 /// that differ by less differ by rounding.
 const MIN_GAIN: f64 = 1e-9;
 
-/// The best run of the loop from all starts, with the parameters that an M-step estimates from its posterior; and the
-/// steps of all runs. Of starts whose objectives are equal, within the tolerance of the loop, the earliest is kept.
+/// The best run of the loop from all starts, and the steps of all runs. Of starts whose objectives are equal, within the tolerance of the loop, the earliest is kept.
 ///
 /// # Why
 /// The objective of a solution with exchanged classes is the same but for rounding, and two runs to one optimum end
@@ -61,7 +58,6 @@ pub(crate) fn maximise<E: EmSteps>(
         spare = Some(next.params);
     }
     drop(spare);
-    steps.m_step(a, &best.posterior, &mut best.params, &run.cancel)?;
     run.progress.end();
     check_converged(stop, best.stop, run)?;
     Ok((best, trace))
@@ -80,19 +76,18 @@ fn run_em<E: EmSteps>(
     let rule = steps.stop();
     let min_change = rule.tol * a.len() as f64;
     let mut state = match resumed {
-        Some(state) => {
-            steps.count(a, &state.posterior, &mut params);
-            state
-        }
-        None => LoopState::start(steps, a, attempt, &mut params, run),
+        Some(state) => state,
+        None => LoopState {
+            maximised: steps.start(a, attempt, &mut params, run),
+            ..LoopState::default()
+        },
     };
     while !state.converged && state.iterations < rule.max_iter {
         state.iterations += 1;
         run.cancel.check()?;
         let began = run.clock.seconds();
-        steps.m_step(a, &state.posterior, &mut params, &run.cancel)?;
-        let Objective { maximised, traced: objective } =
-            steps.e_step(a, &mut params, &mut state.posterior);
+        steps.m_step(a, &mut params, &run.cancel)?;
+        let Objective { maximised, traced: objective } = steps.e_step(a, &mut params);
         let change = state.maximised.map(|last| maximised - last);
         let (step, seconds) = (state.iterations, run.clock.seconds() - began);
         tracing::debug!(phase, step, objective, change, seconds, "iteration");
@@ -105,18 +100,16 @@ fn run_em<E: EmSteps>(
             steps.checkpoint(&state, &params)?;
         }
     }
-    let LoopState { mut posterior, maximised, iterations, converged, trace } = state;
-    steps.posteriors(a, &mut params, &mut posterior);
+    let LoopState { maximised, iterations, converged, trace } = state;
     let maximised = maximised.unwrap_or(f64::NEG_INFINITY);
     let objective = trace.last().map(|row| row.objective);
     let stop = Stop { converged, iterations, objective };
-    Ok((Optimum { posterior, params, maximised, stop }, trace))
+    Ok((Optimum { params, maximised, stop }, trace))
 }
 
 /// The state of a run of the loop between two iterations, without the parameters.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct LoopState {
-    posterior: Posterior,
     /// What EM maximises, after the last E-step; `None` before the first one.
     maximised: Option<f64>,
     iterations: u32,
@@ -126,43 +119,20 @@ pub struct LoopState {
 }
 
 impl LoopState {
-    fn start<E: EmSteps>(
-        steps: &E,
-        a: &Annotations,
-        attempt: u32,
-        params: &mut E::Params,
-        run: &Run,
-    ) -> Self {
-        let (posterior, maximised) = match steps.start(a, attempt, params, run) {
-            Start::Posterior(posterior) => {
-                steps.count(a, &posterior, params);
-                (posterior, None)
-            }
-            Start::Parameters => {
-                let mut posterior = Posterior::zeros(a.dims().instances, a.dims().classes);
-                let Objective { maximised, .. } = steps.e_step(a, params, &mut posterior);
-                (posterior, Some(maximised))
-            }
-        };
-        Self { posterior, maximised, iterations: 0, converged: false, trace: Vec::new() }
-    }
-
     /// Adds the state to a snapshot.
     pub(crate) fn save(&self, to: &mut Snapshot) {
-        to.f64s("posterior".to_owned(), self.posterior.values().to_vec());
         to.f64s("maximised".to_owned(), self.maximised.into_iter().collect());
         to.u32s("iterations".to_owned(), vec![self.iterations, u32::from(self.converged)]);
         TraceRow::save(&self.trace, to);
     }
 
-    /// The state in a snapshot, for these numbers of instances and classes.
+    /// The state in a snapshot.
     ///
     /// # Errors
     /// When the snapshot is that of another fit.
-    pub(crate) fn saved(from: &Snapshot, dims: Dims) -> Result<Self> {
+    pub(crate) fn saved(from: &Snapshot) -> Result<Self> {
         let iterations = from.take_u32s("iterations", 2)?;
         Ok(Self {
-            posterior: from.take_posterior("posterior", dims)?,
             maximised: from.take_f64s("maximised")?.first().copied(),
             iterations: iterations[0],
             converged: iterations[1] != 0,
@@ -177,8 +147,9 @@ mod tests {
     use serde::{Deserialize, Serialize};
 
     use super::*;
-    use crate::model::em::{Em, StopRule};
+    use crate::model::em::{Em, EmModel, StopRule};
     use crate::model::fitted::{Fitted, Report};
+    use crate::model::posterior::Posterior;
     use crate::model::{Model as _, Spec};
     use crate::run::Cancel;
     use crate::testing::{iterations, tiny};
@@ -208,50 +179,24 @@ mod tests {
 
         fn start(
             &self,
-            _: &Annotations,
+            a: &Annotations,
             attempt: u32,
             params: &mut Self::Params,
             _: &Run,
-        ) -> Start {
+        ) -> Option<f64> {
             *params = (attempt, vec!["start"]);
-            if self.from_parameters {
-                Start::Parameters
-            } else {
-                Start::Posterior(Posterior::zeros(1, 2))
-            }
+            self.from_parameters.then(|| self.e_step(a, params).maximised)
         }
 
-        fn count(&self, _: &Annotations, _: &Posterior, params: &mut Self::Params) {
-            params.1.push("count");
-        }
-
-        fn m_step(
-            &self,
-            _: &Annotations,
-            _: &Posterior,
-            params: &mut Self::Params,
-            _: &Cancel,
-        ) -> Result<()> {
+        fn m_step(&self, _: &Annotations, params: &mut Self::Params, _: &Cancel) -> Result<()> {
             params.1.push("m");
             Ok(())
         }
 
-        fn e_step(
-            &self,
-            _: &Annotations,
-            params: &mut Self::Params,
-            t: &mut Posterior,
-        ) -> Objective {
+        fn e_step(&self, _: &Annotations, params: &mut Self::Params) -> Objective {
             params.1.push("e");
-            t.row_mut(0).copy_from_slice(&[f64::from(params.0), 0.0]);
             let maximised = self.objectives[params.0 as usize];
             Objective { maximised, traced: -maximised }
-        }
-
-        fn report(&self, _: &Annotations, _: &Posterior, params: Self::Params) -> Report {
-            let names = params.1.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();
-            let skill = vec![f64::from(params.0)];
-            Report { skill, annotator_parameters: names, ..Report::default() }
         }
 
         fn resume(
@@ -260,9 +205,7 @@ mod tests {
             _: &mut Self::Params,
             _: &mut Run,
         ) -> Result<Option<LoopState>> {
-            let (posterior, trace) = (Posterior::zeros(1, 2), Vec::new());
-            let (maximised, iterations, converged) = (None, 1, false);
-            let state = LoopState { posterior, maximised, iterations, converged, trace };
+            let state = LoopState { iterations: 1, ..LoopState::default() };
             Ok(self.resumes.then_some(state))
         }
 
@@ -272,6 +215,21 @@ mod tests {
 
         fn restarts(&self) -> u32 {
             self.objectives.len() as u32 - 1
+        }
+    }
+
+    impl EmModel for Scripted {
+        fn finish(
+            &self,
+            _: &Annotations,
+            params: Self::Params,
+            _: &Cancel,
+        ) -> Result<(Posterior, Report)> {
+            let mut t = Posterior::zeros(1, 2);
+            t.row_mut(0)[0] = f64::from(params.0);
+            let names = params.1.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();
+            let skill = vec![f64::from(params.0)];
+            Ok((t, Report { skill, annotator_parameters: names, ..Report::default() }))
         }
     }
 
@@ -287,14 +245,13 @@ mod tests {
         fitted.report.annotator_parameters.into_iter().map(|(name, _)| name).collect()
     }
 
-    /// Posteriors and parameters are those of the best attempt, whose steps end with an M-step of its own posteriors;
-    /// no step of a later attempt is among them.
+    /// Posteriors and parameters are those of the best attempt; no step of a later attempt is among them.
     #[test]
     fn the_start_with_the_best_objective_is_kept_whatever_the_trace_shows() {
         for (objectives, best) in
             [([-3.0, -1.0, -2.0], 1.0), ([-1.0, -2.0, -3.0], 0.0), ([-3.0, -2.0, -1.0], 2.0)]
         {
-            for (from_parameters, start) in [(false, "count"), (true, "e")] {
+            for (from_parameters, start) in [(false, &["start"][..]), (true, &["start", "e"])] {
                 let fitted = fit(&objectives, from_parameters);
                 assert_eq!(fitted.posterior.row(0)[0], best, "{objectives:?}");
                 assert_eq!(fitted.report.skill, [best], "{objectives:?}");
@@ -304,7 +261,7 @@ mod tests {
                     phases,
                     ["em", "em", "restart 1", "restart 1", "restart 2", "restart 2"]
                 );
-                assert_eq!(steps(fitted), ["start", start, "m", "e", "m", "e", "m"]);
+                assert_eq!(steps(fitted), [start, &["m", "e", "m", "e"]].concat());
             }
         }
     }
@@ -327,21 +284,12 @@ mod tests {
         }
     }
 
+    /// One of two iterations is left.
     #[test]
-    fn a_start_at_parameters_makes_an_e_step_first() {
-        assert_eq!(steps(fit(&[0.0], true)), ["start", "e", "m", "e", "m", "e", "m"]);
-        assert_eq!(steps(fit(&[0.0], false)), ["start", "count", "m", "e", "m", "e", "m"]);
-    }
-
-    /// One of two iterations is left, and its M-step needs the counts of the checkpoint's posteriors.
-    #[test]
-    fn a_resumed_run_counts_the_posteriors_and_makes_no_start() {
+    fn a_resumed_run_makes_no_start() {
         let stop = iterations(2);
         let spec = Scripted { objectives: vec![0.0], from_parameters: false, resumes: true, stop };
         let fitted = Em(spec).fit((&tiny(2, &[(0, 0, 1)])).into(), &mut Run::new(0)).unwrap();
-        assert_eq!(
-            (fitted.stop.iterations, steps(fitted)),
-            (2, ["count", "m", "e", "m"].map(str::to_owned).to_vec())
-        );
+        assert_eq!((fitted.stop.iterations, steps(fitted)), (2, vec!["m".into(), "e".into()]));
     }
 }

@@ -1,15 +1,17 @@
 //! EM models: the steps that a model implements ([`EmSteps`]). The loop that calls them is in `maximise.rs`.
 //!
-//! Models of confusion columns build their steps from a [`ColumnModel`](kernels::ColumnModel): a prior per class or per
-//! instance, and an [`Estimator`](kernels::Estimator) that fills the columns. A model whose likelihood is not a product
-//! of columns implements [`LogLikelihood`](kernels::LogLikelihood). A model with a classifier has steps with the data of
-//! a fit, and reports with the classifier itself ([`gem`](super::gem)).
+//! A model whose likelihood is a product over (annotator, label) pairs is a [`PairModel`]: an
+//! [`Estimator`](kernels::Estimator), a prior of the classes and a report; [`ColumnEm`] makes its steps. A model whose
+//! likelihood is not such a product implements [`LogLikelihood`](kernels::LogLikelihood). A model with a classifier has
+//! steps with the data of a fit, and reports with the classifier itself ([`gem`](super::gem)).
 
+mod column_em;
 mod crowd_rows;
 mod dawid_skene;
 mod glad;
 mod ibcc;
 pub mod kernels;
+mod mace;
 mod maximise;
 mod one_coin;
 mod start;
@@ -17,26 +19,27 @@ mod stop;
 
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
-use crate::model::fitted::{Fitted, Report, on_cpu};
+use crate::model::fitted::{Fitted, Report};
 use crate::model::posterior::Posterior;
 use crate::model::{Model, ModelKind, Spec};
 use crate::run::{Cancel, Run};
+pub use column_em::{ClassPrior, ColumnEm, PairFit, PairModel};
 pub(crate) use dawid_skene::few_annotations;
 pub use dawid_skene::{DawidSkene, MatrixPrior};
 pub use glad::Glad;
 pub use ibcc::Ibcc;
+pub use mace::{Mace, MaceMethod};
 pub use maximise::LoopState;
 pub(crate) use maximise::{Optimum, maximise};
 pub use one_coin::OneCoin;
-pub use start::Start;
-use start::perturbed;
 pub use stop::{OnExhausted, StopRule};
 
 /// The models of this folder.
 pub static KINDS: &[ModelKind] = &[
-    ModelKind::em::<DawidSkene>(),
-    ModelKind::em::<OneCoin>(),
-    ModelKind::em::<Ibcc>(),
+    ModelKind::pairs::<DawidSkene>(),
+    ModelKind::pairs::<OneCoin>(),
+    ModelKind::pairs::<Ibcc>(),
+    ModelKind::pairs::<Mace>(),
     ModelKind { fit_bytes: Glad::fit_bytes, ..ModelKind::em::<Glad>() },
 ];
 
@@ -70,39 +73,27 @@ impl From<f64> for Objective {
 
 /// The steps of an EM model.
 pub trait EmSteps {
-    /// The estimates of the M-step, and the buffers that a model reuses in the next iteration.
+    /// All that passes from one step to the next, allocated once.
     type Params: Send;
     /// Allocates the parameters.
     fn params(&self, a: &Annotations) -> Self::Params;
-    /// The starting point of a run: `attempt` counts from 0, and `run` provides random numbers. The default is the
-    /// shares of the votes, which later attempts mix with noise.
-    fn start(&self, a: &Annotations, attempt: u32, _params: &mut Self::Params, run: &Run) -> Start {
-        let votes = Posterior::from_votes(a);
-        Start::Posterior(if attempt == 0 { votes } else { perturbed(a, votes, attempt, run) })
-    }
-    /// Computes the expected counts of a start, which no E-step has made.
-    fn count(&self, _a: &Annotations, _t: &Posterior, _params: &mut Self::Params) {}
-    /// Estimates the parameters from posteriors and their expected counts.
+    /// Sets the starting point of a run: `attempt` counts from 0, and `run` provides random numbers. Returns what EM
+    /// maximises, where the start is one of parameters, from which an E-step has followed.
+    fn start(
+        &self,
+        a: &Annotations,
+        attempt: u32,
+        params: &mut Self::Params,
+        run: &Run,
+    ) -> Option<f64>;
+    /// Estimates the parameters from what the last E-step, or the start, has computed.
     ///
     /// # Errors
     /// The interruption, where an M-step takes so long that it checks `cancel` itself.
-    fn m_step(
-        &self,
-        a: &Annotations,
-        t: &Posterior,
-        params: &mut Self::Params,
-        cancel: &Cancel,
-    ) -> Result<()>;
-    /// Computes posteriors from the parameters, with one-hot rows for trusted instances, and their expected counts.
-    /// Returns the objective: the marginal log-likelihood plus the model's other terms, such as a log-prior. On entry
-    /// `t` holds the posteriors that the parameters were estimated from; zeros after [`Start::Parameters`]. A model whose
-    /// M-step reads nothing but the counts may leave `t` as it is, and then has [`EmSteps::posteriors`].
-    fn e_step(&self, a: &Annotations, params: &mut Self::Params, t: &mut Posterior) -> Objective;
-    /// Stores the posteriors of the last E-step in `t`, where the E-step has left them out: the loop calls it after the
-    /// last iteration.
-    fn posteriors(&self, _a: &Annotations, _params: &mut Self::Params, _t: &mut Posterior) {}
-    /// Reports the fitted parameters; `t` are the posteriors that they were estimated from.
-    fn report(&self, a: &Annotations, t: &Posterior, params: Self::Params) -> Report;
+    fn m_step(&self, a: &Annotations, params: &mut Self::Params, cancel: &Cancel) -> Result<()>;
+    /// Computes what the M-step reads of the posteriors, with one-hot rows for trusted instances. Returns the objective:
+    /// the marginal log-likelihood plus the model's other terms, such as a log-prior.
+    fn e_step(&self, a: &Annotations, params: &mut Self::Params) -> Objective;
     /// A warning for the user, where this model is unreliable for these annotations; `run` has the names of its keys.
     fn caution(&self, _a: &Annotations, _run: &Run) -> Option<String> {
         None
@@ -124,8 +115,7 @@ pub trait EmSteps {
     ) -> Result<Option<LoopState>> {
         Ok(None)
     }
-    /// Saves the state after an iteration of the first run of the loop, for [`EmSteps::resume`]; by default, nothing. The
-    /// state has the posteriors of the E-step, which must not leave them out.
+    /// Saves the state after an iteration of the first run of the loop, for [`EmSteps::resume`]; by default, nothing.
     ///
     /// # Errors
     /// When a checkpoint cannot be written.
@@ -141,6 +131,20 @@ pub trait EmSteps {
     }
 }
 
+/// An EM model without a classifier: what its parameters become in the end.
+pub trait EmModel: EmSteps {
+    /// The posteriors of the last E-step, and the report of the parameters that an M-step estimates from them.
+    ///
+    /// # Errors
+    /// As [`EmSteps::m_step`].
+    fn finish(
+        &self,
+        a: &Annotations,
+        params: Self::Params,
+        cancel: &Cancel,
+    ) -> Result<(Posterior, Report)>;
+}
+
 /// An EM model: the loop around its steps. A wrapper, since two blanket implementations of [`Model`] would clash.
 pub struct Em<E>(pub E);
 
@@ -150,23 +154,19 @@ impl<E> From<E> for Em<E> {
     }
 }
 
-impl<E: EmSteps + Spec> Model for Em<E> {
+impl<E: EmModel + Spec> Model for Em<E> {
     fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
-        let (steps, a) = (&self.0, evidence.annotations);
-        let (Optimum { posterior, params, stop, .. }, trace) = maximise(steps, E::KIND, a, run)?;
-        let report = steps.report(a, &posterior, params);
-        Ok(Fitted {
-            posterior: posterior.into(),
-            predictions: None,
-            report,
-            trace,
-            stop,
-            model: None,
-            device: on_cpu(),
-        })
+        fit(&self.0, E::KIND, evidence.annotations, run)
     }
 
     fn restarts(&self) -> u32 {
         self.0.restarts()
     }
+}
+
+/// Fits a model of this kind.
+fn fit(steps: &impl EmModel, kind: &str, a: &Annotations, run: &mut Run) -> Result<Fitted> {
+    let (Optimum { params, stop, .. }, trace) = maximise(steps, kind, a, run)?;
+    let (posterior, report) = steps.finish(a, params, &run.cancel)?;
+    Ok(Fitted { trace, stop, ..Fitted::new(posterior, report) })
 }

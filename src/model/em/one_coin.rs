@@ -41,12 +41,12 @@
 //! that are not a class count as wrong.
 //!
 //! ```
-//! use labelmill::model::{Model, em::{Em, OneCoin}};
+//! use labelmill::model::{Model, em::{ColumnEm, OneCoin}};
 //! use labelmill::testing::tiny;
 //!
 //! // Annotators 0 and 1 agree; annotator 2 agrees with them on two of four instances.
 //! let rows: Vec<_> = (0..12).map(|n| (n / 3, n % 3, (n / 3 + u32::from(n % 3 == 2 && n > 5)) % 2)).collect();
-//! let fitted = Em(OneCoin::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = ColumnEm(OneCoin::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::run::Run::new(0)).unwrap();
 //! assert!(fitted.report.skill[0] > 0.9 && (fitted.report.skill[2] - 0.6).abs() < 0.05);
 //! ```
 
@@ -54,16 +54,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::crowd_rows::crowd_accuracy;
-use super::kernels::{Annotator, ColumnModel, Estimator, Prior, stride};
-use super::{EmSteps, Objective, StopRule};
-use crate::error::Result;
+use super::kernels::{Annotator, Estimator, PooledCounts, n_groups};
+use super::{ClassPrior, PairFit, PairModel, StopRule};
 use crate::frame::Annotations;
 use crate::model::Spec;
 use crate::model::confusion::{Cells, Confusion};
 use crate::model::fitted::Report;
 use crate::model::numerics::MIN_PROBABILITY;
-use crate::model::posterior::Posterior;
-use crate::run::Cancel;
 
 /// One-coin Dawid-Skene: one accuracy for each annotator, drawn to that of the crowd.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -120,67 +117,22 @@ impl Spec for OneCoin {
     }
 }
 
-/// Class shares `[class]`, and P(label of the column given class).
-pub struct Params {
-    prior: Vec<f64>,
-    columns: ColumnModel,
-    estimator: OneCoinEstimator,
-}
+impl PairModel for OneCoin {
+    type Estimator = OneCoinEstimator;
 
-impl EmSteps for OneCoin {
-    type Params = Params;
-
-    fn params(&self, a: &Annotations) -> Params {
-        let n_classes = a.dims().classes;
-        let prior = vec![1.0 / n_classes.max(1) as f64; n_classes];
+    fn estimator(&self, a: &Annotations) -> OneCoinEstimator {
+        let Self { strength, prior_right, prior_wrong, .. } = *self;
         let n_labels = a.dims().labels;
-        let estimator =
-            OneCoinEstimator { right: self.prior_right, wrong: self.prior_wrong, n_labels };
-        Params { prior, columns: ColumnModel::new(a), estimator }
+        OneCoinEstimator { strength, ..OneCoinEstimator::new(prior_right, prior_wrong, n_labels) }
     }
 
-    fn count(&self, a: &Annotations, t: &Posterior, params: &mut Params) {
-        params.columns.count(a, t);
+    fn class_prior(&self, _: &Annotations) -> ClassPrior {
+        if self.fixed_prior { ClassPrior::Uniform } else { ClassPrior::Shares }
     }
 
-    fn m_step(
-        &self,
-        a: &Annotations,
-        t: &Posterior,
-        params: &mut Params,
-        _: &Cancel,
-    ) -> Result<()> {
-        if !self.fixed_prior {
-            params.columns.prior(&mut params.prior);
-        }
-        if self.strength > 0.0 {
-            let right = crowd_accuracy(a, t, &params.columns);
-            params.estimator.right = self.prior_right + self.strength * right;
-            params.estimator.wrong = self.prior_wrong + self.strength * (1.0 - right);
-        }
-        params.columns.m_step(a, t, &params.estimator);
-        Ok(())
-    }
-
-    fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> Objective {
-        let Params { prior, columns, estimator } = params;
-        let log_likelihood = columns.e_step_of_counts(a, Prior::Class(prior), estimator, t);
-        Objective::penalised(log_likelihood, columns.prior_terms())
-    }
-
-    fn posteriors(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) {
-        let Params { prior, columns, estimator } = params;
-        columns.posteriors(a, Prior::Class(prior), estimator, t);
-    }
-
-    fn report(&self, a: &Annotations, t: &Posterior, params: Params) -> Report {
-        let Params { prior, columns, estimator } = params;
-        let (n, expected_count) = (a.dims().classes, columns.into_expected_counts(a, t));
-        let skill_of = |r: usize| {
-            let counts = &expected_count[a.columns_of(r).start * n..a.columns_of(r).end * n];
-            estimator.skill(a.labels_of(r), counts.chunks_exact(n.max(1)))
-        };
-        let skill: Vec<f64> = (0..a.dims().annotators).map(skill_of).collect();
+    fn report(&self, a: &Annotations, fit: PairFit<OneCoinEstimator>) -> Report {
+        let skill: Vec<f64> = (0..a.dims().annotators).map(|r| fit.state_of(a, r)[0]).collect();
+        let PairFit { prior, expected_count, .. } = fit;
         let confusion = Confusion { cells: Cells::Accuracy(skill.clone()), expected_count };
         Report { skill, prior: Some(prior), confusion: Some(confusion), ..Report::default() }
     }
@@ -194,24 +146,25 @@ impl EmSteps for OneCoin {
     }
 }
 
-/// Estimates one accuracy per annotator, which all classes share.
-pub(super) struct OneCoinEstimator {
-    pub(super) right: f64,
-    pub(super) wrong: f64,
-    pub(super) n_labels: usize,
+/// Estimates one accuracy per annotator, which all classes share; it is the annotator's state.
+pub struct OneCoinEstimator {
+    /// With how many annotations an accuracy is drawn to that of the crowd.
+    strength: f64,
+    prior_right: f64,
+    prior_wrong: f64,
+    /// The pseudo-counts of this M-step.
+    right: f64,
+    wrong: f64,
+    n_labels: usize,
 }
 
 impl OneCoinEstimator {
-    /// The accuracy from the expected counts of an annotator's columns, `[class]` each.
-    fn skill<'a>(&self, labels: &[u32], columns: impl Iterator<Item = &'a [f64]>) -> f64 {
-        let (mut right, mut all) = (0.0, 0.0);
-        for (label, counts) in labels.iter().zip(columns) {
-            right += counts.get(*label as usize).copied().unwrap_or_default();
-            all += counts.iter().sum::<f64>();
-        }
-        self.share(right, all)
+    /// With pseudo-counts, and not drawn to the crowd.
+    pub(super) fn new(right: f64, wrong: f64, n_labels: usize) -> Self {
+        Self { strength: 0.0, prior_right: right, prior_wrong: wrong, right, wrong, n_labels }
     }
 
+    /// The accuracy of this many right annotations among all.
     fn share(&self, right: f64, all: f64) -> f64 {
         // With a single label, every annotation is right.
         if self.n_labels < 2 {
@@ -240,27 +193,50 @@ impl OneCoinEstimator {
 }
 
 impl Estimator for OneCoinEstimator {
-    fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
-        let Annotator { labels, n_classes: n, .. } = annotator;
-        let skill = self.skill(labels, cells.chunks_exact(stride(n)).map(|cells| &cells[..n]));
+    fn state_len(&self) -> usize {
+        1
+    }
+
+    fn pool(&mut self, counts: &PooledCounts<'_>) {
+        if self.strength > 0.0 {
+            let right = crowd_accuracy(counts);
+            self.right = self.prior_right + self.strength * right;
+            self.wrong = self.prior_wrong + self.strength * (1.0 - right);
+        }
+    }
+
+    #[inline(always)]
+    fn estimate<const W: usize>(
+        &self,
+        Annotator { labels, n_classes, .. }: Annotator<'_>,
+        state: &mut [f64],
+        rows: &mut [[f64; W]],
+    ) -> f64 {
+        let m = n_groups::<W>(n_classes);
+        let (mut right, mut all) = (0.0, 0.0);
+        for (row, label) in rows.chunks_exact(m).zip(labels) {
+            let counts = &row.as_flattened()[..n_classes];
+            right += counts.get(*label as usize).copied().unwrap_or_default();
+            all += counts.iter().sum::<f64>();
+        }
+        let skill = self.share(right, all);
         let wrong = self.each_wrong(skill);
-        for (cells, label) in cells.chunks_exact_mut(stride(n)).zip(labels) {
-            cells[..n].fill(wrong);
-            if let Some(diagonal) = cells[..n].get_mut(*label as usize) {
+        for (row, label) in rows.chunks_exact_mut(m).zip(labels) {
+            row.fill([wrong; W]);
+            if let Some(diagonal) = row.as_flattened_mut()[..n_classes].get_mut(*label as usize) {
                 *diagonal = skill;
             }
         }
+        state[0] = skill;
         self.term(skill)
-    }
-
-    fn allows_sparse_columns(&self) -> bool {
-        true
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::em::column_em::StepFrom;
+    use crate::model::posterior::Posterior;
     use crate::testing::{fit, tiny};
 
     // keys: one_coin.prior_right, one_coin.prior_wrong
@@ -269,10 +245,7 @@ mod tests {
         // T0 = (1, 0), T1 = (0.5, 0.5). Annotator 0 gives 0 to 0 and 1 to 1: right 1.5 of 2; annotator 1: 0.5 of 1.
         let a = tiny(3, &[(0, 0, 0), (1, 0, 1), (1, 1, 0)]);
         let spec = OneCoin { prior_right: 2.0, prior_wrong: 0.5, ..OneCoin::maximum_likelihood() };
-        let (mut params, t) = (spec.params(&a), Posterior::from_votes(&a));
-        spec.count(&a, &t, &mut params);
-        spec.m_step(&a, &t, &mut params, &Cancel::default()).unwrap();
-        let report = spec.report(&a, &t, params);
+        let report = StepFrom::new(&spec, &a, &Posterior::from_votes(&a)).report;
         for (got, want) in report.skill.iter().zip([3.5 / 4.5, 2.5 / 3.5]) {
             assert!((got - want).abs() < 1e-12, "{:?}", report.skill);
         }
@@ -287,12 +260,8 @@ mod tests {
     #[test]
     fn accuracies_are_drawn_to_that_of_the_crowd() {
         let a = tiny(3, &[(0, 0, 0), (1, 0, 1), (1, 1, 0)]);
-        let (spec, t) = (OneCoin::default(), Posterior::from_votes(&a));
-        let mut params = spec.params(&a);
-        spec.count(&a, &t, &mut params);
-        spec.m_step(&a, &t, &mut params, &Cancel::default()).unwrap();
         let m = 2.1 / 3.2;
-        let report = spec.report(&a, &t, params);
+        let report = StepFrom::new(&OneCoin::default(), &a, &Posterior::from_votes(&a)).report;
         let want = [(1.5 + 2.0 * m) / 4.0, (0.5 + 2.0 * m) / 3.0];
         crate::testing::assert_close(&report.skill, &want, 1e-12, "skill");
         crate::testing::assert_close(&report.prior.unwrap(), &[1.0 / 3.0; 3], 1e-15, "q");

@@ -1,31 +1,32 @@
-//! The starting point of a run of EM.
+//! The starting point of a run of EM: the votes.
+
+use std::ops::Range;
 
 use rand::Rng as _;
 
 use crate::frame::Annotations;
-use crate::model::posterior::Posterior;
+use crate::model::posterior::write_votes;
 use crate::run::Run;
 
-/// The starting point of a run of the loop.
-pub enum Start {
-    /// A posterior: the M-step comes first.
-    Posterior(Posterior),
-    /// The parameters that [`EmSteps::start`](super::EmSteps::start) has set: an E-step comes first.
-    Parameters,
-}
-
-/// The start of a further run: every row that is not trusted is mixed half and half with a random one.
-pub(super) fn perturbed(a: &Annotations, mut t: Posterior, attempt: u32, run: &Run) -> Posterior {
-    let mut rng = run.rng(&format!("restart/{attempt}"));
-    for i in 0..t.len() {
-        let row = t.row_mut(i);
-        let noise: Vec<f64> = row.iter().map(|_| rng.random::<f64>()).collect();
-        let sum: f64 = noise.iter().sum();
-        if a.trusted_class(i).is_none() {
+/// Writes the shares of the votes of adjacent instances, `[instance, class]`, into zeros. From the second attempt on, every
+/// row that is not trusted is mixed half and half with a random one.
+pub(super) fn write_start(
+    a: &Annotations,
+    instances: Range<usize>,
+    attempt: u32,
+    run: &Run,
+    rows: &mut [f64],
+) {
+    let n = a.dims().classes.max(1);
+    let mut rng = run.rng(&format!("restart/{attempt}/{}", instances.start));
+    for (i, row) in instances.zip(rows.chunks_exact_mut(n)) {
+        write_votes(a, i, row);
+        if attempt > 0 && a.trusted_class(i).is_none() {
+            let noise: Vec<f64> = row.iter().map(|_| rng.random::<f64>()).collect();
+            let sum: f64 = noise.iter().sum();
             row.iter_mut().zip(&noise).for_each(|(p, n)| *p = 0.5 * *p + 0.5 * n / sum);
         }
     }
-    t
 }
 
 #[cfg(test)]
@@ -39,13 +40,18 @@ mod tests {
         let mut a = tiny(2, &[(0, 0, 0), (0, 1, 0), (0, 2, 0), (0, 3, 1), (1, 0, 0)]);
         a.trusted = Some(vec![None, Some(1)]);
         let run = Run::new(5);
-        let starts: Vec<Posterior> =
-            (1..3).map(|n| perturbed(&a, Posterior::from_votes(&a), n, &run)).collect();
-        for t in &starts {
-            let row = t.row(0);
+        let starts: Vec<[f64; 4]> = (0..3)
+            .map(|attempt| {
+                let mut rows = [0.0; 4];
+                write_start(&a, 0..2, attempt, &run, &mut rows);
+                rows
+            })
+            .collect();
+        assert_eq!(starts[0], [0.75, 0.25, 0.0, 1.0]);
+        for row in &starts[1..] {
             assert!((row[0] + row[1] - 1.0).abs() < 1e-12 && row[0] > 0.375 && row[0] < 0.875);
-            assert_eq!(t.row(1), [0.0, 1.0]);
+            assert_eq!(row[2..], [0.0, 1.0]);
         }
-        assert!(starts[0].row(0) != starts[1].row(0));
+        assert!(starts[1] != starts[2]);
     }
 }

@@ -11,7 +11,6 @@ use super::{Params, Steps};
 use crate::error::Result;
 use crate::frame::Annotations;
 use crate::model::em::Objective;
-use crate::model::posterior::Posterior;
 use crate::model::snapshot::Snapshot;
 
 /// Rounds that grow trees at most.
@@ -22,15 +21,11 @@ const MAX_WITHOUT_GAIN: u32 = 3;
 
 impl Params {
     /// Returns to the best round, if there is one, whose trees then stay; and its objective.
-    pub(super) fn return_to_best(
-        &mut self,
-        a: &Annotations,
-        t: &mut Posterior,
-    ) -> Option<Objective> {
+    pub(super) fn return_to_best(&mut self, a: &Annotations) -> Option<Objective> {
         let best = self.rounds.best.take()?;
         self.rounds.are_over = true;
-        (self.prior, self.classifier, *t) = (best.prior, best.classifier, best.posterior);
-        self.columns.count(a, t);
+        (self.prior, self.classifier, self.t) = (best.prior, best.classifier, best.posterior);
+        self.count(a);
         Some(best.objective)
     }
 
@@ -61,7 +56,6 @@ impl Steps<'_> {
     pub(super) fn end_round(
         &self,
         a: &Annotations,
-        t: &mut Posterior,
         params: &mut Params,
         objective: Objective,
     ) -> Objective {
@@ -72,12 +66,12 @@ impl Steps<'_> {
         rounds.without_gain += 1;
         if rounds.best.as_ref().is_none_or(is_gain) {
             let classifier = mem::replace(&mut params.classifier, self.new_classifier(a));
-            let (prior, posterior) = (params.prior.clone(), t.clone());
+            let (prior, posterior) = (params.prior.clone(), params.t.clone());
             rounds.best = Some(BestRound { objective, prior, posterior, classifier });
             rounds.without_gain = 0;
         }
         let is_last = rounds.n >= MAX_ROUNDS || rounds.without_gain >= MAX_WITHOUT_GAIN;
-        let best = if is_last { params.return_to_best(a, t) } else { None };
+        let best = if is_last { params.return_to_best(a) } else { None };
         best.unwrap_or(objective)
     }
 

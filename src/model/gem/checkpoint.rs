@@ -43,6 +43,7 @@ impl Steps<'_> {
         }
         let (mut all, mut of_classifier) = (Snapshot::default(), Snapshot::default());
         state.save(&mut all);
+        all.f64s("posterior".to_owned(), params.t.values().to_vec());
         params.classifier.save_state(&mut of_classifier)?;
         all.merge(OF_CLASSIFIER, &of_classifier);
         all.f64s("prior".to_owned(), params.prior.clone());
@@ -64,7 +65,9 @@ impl Steps<'_> {
     ) -> Result<Option<LoopState>> {
         let Some(fingerprint) = &self.fingerprint else { return Ok(None) };
         let Some(all) = checkpoint::read(fingerprint, run)? else { return Ok(None) };
-        let state = LoopState::saved(&all, a.dims())?;
+        let state = LoopState::saved(&all)?;
+        params.t = all.take_posterior("posterior", a.dims())?;
+        params.count(a);
         params.prior = all.take_n_f64s("prior", params.prior.len())?;
         params.classifier.load_state(&all.part(OF_CLASSIFIER), run)?;
         if self.spec.classifier.grows_trees() {

@@ -48,6 +48,7 @@ mod sizes;
 mod tests;
 mod tree_rounds;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -63,7 +64,7 @@ use crate::frame::{
 };
 use crate::model::classifier::{Classifier, ClassifierSpec, ExampleFeatures, Examples};
 use crate::model::confusion::{Cells, Confusion, Smoothing};
-use crate::model::em::kernels::{self, ColumnModel, Prior};
+use crate::model::em::kernels::{self, PairKernel, Prior, expected_counts_of};
 use crate::model::em::{
     EmSteps, LoopState, Objective, Optimum, StopRule, few_annotations, maximise,
 };
@@ -171,8 +172,10 @@ struct Params {
     was_fitted: bool,
     /// The rounds that grow trees, if the classifier has any.
     rounds: TreeRounds,
-    columns: ColumnModel,
+    kernel: PairKernel,
     smoothing: Smoothing,
+    /// The posteriors of the last E-step.
+    t: Posterior,
 }
 
 impl Model for Gem {
@@ -184,7 +187,10 @@ impl Model for Gem {
         if run.keeps_checkpoints() {
             steps.fingerprint = Some(steps.fingerprint_of(a)?);
         }
-        let (Optimum { posterior, params, stop, .. }, trace) = maximise(&steps, kind, a, run)?;
+        let (Optimum { mut params, stop, .. }, trace) = maximise(&steps, kind, a, run)?;
+        // Rounds that end before the trees stay end with the best one.
+        params.return_to_best(a);
+        steps.m_step(a, &mut params, &run.cancel)?;
         let (matrix, classifier) = (steps.features.matrix(), params.classifier.as_ref());
         let sizes = GemSizes::new(matrix, a.dims().classes);
         let predictions = predictions_of(classifier, matrix, sizes.classes, &run.cancel)?;
@@ -195,16 +201,33 @@ impl Model for Gem {
             description["network"] = modules;
         }
         let device = params.classifier.device();
-        let report = steps.report(a, &posterior, params);
+        let report = params.report(a);
         Ok(Fitted {
-            posterior: posterior.into(),
             predictions: Some(predictions),
-            report,
             trace,
             stop,
             model: Some(Trained { description, parameters: learned.to_bytes()? }),
             device,
+            ..Fitted::new(params.t, report)
         })
+    }
+}
+
+impl Params {
+    /// Counts the posteriors.
+    fn count(&mut self, a: &Annotations) {
+        let (t, n) = (&self.t, self.t.n_classes());
+        let write = |instances: Range<usize>, rows: &mut [f64]| {
+            rows.copy_from_slice(&t.values()[instances.start * n..instances.end * n]);
+        };
+        self.kernel.count(a, write);
+    }
+
+    fn report(&self, a: &Annotations) -> Report {
+        let expected_count = expected_counts_of(a, &self.t);
+        let confusion = Confusion { cells: Cells::Counted(self.smoothing), expected_count };
+        let (skill, prior) = (confusion.skill(a), Some(self.t.mean_of_annotated(a)));
+        Report { skill, prior, confusion: Some(confusion), ..Report::default() }
     }
 }
 
@@ -262,23 +285,20 @@ impl EmSteps for Steps<'_> {
             classifier: self.new_classifier(a),
             was_fitted: false,
             rounds: TreeRounds::default(),
-            columns: ColumnModel::new(a),
+            kernel: PairKernel::new(a),
+            t: Posterior::from_votes(a),
             smoothing: Smoothing::new(a, self.spec.smoothing, self.spec.diagonal),
         }
     }
 
-    fn count(&self, a: &Annotations, t: &Posterior, params: &mut Params) {
-        params.columns.count(a, t);
+    fn start(&self, a: &Annotations, _: u32, params: &mut Params, _: &Run) -> Option<f64> {
+        params.count(a);
+        None
     }
 
-    fn m_step(
-        &self,
-        a: &Annotations,
-        t: &Posterior,
-        Params { prior, classifier, was_fitted, rounds, columns, smoothing }: &mut Params,
-        cancel: &Cancel,
-    ) -> Result<()> {
-        columns.m_step(a, t, smoothing);
+    fn m_step(&self, a: &Annotations, params: &mut Params, cancel: &Cancel) -> Result<()> {
+        let Params { prior, classifier, was_fitted, rounds, kernel, smoothing, t } = params;
+        kernel.estimate(a, smoothing);
         *was_fitted = !rounds.are_over() && classifier.epochs_left() != Some(0);
         if !*was_fitted {
             return Ok(());
@@ -300,30 +320,18 @@ impl EmSteps for Steps<'_> {
         Ok(())
     }
 
-    fn e_step(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) -> Objective {
-        let Params { prior, classifier, columns, smoothing, .. } = params;
-        let of_annotated = columns.e_step(a, Prior::Instance(prior), smoothing, t);
+    fn e_step(&self, a: &Annotations, params: &mut Params) -> Objective {
+        let Params { prior, classifier, kernel, t, .. } = params;
+        let of_annotated = kernel.sweep(a, Prior::Instance(prior), Some(t));
         let n_classes = t.n_classes();
         let term = |(i, class): &(usize, usize)| prior[i * n_classes + class].ln();
         let log_likelihood = of_annotated + self.trusted_alone.iter().map(term).sum::<f64>();
-        let log_prior = classifier.log_prior() + columns.prior_terms();
+        let log_prior = classifier.log_prior() + kernel.terms();
         let objective = Objective::penalised(log_likelihood, log_prior);
         if self.spec.classifier.grows_trees() && params.was_fitted {
-            return self.end_round(a, t, params, objective);
+            return self.end_round(a, params, objective);
         }
         objective
-    }
-
-    /// Rounds that end before the trees stay end with the best one.
-    fn posteriors(&self, a: &Annotations, params: &mut Params, t: &mut Posterior) {
-        params.return_to_best(a, t);
-    }
-
-    fn report(&self, a: &Annotations, t: &Posterior, params: Params) -> Report {
-        let expected_count = params.columns.into_expected_counts(a, t);
-        let confusion = Confusion { cells: Cells::Counted(params.smoothing), expected_count };
-        let (skill, prior) = (confusion.skill(a), Some(t.mean_of_annotated(a)));
-        Report { skill, prior, confusion: Some(confusion), ..Report::default() }
     }
 
     fn caution(&self, a: &Annotations, run: &Run) -> Option<String> {

@@ -2,10 +2,8 @@
 //! networks' output as the prior of each instance.
 
 use super::numerics::{MIN_PROBABILITY, at_least};
-use crate::frame::{Annotations, Dims, FitBytes, QuestionSizes, dense_fit_bytes};
-use crate::model::em::kernels::{
-    Annotator, ColumnModel, CountStrategy, Estimator, Prior, SingletonInput, stride,
-};
+use crate::frame::{Annotations, FitBytes, QuestionSizes, dense_fit_bytes};
+use crate::model::em::kernels::{Annotator, Estimator, Likelihood, Prior, n_groups, stride};
 use crate::model::numerics::{MIN_LIKELIHOOD, normalise};
 use crate::model::posterior::Posterior;
 
@@ -40,45 +38,36 @@ impl AnnotatorMatrices<'_> {
     /// The posteriors of all instances, given P(class) of each before its annotations. Trusted rows are one-hot; the row
     /// of an instance without annotations is its prior.
     pub(super) fn posteriors(&self, a: &Annotations, mut prior: Posterior) -> Posterior {
-        let Dims { instances, classes, .. } = a.dims();
-        for row in prior.values_mut().chunks_exact_mut(classes.max(1)) {
+        for row in prior.values_mut().chunks_exact_mut(a.dims().classes.max(1)) {
             normalise(row, |p| at_least(p, MIN_LIKELIHOOD));
         }
-        let mut posterior = Posterior::zeros(instances, classes);
-        // No table of counts: the training's M-step counts the posteriors itself. The kernels' M-step only fills the
-        // columns here.
-        let mut columns = ColumnModel::with_strategy(a, CountStrategy::Gather);
-        columns.m_step(a, &posterior, self);
-        columns.e_step(a, Prior::Instance(prior.values()), self, &mut posterior);
-        posterior
+        Likelihood::estimated(a, &[], self).posteriors(a, Prior::Instance(prior.values()))
     }
 }
 
 /// Reads the likelihood from the table: it depends on no counts.
 impl Estimator for AnnotatorMatrices<'_> {
-    fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
-        let Annotator { index, labels, n_classes } = annotator;
+    #[inline(always)]
+    fn estimate<const W: usize>(
+        &self,
+        Annotator { index, labels, n_classes }: Annotator<'_>,
+        _: &mut [f64],
+        rows: &mut [[f64; W]],
+    ) -> f64 {
         let matrix = &self.table[index as usize * n_classes * self.labels..];
-        for (column, label) in cells.chunks_exact_mut(stride(n_classes)).zip(labels) {
-            for (k, cell) in column[..n_classes].iter_mut().enumerate() {
+        for (row, label) in rows.chunks_exact_mut(n_groups::<W>(n_classes)).zip(labels) {
+            for (k, cell) in row.as_flattened_mut()[..n_classes].iter_mut().enumerate() {
                 *cell = self.likelihood(matrix[k * self.labels + *label as usize].into());
             }
         }
         0.0
-    }
-
-    fn allows_sparse_columns(&self) -> bool {
-        false
-    }
-
-    fn singleton_input(&self) -> SingletonInput {
-        SingletonInput::Annotator
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::Dims;
 
     /// Of one million instances and five classes, in rows of 8 numbers for each of 60 columns.
     #[test]

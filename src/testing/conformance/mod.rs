@@ -161,6 +161,7 @@ mod tests {
         gem,
         glad,
         ibcc,
+        mace,
         one_coin,
         dawid_skene,
         crh,

@@ -1,6 +1,8 @@
 use super::*;
 use crate::model::Model as _;
-use crate::model::em::Em;
+use crate::model::em::ColumnEm;
+use crate::model::em::column_em::StepFrom;
+use crate::model::posterior::Posterior;
 use crate::testing::{assert_close, fit, iterations, tiny, weighted};
 
 /// The second fit has fewer annotations than the first.
@@ -10,7 +12,7 @@ fn few_annotations_are_cautioned_against_once_for_a_subject() {
     let mut run = Run::new(0);
     for n in [18, 12] {
         let a = tiny(2, &rows[..n]);
-        Em(DawidSkene::maximum_likelihood()).fit((&a).into(), &mut run).unwrap();
+        ColumnEm(DawidSkene::maximum_likelihood()).fit((&a).into(), &mut run).unwrap();
     }
     assert_eq!(run.warnings().len(), 1, "{:?}", run.warnings());
     assert!(run.warnings()[0].contains("fewer than 10 annotations, few for a 2 x 2"));
@@ -19,7 +21,7 @@ fn few_annotations_are_cautioned_against_once_for_a_subject() {
     for (smoothing, diagonal, n) in [(0.1, 0.0, 1), (0.0, 0.1, 1), (1.0, 0.0, 0), (0.0, 1.0, 0)] {
         let spec = DawidSkene { smoothing, diagonal, ..DawidSkene::maximum_likelihood() };
         let mut run = Run::new(0);
-        Em(spec).fit((&a).into(), &mut run).unwrap();
+        ColumnEm(spec).fit((&a).into(), &mut run).unwrap();
         assert_eq!(run.warnings().len(), n, "{smoothing} {diagonal}: {:?}", run.warnings());
     }
 }
@@ -43,10 +45,8 @@ fn an_m_step_gives_the_matrices_worked_out_by_hand() {
     ];
     for (diagonal, expected) in [(0.0, plain), (0.4, trusted)] {
         let spec = DawidSkene { smoothing: 0.1, diagonal, ..DawidSkene::maximum_likelihood() };
-        let (mut params, t) = (spec.params(&a), Posterior::from_votes(&a));
-        spec.count(&a, &t, &mut params);
-        spec.m_step(&a, &t, &mut params, &Cancel::default()).unwrap();
-        let confusion = spec.report(&a, &t, params).confusion.unwrap();
+        let step = StepFrom::new(&spec, &a, &Posterior::from_votes(&a));
+        let confusion = step.report.confusion.unwrap();
         for (annotator, label, column) in expected {
             for (got, want) in confusion.column(&a, annotator, label).iter().zip(column) {
                 assert!((got - want).abs() < 1e-12, "{annotator} {label}: {got} is not {want}");
@@ -66,10 +66,8 @@ fn rows_are_drawn_to_those_of_the_crowd() {
     for (strength, smoothing) in [(2.0, 0.0), (0.5, 0.0), (2.0, 0.3)] {
         let spec =
             DawidSkene { prior: MatrixPrior::Crowd, strength, smoothing, ..DawidSkene::default() };
-        let mut params = spec.params(&a);
-        spec.count(&a, &t, &mut params);
-        spec.m_step(&a, &t, &mut params, &Cancel::default()).unwrap();
-        assert_close(&params.prior, &[0.75, 0.25], 1e-12, "q");
+        let StepFrom { report, objective, .. } = StepFrom::new(&spec, &a, &t);
+        assert_close(&report.prior.unwrap(), &[0.75, 0.25], 1e-12, "q");
         let crowd = [[1.6 / 2.2, 0.5], [0.6 / 2.2, 0.5]];
         let counts = [[[1.0, 0.0], [0.5, 0.5]], [[0.5, 0.5], [0.0, 0.0]]];
         let added = strength + 2.0 * smoothing;
@@ -82,11 +80,8 @@ fn rows_are_drawn_to_those_of_the_crowd() {
             let mode = (strength * crowd[l][k] + smoothing) / added;
             terms += mode * added * (share(r, l, k) / mode).ln();
         }
-        let mut after = t.clone();
-        let objective = spec.e_step(&a, &mut params, &mut after);
         let got = objective.maximised - objective.traced;
         assert!((got - terms).abs() < 1e-12, "{got} is not {terms}");
-        let report = spec.report(&a, &t, params);
         let confusion = report.confusion.unwrap();
         for (r, l) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             let want = [share(r, l, 0), share(r, l, 1)];
@@ -148,10 +143,7 @@ fn the_objective_adds_the_log_prior_of_every_matrix() {
     let want: f64 =
         rows.iter().flat_map(|(p, added)| p.iter().copied().zip(*added)).map(term).sum();
     let spec = DawidSkene { smoothing: 0.1, diagonal: 0.4, ..DawidSkene::maximum_likelihood() };
-    let (mut params, mut t) = (spec.params(&a), Posterior::from_votes(&a));
-    spec.count(&a, &t, &mut params);
-    spec.m_step(&a, &t, &mut params, &Cancel::default()).unwrap();
-    let objective = spec.e_step(&a, &mut params, &mut t);
+    let objective = StepFrom::new(&spec, &a, &Posterior::from_votes(&a)).objective;
     let got = objective.maximised - objective.traced;
     assert!((got - want).abs() < 1e-12 && want < -0.1, "{got} is not {want}");
 }
@@ -177,11 +169,8 @@ fn a_single_annotators_labels_are_the_result() {
 #[test]
 fn a_class_nobody_met_has_a_uniform_row() {
     let a = tiny(3, &[(0, 0, 0), (0, 1, 0), (1, 0, 1), (1, 1, 1)]);
-    let (spec, t) = (DawidSkene::maximum_likelihood(), Posterior::from_votes(&a));
-    let mut params = spec.params(&a);
-    spec.count(&a, &t, &mut params);
-    spec.m_step(&a, &t, &mut params, &Cancel::default()).unwrap();
-    let confusion = spec.report(&a, &t, params).confusion.unwrap();
+    let step = StepFrom::new(&DawidSkene::maximum_likelihood(), &a, &Posterior::from_votes(&a));
+    let confusion = step.report.confusion.unwrap();
     for label in 0..3 {
         assert!((confusion.column(&a, 0, label)[2] - 1.0 / 3.0).abs() < 1e-9);
     }
@@ -194,4 +183,13 @@ fn class_shares_are_learned_only_from_redundant_annotations() {
     assert_eq!(prior(&[(0, 0, 0), (1, 1, 0), (2, 0, 0), (3, 1, 1)]), Some(vec![0.5, 0.5]));
     let learned = prior(&[(0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 0)]).unwrap();
     assert!(learned[0] > 0.6, "{learned:?}");
+}
+
+/// One annotator an instance is one opinion, in however many labels.
+#[test]
+fn a_soft_annotation_does_not_make_an_instance_redundant() {
+    let rows: Vec<_> = (0..8).flat_map(|i| [(i, i % 2, 0), (i, i % 2, 1)]).collect();
+    let weights = rows.iter().map(|(.., label)| if *label == 0 { 0.9 } else { 0.1 }).collect();
+    let a = weighted(tiny(2, &rows).dims(), &rows, weights);
+    assert_eq!(fit(DawidSkene::default(), &a).report.prior, Some(vec![0.5, 0.5]));
 }

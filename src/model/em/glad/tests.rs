@@ -15,13 +15,12 @@ fn the_memory_of_a_search_is_more_than_that_of_the_posteriors() {
 fn the_first_e_step_is_that_worked_out_by_hand() {
     // sigma = sigmoid(e): two labels are 0, one is 1 of two classes: odds = e^e.
     let a = tiny(2, &[(0, 0, 0), (0, 1, 0), (0, 2, 1)]);
-    let (spec, mut t) = (Glad::default(), Posterior::zeros(1, 2));
-    let mut params = spec.params(&a);
-    let objective = spec.e_step(&a, &mut params, &mut t).maximised;
+    let mut params = Glad::default().params(&a);
+    let objective = Glad::default().e_step(&a, &mut params).maximised;
     let sigma = sigmoid(1.0_f64.exp());
     let joint = [0.5 * sigma * sigma * (1.0 - sigma), 0.5 * (1.0 - sigma).powi(2) * sigma];
     assert!((objective - (joint[0] + joint[1]).ln()).abs() < 1e-12);
-    assert!((t.row(0)[0] - joint[0] / (joint[0] + joint[1])).abs() < 1e-12);
+    assert!((params.t.row(0)[0] - joint[0] / (joint[0] + joint[1])).abs() < 1e-12);
 }
 
 /// At b = 11 and -12 the likelihood is that of b = 10 and -10: only the prior pulls b back.
@@ -52,9 +51,8 @@ fn the_gradient_is_that_of_the_value() {
 #[test]
 fn a_difficulty_is_that_of_the_clamped_b() {
     let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (2, 0, 1)]);
-    let spec = Glad::default();
-    let params = Params { x: vec![1.0, 900.0, -900.0, 0.5], prior: vec![0.5, 0.5] };
-    let report = spec.report(&a, &Posterior::from_votes(&a), params);
+    let (x, t) = (vec![1.0, 900.0, -900.0, 0.5], Posterior::from_votes(&a));
+    let report = Params { x, t, prior: vec![0.5, 0.5] }.report(&a);
     let difficulty = &report.instance_parameters[0].1;
     for (got, want) in difficulty.iter().zip([(-10.0_f64).exp(), 10.0_f64.exp(), (-0.5_f64).exp()])
     {
@@ -105,7 +103,7 @@ fn an_m_step_can_be_interrupted() {
     let (spec, cancel) = (Glad::default(), Cancel::default());
     let mut params = spec.params(&a);
     assert!(cancel.request(15));
-    let ended = spec.m_step(&a, &Posterior::from_votes(&a), &mut params, &cancel);
+    let ended = spec.m_step(&a, &mut params, &cancel);
     assert_eq!(ended.unwrap_err().exit_code(), 143);
 }
 

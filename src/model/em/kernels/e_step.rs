@@ -1,358 +1,399 @@
-//! The E-step over a range of instances: computes posteriors as products of confusion columns, and counts them.
+//! The sweep: posteriors of a range of instances, as products over their pairs, and the statistics of these posteriors.
 //!
+//! ```text
+//! T[k] ~ prior[k] * product over the pairs p of the instance of likelihood[p][k]
+//! counts[p][k] += T[k];  class_counts[k] += T[k];  log_likelihood += ln of the sum that divides T
+//! ```
 //! # Why
 //! Sums of logarithms need one logarithm per cell and one exponential per class. Products need neither, and do not
-//! underflow with up to `MAX_FACTORS` factors, because likelihoods are at least [`MIN_LIKELIHOOD`]. Longer products are
-//! computed in runs of `MAX_FACTORS` factors; after each run the binary exponent of every class is added to an
-//! integer, which is exact. Weights are exponents of factors: if few annotations have one, only their instances take a
-//! slower path; if every annotation has one, columns hold logarithms.
-//!
-//! Columns and their counts are read in random order, so a [`Prefetcher`] loads them before their use.
+//! underflow with up to [`MAX_FACTORS`] factors, because likelihoods are at least [`MIN_LIKELIHOOD`]. Longer products are
+//! computed in runs; after each run the binary exponent of every class is added to an integer, which is exact. Weights are
+//! exponents of factors, so that instances with weights are computed in the log domain: if every annotation has a weight,
+//! the likelihood is stored as logarithms.
 //!
 //! [`MIN_LIKELIHOOD`]: crate::model::numerics::MIN_LIKELIHOOD
 
-use std::cell::Cell;
+use std::f64::consts::LN_2;
 use std::ops::Range;
 
-use pulp::{Arch, Scalar, Simd, WithSimd};
+use pulp::{Arch, Simd, WithSimd};
 
-use super::dense::{self, DenseColumns};
-use super::estimate::{SingletonEstimator, SparseCell};
-use super::gather_buffer::GatherBuffer;
-use super::logarithms::{LogProduct, exp_all, shift};
-use super::m_step::Columns;
-use super::plain_rows::{plain_rows, plain_run};
-use super::posterior_rows::{MAX_CHUNK, PosteriorRows, chunk_len};
-use super::prefetcher::{LIST_DISTANCE, Prefetcher};
-use super::prior::{LogPrior, Prior};
-use super::ranges::{for_each_range, log_likelihood};
-use super::row_arithmetic::normalise_row;
-use super::singletons::{SingletonFactors, SingletonLogs};
-use super::sparse::SparseColumns;
-use super::special_rows::{MAX_FACTORS, RowPath, SpecialRows, product_stays_in_range};
+use super::estimator::n_groups;
+use super::logarithms::{LogProduct, exp, larger, ln, take_exponent};
+use super::pair_rows::{LIST_DISTANCE, PREFETCH_DISTANCE, PairRows, for_width, pad, prefetch_row};
 use super::statistics::Statistics;
-use super::sums::Sums;
-use super::width::{for_classes, width};
-use crate::frame::{Annotations, InstanceRange, WeightSlice};
-use crate::model::posterior::Posterior;
+use crate::frame::{InstanceRange, WeightSlice};
 use crate::prefetch::prefetch;
 
-/// Computes the posteriors of all instances, and the statistics of each range in `parts`; returns the log-likelihood.
-/// Without `t` the posteriors are counted, but not stored.
-pub fn e_step(
-    a: &Annotations,
-    prior: Prior<'_>,
-    columns: &Columns,
-    estimator: &dyn SingletonEstimator,
-    t: Option<&mut Posterior>,
-    parts: &mut [Statistics],
-) -> f64 {
-    let n = a.dims().classes;
-    for_each_range(a, t, parts, |instances, range, rows, statistics| {
-        let step = EStep { range, prior: prior.range(&instances, n), estimator };
-        step.run(columns, rows, statistics);
-    });
-    log_likelihood(parts)
+/// P(class) before any annotation, shared by all instances or one for each. A probability must be 0, which excludes the
+/// class, or at least 1e-27, because products may underflow with a smaller one.
+#[derive(Debug, Clone, Copy)]
+pub enum Prior<'a> {
+    /// `[class]`
+    Class(&'a [f64]),
+    /// `[instance, class]`, such as the output of a classifier
+    Instance(&'a [f64]),
 }
 
-/// The annotations, prior and estimator of a range of instances.
-pub struct EStep<'a> {
+impl<'a> Prior<'a> {
+    /// The prior of the `i`-th instance, of `n` classes.
+    #[inline(always)]
+    pub(super) fn row(self, i: usize, n: usize) -> &'a [f64] {
+        match self {
+            Self::Class(prior) => prior,
+            Self::Instance(rows) => &rows[i * n..(i + 1) * n],
+        }
+    }
+
+    /// That of some of the instances.
+    #[must_use]
+    pub fn range(self, instances: &Range<usize>, n: usize) -> Self {
+        match self {
+            Self::Class(prior) => Self::Class(prior),
+            Self::Instance(rows) => Self::Instance(&rows[instances.start * n..instances.end * n]),
+        }
+    }
+
+    fn is_usable(self) -> bool {
+        let (Self::Class(prior) | Self::Instance(prior)) = self;
+        prior.iter().all(|p| *p == 0.0 || *p >= 1e-27)
+    }
+}
+
+/// P(label given class) of every pair, or its logarithm.
+#[derive(Debug, Clone, Default)]
+pub struct Likelihood {
+    pub(super) rows: PairRows,
+    pub(super) are_logs: bool,
+}
+
+/// So many factors of at least `MIN_LIKELIHOOD` (2^-66.5), times a prior of at least 1e-27 (2^-90) or a mantissa, stay
+/// above the least normal f64 (2^-1022).
+const MAX_FACTORS: usize = 14;
+
+/// The sweep over a range of instances.
+pub struct Sweep<'a> {
     /// The annotations of the instances.
     pub range: InstanceRange<'a>,
     /// The prior of the instances.
     pub prior: Prior<'a>,
-    /// The estimator that computed the columns.
-    pub estimator: &'a dyn SingletonEstimator,
+    /// The likelihood of all pairs.
+    pub likelihood: &'a Likelihood,
 }
 
-impl EStep<'_> {
-    /// Replaces `rows`, `[instance, class]`, the posteriors from which the M-step computed the columns, by the new
-    /// posteriors, and adds these to `statistics`, whose strategy must be that of the columns. Without `rows` all columns
-    /// must be stored: the others are computed from the old posteriors.
-    pub fn run(self, columns: &Columns, rows: Option<&mut [f64]>, statistics: &mut Statistics) {
-        debug_assert!(
-            rows.is_some() || columns.stores_all(&self.range),
-            "old posteriors are missing"
-        );
+impl Sweep<'_> {
+    /// Adds the posteriors to `statistics`, and writes them into `rows`, `[instance, class]`, where these are given. The
+    /// row of a trusted instance is one-hot, and its term of the log-likelihood the log-joint of its class. The row of an
+    /// instance without annotations is the prior, and has no term.
+    pub fn run(
+        self,
+        n_classes: usize,
+        statistics: Option<&mut Statistics>,
+        rows: Option<&mut [f64]>,
+    ) {
         debug_assert!(self.prior.is_usable(), "a probability that is neither 0 nor at least 1e-27");
-        // A copy in memory of this thread, as the class sums: see `Statistics::clear`.
-        let own;
-        let prior = match self.prior {
-            Prior::Class(prior) => {
-                own = prior.to_vec();
-                Prior::Class(&own)
-            }
-            Prior::Instance(_) => self.prior,
-        };
-        let step = EStep { prior, ..self };
         let arch = Arch::new();
-        let rows = PosteriorRows::new(rows, statistics.classes().len());
-        match columns {
-            // Columns have few stored cells: SIMD costs more here than it gains.
-            Columns::Sparse(columns) => {
-                SparseSweep { step, columns, rows, statistics, arch }.with_simd(Scalar::new());
-            }
-            Columns::Dense(columns) => for_classes!(statistics.classes().len(), K => {
-                arch.dispatch(DenseSweep::<K> { step, columns, rows, statistics });
-            }),
+        for_width!(self.likelihood.rows.stride(), W => {
+            arch.dispatch(Pass::<W> { sweep: self, n_classes, statistics, rows });
+        });
+    }
+}
+
+/// [`Sweep::run`] with rows in groups of `W` classes.
+struct Pass<'a, const W: usize> {
+    sweep: Sweep<'a>,
+    n_classes: usize,
+    statistics: Option<&'a mut Statistics>,
+    rows: Option<&'a mut [f64]>,
+}
+
+impl<const W: usize> WithSimd for Pass<'_, W> {
+    type Output = ();
+
+    // Inlined with all callees, so that they are compiled for the vector instructions of this processor.
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        // A row of one group stays in registers.
+        if n_groups::<W>(self.n_classes) == 1 {
+            self.run(&mut [[0.0; W]; 1], &mut [[0.0; W]; 1]);
+        } else {
+            let m = n_groups::<W>(self.n_classes);
+            self.run(&mut vec![[0.0; W]; m], &mut vec![[0.0; W]; m]);
         }
     }
 }
 
-/// The sweep over dense columns.
-struct DenseSweep<'a, const K: usize> {
-    step: EStep<'a>,
-    columns: &'a DenseColumns,
-    rows: PosteriorRows<'a>,
-    statistics: &'a mut Statistics,
-}
-
-impl<const K: usize> WithSimd for DenseSweep<'_, K> {
-    type Output = ();
-
-    // All callees are inlined too; otherwise they would not be compiled for the vector instructions of this processor.
+impl<const W: usize> Pass<'_, W> {
+    /// The sweep, with buffers for a posterior row and a prior.
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let (classes, table) = self.statistics.sums_and_table();
-        let prefetcher =
-            Prefetcher { columns: self.step.range.columns, cells: self.columns.cells.cells() };
-        let Self { step, columns, rows, .. } = self;
-        // Columns hold logarithms where every annotation has a weight of its own.
-        let (log_likelihood, prior_terms) = match step.range.weights {
-            WeightSlice::All(w) => {
-                step.in_log_domain::<K>(w, columns, prefetcher, rows, classes, table)
-            }
-            _ => step.by_products::<K>(columns, prefetcher, rows, classes, table),
+    fn run(self, row: &mut [[f64; W]], prior: &mut [[f64; W]]) {
+        let Self { sweep: Sweep { range, prior: priors, likelihood }, n_classes: n, .. } = self;
+        let (m, are_logs) = (row.len(), likelihood.are_logs);
+        let factors = likelihood.rows.cells().as_chunks::<W>().0;
+        let (mut no_counts, mut no_classes) = ([], []);
+        let mut log_likelihood = 0.0;
+        let (counts, class_counts, log_likelihood) = match self.statistics {
+            Some(Statistics { counts, class_counts, log_likelihood, .. }) => (
+                counts.cells_mut().as_chunks_mut::<W>().0,
+                class_counts.as_chunks_mut::<W>().0,
+                log_likelihood,
+            ),
+            None => (&mut no_counts[..], &mut no_classes[..], &mut log_likelihood),
         };
-        self.statistics.add_objective(log_likelihood, prior_terms);
+        // Sums in memory of this thread: beside those of other threads, each write would wait for them.
+        let mut class_sums = vec![[0.0; W]; m];
+        let (mut product, mut terms) = (LogProduct::default(), 0.0);
+        let mut logs = LogRow { prior: vec![[0.0; W]; m], row: vec![[0.0; W]; m] };
+        let mut exponents = vec![[0; W]; m];
+        if let Prior::Class(prior_of_all) = priors {
+            pad(prior_of_all, prior);
+            logs.set_prior(prior);
+        }
+        let mut weighted = Weighted::new(range.weights);
+        let mut rows = self.rows;
+        for i in 0..range.len() {
+            let positions = range.positions(i);
+            prefetch(range.offsets, i + LIST_DISTANCE);
+            let ahead = positions.start + PREFETCH_DISTANCE..positions.end + PREFETCH_DISTANCE;
+            if let Some(ahead) = range.columns.get(ahead) {
+                prefetch(range.columns, positions.end + LIST_DISTANCE);
+                for pair in ahead {
+                    prefetch_row(factors, *pair, m);
+                }
+                if !counts.is_empty() {
+                    for pair in ahead {
+                        prefetch_row(counts, *pair, m);
+                    }
+                }
+            }
+            let pairs = &range.columns[positions.clone()];
+            let trusted = range.trusted_class(i);
+            let is_weighted = weighted.is_next(positions.end);
+            let in_logs = trusted.is_some() || is_weighted;
+            if let Prior::Instance(_) = priors {
+                pad(priors.row(i, n), prior);
+                if in_logs {
+                    logs.set_prior(prior);
+                }
+            }
+            let weights =
+                if is_weighted { range.weights.slice(positions) } else { WeightSlice::Ones };
+            let mut term = 0.0;
+            if in_logs {
+                if are_logs {
+                    logs.add(factors, pairs, weights, |log| log);
+                } else {
+                    logs.add(factors, pairs, weights, ln);
+                }
+                term = logs.exp(row);
+            } else if pairs.len() <= MAX_FACTORS {
+                multiply(row, prior, factors, pairs);
+            } else {
+                term = multiply_many(row, prior, factors, pairs, &mut exponents);
+            }
+            if let Some(class) = trusted {
+                term = logs.row.as_flattened()[class as usize];
+                row.fill([0.0; W]);
+                row.as_flattened_mut()[class as usize] = 1.0;
+            } else {
+                let total = normalise(row);
+                if !pairs.is_empty() {
+                    product.push(total);
+                }
+            }
+            if let Some(rows) = &mut rows {
+                rows[i * n..(i + 1) * n].copy_from_slice(&row.as_flattened()[..n]);
+            }
+            if pairs.is_empty() {
+                continue;
+            }
+            terms += term;
+            add(&mut class_sums, row);
+            if counts.is_empty() {
+                continue;
+            }
+            match weights {
+                WeightSlice::Ones => {
+                    for pair in pairs {
+                        add(&mut counts[*pair as usize * m..][..m], row);
+                    }
+                }
+                _ => {
+                    for (pair, weight) in pairs.iter().zip(weights.iter()) {
+                        add_weighted(&mut counts[*pair as usize * m..][..m], row, weight);
+                    }
+                }
+            }
+        }
+        class_counts.copy_from_slice(&class_sums[..class_counts.len()]);
+        *log_likelihood = terms + product.ln();
     }
 }
 
-/// The columns of the annotations of adjacent instances of a range.
+/// `row` = `prior` times the factors of every pair.
 #[inline(always)]
-fn chunk_columns<'a>(range: &InstanceRange<'a>, start: usize, instances: usize) -> &'a [u32] {
-    let base = range.offsets[0];
-    &range.columns[range.offsets[start] - base..range.offsets[start + instances] - base]
-}
-
-impl EStep<'_> {
-    /// Computes and counts posteriors as products; returns the log-likelihood, and the estimator's terms of the
-    /// objective of recomputed columns.
-    #[inline(always)]
-    fn by_products<const K: usize>(
-        self,
-        columns: &DenseColumns,
-        prefetcher: Prefetcher<'_>,
-        mut rows: PosteriorRows<'_>,
-        classes: &mut [f64],
-        table: &mut [f64],
-    ) -> (f64, f64) {
-        let n = width::<K>(classes.len()).max(1);
-        let Self { range, prior, estimator } = self;
-        let mut sums = Sums { classes, table, likelihood: LogProduct::default() };
-        let (mut special, mut terms) = (SpecialRows::new(n, range.weights), 0.0);
-        let mut singletons = SingletonFactors::new(n, estimator);
-        // Saves a look at the columns of each chunk.
-        let range_is_stored = columns.stores_all(&range);
-        let prior_terms = Cell::new(0.0);
-        let add_prior_term = |term: f64| prior_terms.set(prior_terms.get() + term);
-        let write = |column: u32, weight: f64, previous: &[f64], factors: &mut [f64]| {
-            add_prior_term(columns.write((column, weight), &range, estimator, previous, factors));
-        };
-        let is_special = |i: usize, positions: Range<usize>| {
-            let (is_trusted, n_columns) = (range.trusted_class(i).is_some(), positions.len());
-            let is_weighted = !range.weights.slice(positions).is_ones();
-            RowPath::of(is_trusted, is_weighted, n_columns) != RowPath::Plain
-        };
-        for start in (0..range.len()).step_by(chunk_len(n)) {
-            let rows = rows.chunk(start, range.len());
-            let chunk_is_stored =
-                range_is_stored || columns.all_stored(chunk_columns(&range, start, rows.len() / n));
-            if !chunk_is_stored {
-                let prepared = (rows as &[f64], prefetcher.cells);
-                add_prior_term(singletons.prepare::<K>(&range, start, prepared, is_special));
-            }
-            let (mut next, instances) = (0, rows.len() / n);
-            while next < instances {
-                let (at, i) = (next, start + next);
-                if K > 0 && chunk_is_stored {
-                    let n_plain = plain_run(&range, &special, i, instances - at);
-                    next += n_plain;
-                    if n_plain > 0 {
-                        let (plain, rows) = (i..i + n_plain, &mut rows[at * n..next * n]);
-                        plain_rows::<K>(&range, prior, prefetcher, plain, rows, &mut sums);
-                        continue;
-                    }
-                }
-                next += 1;
-                let (row, positions) = (&mut rows[at * n..next * n], range.positions(i));
-                prefetcher.prefetch(positions.clone(), sums.table, n);
-                let (own, prior) = (&range.columns[positions.clone()], prior.of(i, n));
-                let is_weighted = special.is_next(positions.end);
-                let path = RowPath::of(range.trusted_class(i).is_some(), is_weighted, own.len());
-                let weights =
-                    if is_weighted { range.weights.slice(positions) } else { WeightSlice::Ones };
-                match path {
-                    // Only without a kernel for this number of classes.
-                    RowPath::Plain if chunk_is_stored => {
-                        dense::multiply::<K>(row, prior, prefetcher.cells, own);
-                    }
-                    RowPath::Plain => {
-                        singletons.multiply::<K>(at, row, prior, prefetcher.cells, own);
-                    }
-                    RowPath::Long => terms += special.long_row(own, prior, write, row),
-                    RowPath::Weighted if product_stays_in_range(own, weights) => {
-                        special.weighted_row(own, weights, prior, write, row);
-                    }
-                    RowPath::Weighted | RowPath::Trusted => {
-                        terms += special.row(&range, i, prior, write, false, row);
-                        sums.add_normalised::<K>(row, own, weights);
-                        continue;
-                    }
-                }
-                sums.add::<K>(row, own, weights);
-            }
+fn multiply<const W: usize>(
+    row: &mut [[f64; W]],
+    prior: &[[f64; W]],
+    factors: &[[f64; W]],
+    pairs: &[u32],
+) {
+    let m = row.len();
+    for (group, (to, prior)) in row.iter_mut().zip(prior).enumerate() {
+        let mut product = *prior;
+        for pair in pairs {
+            let factors = &factors[*pair as usize * m + group];
+            (0..W).for_each(|k| product[k] *= factors[k]);
         }
-        (terms + sums.likelihood.ln(), prior_terms.get())
-    }
-
-    /// Computes and counts posteriors in the log domain, in three passes over [`chunk_len`] rows: sums of logarithms, all
-    /// exponentials, counts. Returns what [`Self::by_products`] returns.
-    #[inline(always)]
-    fn in_log_domain<const K: usize>(
-        self,
-        weights: &[f64],
-        columns: &DenseColumns,
-        prefetcher: Prefetcher<'_>,
-        mut rows: PosteriorRows<'_>,
-        classes: &mut [f64],
-        table: &mut [f64],
-    ) -> (f64, f64) {
-        let n = width::<K>(classes.len()).max(1);
-        let Self { range, prior, estimator } = self;
-        let mut sums = Sums { classes, table, likelihood: LogProduct::default() };
-        let (mut special, mut terms) = (SpecialRows::new(n, WeightSlice::Ones), 0.0);
-        let mut log_prior = LogPrior::new(prior, n);
-        let mut singletons = SingletonLogs::new(n, estimator);
-        // Saves a look at the columns of each chunk.
-        let range_is_stored = columns.stores_all(&range);
-        let prior_terms = Cell::new(0.0);
-        let add_prior_term = |term: f64| prior_terms.set(prior_terms.get() + term);
-        let write = |column: u32, weight: f64, previous: &[f64], factors: &mut [f64]| {
-            add_prior_term(columns.write((column, weight), &range, estimator, previous, factors));
-        };
-        let base = range.offsets[0];
-        for start in (0..range.len()).step_by(chunk_len(n)) {
-            let rows = rows.chunk(start, range.len());
-            let (mut shifts, ends) = ([0.0; MAX_CHUNK], &range.offsets[start + 1..]);
-            let first = range.offsets[start] - base;
-            let own_columns = chunk_columns(&range, start, rows.len() / n);
-            let chunk_is_stored = range_is_stored || columns.all_stored(own_columns);
-            if !chunk_is_stored {
-                singletons.keep_posteriors::<K>(&range, own_columns, rows);
-            }
-            let mut begin = first;
-            for (at, (row, end)) in rows.chunks_exact_mut(n).zip(ends).enumerate() {
-                let (i, positions) = (start + at, begin..end - base);
-                begin = positions.end;
-                prefetcher.prefetch(positions.clone(), sums.table, n);
-                prefetch(weights, positions.end + LIST_DISTANCE);
-                let (own, weights) = (&range.columns[positions.clone()], &weights[positions]);
-                if let Some(class) = range.trusted_class(i) {
-                    terms += special.row(&range, i, prior.of(i, n), write, true, row);
-                    row.fill(f64::NEG_INFINITY);
-                    row[class as usize] = 0.0;
-                    continue;
-                }
-                let prior = log_prior.of(i);
-                if chunk_is_stored {
-                    dense::add_logs::<K>(row, prior, prefetcher.cells, own, weights);
-                } else {
-                    add_prior_term(singletons.add::<K>(
-                        &range,
-                        at,
-                        (&mut *row, prior),
-                        prefetcher.cells,
-                        (own, weights),
-                    ));
-                }
-                shifts[at] = shift::<K>(row);
-            }
-            exp_all(rows);
-            begin = first;
-            for ((row, end), shift) in rows.chunks_exact_mut(n).zip(ends).zip(shifts) {
-                let positions = begin..end - base;
-                begin = positions.end;
-                let (own, weights) = (&range.columns[positions.clone()], &weights[positions]);
-                // After the exponentials, the row of a trusted instance is one-hot; its sum is 1.
-                sums.add::<K>(row, own, WeightSlice::All(weights));
-                terms += if own.is_empty() { 0.0 } else { shift };
-            }
-        }
-        (terms + sums.likelihood.ln(), prior_terms.get())
+        *to = product;
     }
 }
 
-/// The sweep over sparse columns.
-struct SparseSweep<'a> {
-    step: EStep<'a>,
-    columns: &'a SparseColumns,
-    rows: PosteriorRows<'a>,
-    statistics: &'a mut Statistics,
-    /// Only the exponentials, one per class, use SIMD.
-    arch: Arch,
+/// As [`multiply`], for any number of pairs; the product is divided by a common 2^e. Returns ln(2^e).
+#[inline(always)]
+fn multiply_many<const W: usize>(
+    row: &mut [[f64; W]],
+    prior: &[[f64; W]],
+    factors: &[[f64; W]],
+    pairs: &[u32],
+    exponents: &mut [[i64; W]],
+) -> f64 {
+    /// The exponent of a class that the prior excludes: less than that of any product.
+    const NEVER: i64 = i64::MIN / 2;
+    let m = row.len();
+    row.copy_from_slice(prior);
+    exponents.fill([0; W]);
+    for run in pairs.chunks(MAX_FACTORS) {
+        for group in 0..m {
+            let mut product = row[group];
+            for pair in run {
+                let factors = &factors[*pair as usize * m + group];
+                (0..W).for_each(|k| product[k] *= factors[k]);
+            }
+            for k in 0..W {
+                if product[k] > 0.0 {
+                    exponents[group][k] += take_exponent(&mut product[k]);
+                } else {
+                    exponents[group][k] = NEVER;
+                }
+            }
+            row[group] = product;
+        }
+    }
+    let max = exponents.as_flattened().iter().copied().max().unwrap_or_default();
+    for (p, e) in row.as_flattened_mut().iter_mut().zip(exponents.as_flattened()) {
+        // The greatest entry is at least 1: next to it, entries below the least normal number are negligible.
+        let is_normal = max - e < 1022;
+        *p *=
+            if is_normal { f64::from_bits((1023 - (max - e)).cast_unsigned() << 52) } else { 0.0 };
+    }
+    max as f64 * LN_2
 }
 
-impl WithSimd for SparseSweep<'_> {
-    type Output = ();
+/// A row of logarithms.
+struct LogRow<const W: usize> {
+    prior: Vec<[f64; W]>,
+    row: Vec<[f64; W]>,
+}
 
+impl<const W: usize> LogRow<W> {
+    /// Takes the logarithm of a prior; that of its padding, which is 0, is -inf.
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Self { step: EStep { range, prior, .. }, columns, mut rows, statistics, arch } = self;
-        let n = statistics.classes().len().max(1);
-        let are_logs = columns.are_logs();
-        let (mut likelihood, mut terms) = (LogProduct::default(), 0.0);
-        let mut special = SpecialRows::new(n, range.weights);
-        let mut log_prior = LogPrior::new(prior, n);
-        let mut gathered = GatherBuffer::<SparseCell>::default();
-        for start in (0..range.len()).step_by(chunk_len(n)) {
-            let rows = rows.chunk(start, range.len());
-            columns.gather(&range, start..start + rows.len() / n, &mut gathered);
-            for (at, row) in rows.chunks_exact_mut(n).enumerate() {
-                let i = start + at;
-                let positions = range.positions(i);
-                let (own_columns, prior) = (&range.columns[positions.clone()], prior.of(i, n));
-                let weights = range.weights.slice(positions.clone());
-                let write = |column: u32, _: f64, _: &[f64], factors: &mut [f64]| {
-                    columns.write(column, factors);
-                };
-                if special.is_next(positions.end) || range.trusted_class(i).is_some() {
-                    terms += special.row(&range, i, prior, write, are_logs, row);
-                } else {
-                    if are_logs {
-                        columns.add_logs(
-                            row,
-                            log_prior.of(i),
-                            own_columns,
-                            weights,
-                            gathered.group(at),
-                        );
-                        let shift = shift::<0>(row);
-                        arch.dispatch(|| exp_all(row));
-                        terms += if own_columns.is_empty() { 0.0 } else { shift };
-                    } else if own_columns.len() > MAX_FACTORS {
-                        terms += special.long_row(own_columns, prior, write, row);
-                    } else {
-                        columns.multiply(row, prior, own_columns, gathered.group(at));
-                    }
-                    let total = normalise_row::<0>(row);
-                    if !own_columns.is_empty() {
-                        likelihood.push(total);
-                    }
-                }
-                statistics.add(i, row, !own_columns.is_empty());
+    fn set_prior(&mut self, prior: &[[f64; W]]) {
+        let logs = self.prior.as_flattened_mut().iter_mut();
+        logs.zip(prior.as_flattened()).for_each(|(log, p)| *log = p.ln());
+    }
+
+    /// The log-prior plus the weighted logarithms of the factors of every pair.
+    #[inline(always)]
+    fn add(
+        &mut self,
+        factors: &[[f64; W]],
+        pairs: &[u32],
+        weights: WeightSlice<'_>,
+        to_log: impl Fn(f64) -> f64,
+    ) {
+        let m = self.row.len();
+        for group in 0..m {
+            let mut sums = self.prior[group];
+            for (pair, weight) in pairs.iter().zip(weights.iter()) {
+                let factors = &factors[*pair as usize * m + group];
+                (0..W).for_each(|k| sums[k] += weight * to_log(factors[k]));
             }
+            self.row[group] = sums;
         }
-        statistics.add_objective(terms + likelihood.ln(), 0.0);
+    }
+
+    /// Writes the exponentials of the row, divided by that of its maximum, which is returned.
+    #[inline(always)]
+    fn exp(&self, row: &mut [[f64; W]]) -> f64 {
+        let max = self.row.as_flattened().iter().copied().fold(f64::NEG_INFINITY, larger);
+        for (to, logs) in row.iter_mut().zip(&self.row) {
+            (0..W).for_each(|k| to[k] = exp(logs[k] - max));
+        }
+        max
+    }
+}
+
+/// Divides a row by its sum, and returns the sum.
+#[inline(always)]
+fn normalise<const W: usize>(row: &mut [[f64; W]]) -> f64 {
+    // One number after the other, as other programs do; of a long row, one group after the other.
+    let total: f64 = if row.len() <= 2 {
+        row.as_flattened().iter().sum()
+    } else {
+        let mut sums = [0.0; W];
+        row.iter().for_each(|group| (0..W).for_each(|k| sums[k] += group[k]));
+        sums.iter().sum()
+    };
+    let scale = 1.0 / total;
+    row.iter_mut().for_each(|group| (0..W).for_each(|k| group[k] *= scale));
+    total
+}
+
+#[inline(always)]
+fn add<const W: usize>(sums: &mut [[f64; W]], row: &[[f64; W]]) {
+    for (sums, row) in sums.iter_mut().zip(row) {
+        (0..W).for_each(|k| sums[k] += row[k]);
+    }
+}
+
+#[inline(always)]
+fn add_weighted<const W: usize>(sums: &mut [[f64; W]], row: &[[f64; W]], weight: f64) {
+    for (sums, row) in sums.iter_mut().zip(row) {
+        (0..W).for_each(|k| sums[k] += weight * row[k]);
+    }
+}
+
+/// Tells which instances have a weight other than 1, one instance after the other.
+struct Weighted<'a> {
+    /// The positions of the remaining weights other than 1, if these are few.
+    pending: &'a [usize],
+    start: usize,
+    all: bool,
+}
+
+impl<'a> Weighted<'a> {
+    fn new(weights: WeightSlice<'a>) -> Self {
+        match weights {
+            WeightSlice::Ones => Self { pending: &[], start: 0, all: false },
+            WeightSlice::Few { start, positions, .. } => {
+                Self { pending: positions, start, all: false }
+            }
+            WeightSlice::All(_) => Self { pending: &[], start: 0, all: true },
+        }
+    }
+
+    /// Whether the next instance, whose annotations end at `end`, has one.
+    #[inline(always)]
+    fn is_next(&mut self, end: usize) -> bool {
+        let mut found = self.all;
+        while let [position, rest @ ..] = self.pending
+            && *position < self.start + end
+        {
+            self.pending = rest;
+            found = true;
+        }
+        found
     }
 }

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::prior::Prior;
+use super::e_step::Prior;
 use crate::frame::{Annotations, ITEMS_PER_BLOCK, InstanceRange};
 use crate::model::numerics::softmax;
 use crate::model::posterior::Posterior;
@@ -58,7 +58,7 @@ pub fn e_step_of_range(
     let n = rows.len() / range.len().max(1);
     let (mut logs, mut of_annotation, mut sum) = (vec![0.0; n], vec![0.0; n], 0.0);
     for (i, row) in rows.chunks_exact_mut(n.max(1)).enumerate() {
-        logs.iter_mut().zip(prior.of(i, n)).for_each(|(log, p)| *log = p.ln());
+        logs.iter_mut().zip(prior.row(i, n)).for_each(|(log, p)| *log = p.ln());
         for (annotator, label, weight) in range.triples(i) {
             if weight == 1.0 {
                 add(i, annotator, label, &mut logs);

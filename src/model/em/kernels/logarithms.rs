@@ -2,37 +2,11 @@
 
 use std::f64::consts::LN_2;
 
-use super::row_arithmetic::zip_rows;
-use super::width::width;
-use crate::model::numerics::MIN_LIKELIHOOD;
-
-/// Subtracts the maximum of a row from it, and returns the maximum.
-#[inline(always)]
-pub(super) fn shift<const K: usize>(row: &mut [f64]) -> f64 {
-    let n = width::<K>(row.len());
-    let row = &mut row[..n];
-    // The maxima of eight lanes do not wait for each other.
-    let (eights, rest) = row.as_chunks::<8>();
-    let mut lanes = [f64::NEG_INFINITY; 8];
-    for eight in eights {
-        (0..8).for_each(|lane| lanes[lane] = larger(lanes[lane], eight[lane]));
-    }
-    let max = lanes.iter().chain(rest).copied().fold(f64::NEG_INFINITY, larger);
-    row.iter_mut().for_each(|log| *log -= max);
-    max
-}
-
 /// The larger of two numbers; `a` if one is NaN.
 #[inline(always)]
 pub(super) fn larger(a: f64, b: f64) -> f64 {
     // One operation. `f64::max` takes two more, which look for NaN.
     if b > a { b } else { a }
-}
-
-/// Replaces numbers of at most 0 by their exponentials.
-#[inline(always)]
-pub(super) fn exp_all(logs: &mut [f64]) {
-    logs.iter_mut().for_each(|log| *log = exp(*log));
 }
 
 /// The natural logarithm of 2 as a sum; the low bits of the first part are zero, so that its product with an exponent
@@ -48,7 +22,7 @@ const ROUND_TO_INTEGER: f64 = 6_755_399_441_055_744.0;
 /// result comes close to the least normal number. It is a polynomial because the compiler vectorises that, but not a
 /// call of the math library. It uses fused multiply-add, which rounds the same on every processor.
 #[inline(always)]
-fn exp(x: f64) -> f64 {
+pub(super) fn exp(x: f64) -> f64 {
     /// The minimax polynomial of degree 11 of the exponential for |x| <= ln(2) / 2 (relative error 1.3e-17), from the
     /// highest power down; the last two coefficients are those of 1 + x.
     const COEFFICIENTS: [f64; 12] = [
@@ -89,19 +63,6 @@ pub(super) fn ln(x: f64) -> f64 {
 #[inline(always)]
 pub(super) fn ln_ratio(x: f64, y: f64) -> f64 {
     ln_of_reduced(reduce_ratio(x, y))
-}
-
-/// Replaces counts, in rows as long as `sums`, by ln(count / sum), or by `least` if that is larger or the logarithm is NaN.
-#[inline(always)]
-pub(super) fn ln_shares(counts: &mut [f64], sums: &[f64], least: f64) {
-    for counts in counts.chunks_exact_mut(sums.len()) {
-        zip_rows(
-            counts,
-            sums,
-            #[inline(always)]
-            move |count, sum| *count = larger(least, ln_ratio(*count, sum)),
-        );
-    }
 }
 
 /// The sum of [`ROUND_TO_INTEGER`] and the bias of binary exponents.
@@ -148,37 +109,6 @@ fn ln_of_reduced((z, biased): (f64, f64)) -> f64 {
         series = series.mul_add(square, *coefficient);
     }
     (2.0 * z * square).mul_add(series, (biased - ROUND_AND_BIAS).mul_add(LN_2, 2.0 * z))
-}
-
-/// Raises likelihoods to [`MIN_LIKELIHOOD`].
-#[inline(always)]
-pub(super) fn floor_likelihoods(likelihoods: &mut [f64]) {
-    likelihoods.iter_mut().for_each(|cell| *cell = larger(MIN_LIKELIHOOD, *cell));
-}
-
-/// Replaces likelihoods, raised to [`MIN_LIKELIHOOD`], by their logarithms.
-///
-/// # Why
-/// A logarithm is a chain of thirteen dependent operations, one of them a division. The processor looks ahead over only a
-/// few such chains, which leaves its units idle. In two passes over a block it meets the same operation of several cells
-/// one after the other: 9.5 instead of 11.3 cycles for eight cells, in a loop of logarithms alone (an AMD EPYC with
-/// AVX-512, whose registers hold the numbers between the passes).
-#[inline(always)]
-pub(super) fn ln_floored(likelihoods: &mut [f64]) {
-    const BLOCK: usize = 64;
-    let (blocks, rest) = likelihoods.as_chunks_mut::<BLOCK>();
-    for block in blocks {
-        let (mut z, mut biased) = ([0.0; BLOCK], [0.0; BLOCK]);
-        for at in 0..BLOCK {
-            (z[at], biased[at]) = reduce_ratio(larger(MIN_LIKELIHOOD, block[at]), 1.0);
-        }
-        for at in 0..BLOCK {
-            block[at] = ln_of_reduced((z[at], biased[at]));
-        }
-    }
-    for cell in rest {
-        *cell = ln(larger(MIN_LIKELIHOOD, *cell));
-    }
 }
 
 /// ln(1 + x / y) of x of at least 0 and y of at least 1e-10, both at most 1e110, to a relative error of 4.8e-16, also where
@@ -300,32 +230,6 @@ mod tests {
         }
         for y in [1e-10, 1.0, 1e100] {
             assert_eq!(ln_1p_ratio(0.0, y), 0.0);
-        }
-    }
-
-    /// No block, one, and two with a rest, some of whose numbers are below the least likelihood.
-    #[test]
-    fn logarithms_in_blocks_are_those_of_single_likelihoods() {
-        for n in [0, 1, 63, 64, 65, 128, 200] {
-            let mut cells: Vec<f64> = (0..n).map(|at| 1.7_f64.powi(at - 190)).collect();
-            let want: Vec<f64> = cells.iter().map(|cell| ln(cell.max(MIN_LIKELIHOOD))).collect();
-            ln_floored(&mut cells);
-            assert_eq!(cells, want, "{n} cells");
-        }
-    }
-
-    /// Rows of all lengths up to 24, and some longer ones; each has logarithms below the least one and above it.
-    #[test]
-    fn logarithms_of_shares_are_those_of_ratios() {
-        for n in (1..=24).chain([52, 64]) {
-            let sums: Vec<f64> = (0..n).map(|k| 1.5 + k as f64).collect();
-            let count = |at: usize| 1.7_f64.powf((at * 7 % 40) as f64 - 20.0);
-            let mut counts: Vec<f64> = (0..6 * n).map(count).collect();
-            let log = |at: usize| ln_ratio(counts[at], sums[at % n]).max(-8.0);
-            let want: Vec<f64> = (0..6 * n).map(log).collect();
-            assert!(want.contains(&-8.0) && want.iter().any(|log| *log > -8.0), "rows of {n}");
-            ln_shares(&mut counts, &sums, -8.0);
-            assert_eq!(counts, want, "rows of {n}");
         }
     }
 }

@@ -1,191 +1,243 @@
-//! E-step and M-step of the models whose likelihood is a product of confusion columns, and an E-step for other models.
+//! E-step and M-step of the models whose likelihood is a product over pairs, and an E-step for other models.
+//!
+//! A pair is (annotator, label given). Its likelihood is a row over classes, P(label given class).
 //!
 //! ```text
-//! E   T[i][k]      ~ prior[i][k] * product over the annotations of i, in columns c, of likelihood[c][k]
-//! M   counts[c][k] = sum over the instances i with an annotation in column c of T[i][k];  likelihood = estimator(counts)
+//! sweep     per instance:  T[k] ~ prior[k] * product over its pairs p of likelihood[p][k]
+//!           Statistics  =  { counts[p][k] += T[k],  class_counts[k] += T[k],  log_likelihood += ln sum }
+//! merge     Statistics + Statistics, in the order of ranges of instances
+//! estimate  counts of one annotator -> his rows, by an Estimator and its state
 //! ```
-//! `e_step` computes the posteriors of a range of instances and their [`Statistics`]; the [`Statistics`] of adjacent
-//! ranges merge in order; `m_step` sums the counts of each annotator and passes them to an [`Estimator`], which turns
-//! them into the likelihood. [`ColumnModel`] runs the three in one process. Where parts of the instances are on other
-//! machines, each runs [`EStep`] with the same [`Columns`], and the [`Statistics`] that it fills are merged. `log_domain`
-//! is the E-step of models whose likelihood is not a product of columns.
-//!
-//! A unit of parallel work is a range of instances or a whole annotator. Exactly one unit writes each output cell, and
-//! each sum has a fixed order, so that the result does not depend on the number of threads. For 2 to 10 classes there
-//! are specialised kernels, which hold a row in registers.
+//! Nothing else passes from an iteration to the next. A unit of parallel work is a range of instances or some annotators;
+//! the ranges follow from the data alone, and each sum has a fixed order, so that the result does not depend on the
+//! number of threads. [`PairKernel`] runs the three in one process. `log_domain` is the E-step of models whose likelihood
+//! is not a product over pairs.
 
-mod dense;
 mod dirichlet;
 mod e_step;
-mod estimate;
-mod gather_buffer;
+mod estimator;
 pub(crate) mod log_domain;
 mod logarithms;
 mod m_step;
-mod padded_matrix;
-mod plain_rows;
-mod pooled;
-mod posterior_rows;
-mod prefetcher;
-mod prior;
-mod pseudo_count_matrix;
-mod pseudo_counts;
-mod ranges;
-mod row_arithmetic;
-mod singletons;
-mod smoothed_singletons;
+mod pair_rows;
 mod smoothing;
-mod sparse;
-mod sparse_rows;
-mod special_rows;
 mod statistics;
-mod strategy;
-mod sums;
 #[cfg(test)]
 mod tests;
-mod width;
 
-pub(crate) use dirichlet::{Dirichlet, DirichletParameter};
-pub use e_step::EStep;
-pub use estimate::{
-    Annotator, Estimator, SingletonEstimator, SingletonInput, SingletonRows, SparseCell,
-    WeightedSingletons,
-};
+use std::ops::Range;
+
+pub use dirichlet::Dirichlet;
+pub(crate) use dirichlet::DirichletParameter;
+pub use e_step::{Likelihood, Prior, Sweep};
+pub use estimator::{Annotator, Estimator, PooledCounts, n_groups};
 pub use log_domain::LogLikelihood;
-pub use m_step::{Columns, expected_counts_of};
-pub use padded_matrix::stride;
-pub use prior::Prior;
-pub(crate) use pseudo_count_matrix::RowPrior;
+use m_step::Source;
+pub use m_step::expected_counts_of;
+pub use pair_rows::{PairRows, stride};
+use rayon::prelude::*;
+pub(crate) use smoothing::CellPrior;
 pub use statistics::Statistics;
-pub use strategy::{CountStrategy, fit_bytes};
 
-use crate::frame::Annotations;
-use crate::model::numerics::{MIN_PROBABILITY, at_least, normalise};
+use crate::frame::{
+    Annotations, Dims, FitBytes, ITEMS_PER_BLOCK, MAX_RANGES, QuestionSizes, dense_fit_bytes,
+    ranges_of_instances,
+};
 use crate::model::posterior::Posterior;
 
-/// The state of a model of confusion columns between iterations, allocated once.
-pub struct ColumnModel {
+/// The likelihood of all pairs, and the statistics from which the next one is estimated; allocated once.
+pub struct PairKernel {
     parts: Vec<Statistics>,
-    columns: Columns,
-    /// The estimator's terms of the columns that the M-step has computed.
-    prior_terms: f64,
-    /// Whether the last E-step has not stored the posteriors.
-    leaves_posteriors: bool,
+    likelihood: Likelihood,
+    /// The estimator's state, `[annotator, state_len]`, in the order of the pairs.
+    state: Vec<f64>,
+    /// The estimator's terms of the objective, at the likelihood of the last M-step.
+    terms: f64,
 }
 
-impl ColumnModel {
-    /// Allocates the state for these annotations, with the strategy that suits them.
+impl PairKernel {
+    /// Allocates what a fit to these annotations needs.
     #[must_use]
     pub fn new(a: &Annotations) -> Self {
-        Self::with_strategy(a, CountStrategy::choose(a))
+        let Dims { instances, classes, .. } = a.dims();
+        let ranges: Vec<_> =
+            ranges_of_instances(instances, n_ranges(a.dims(), a.len(), a.n_columns())).collect();
+        let part = |instances| Statistics::new(a.n_columns(), classes, instances);
+        let rows = PairRows::zeros(a.n_columns(), classes);
+        Self {
+            parts: ranges.into_iter().map(part).collect(),
+            likelihood: Likelihood { rows, are_logs: a.are_weighted() },
+            state: Vec::new(),
+            terms: 0.0,
+        }
     }
 
-    /// Allocates the state for these annotations and this strategy.
-    #[must_use]
-    pub fn with_strategy(a: &Annotations, strategy: CountStrategy) -> Self {
-        let (parts, columns) = (ranges::parts(a, strategy), Columns::new(a, strategy));
-        Self { parts, columns, prior_terms: 0.0, leaves_posteriors: false }
-    }
-
-    /// Counts posteriors that no E-step of this model computed: initial posteriors, or those of a checkpoint.
-    pub fn count(&mut self, a: &Annotations, t: &Posterior) {
-        ranges::count(a, t, &mut self.parts);
+    /// Counts the posteriors of a start: `write` writes those of adjacent instances, `[instance, class]`, into zeros.
+    pub fn count(&mut self, a: &Annotations, write: impl Fn(Range<usize>, &mut [f64]) + Sync) {
+        let n = a.dims().classes.max(1);
+        self.parts.par_iter_mut().with_max_len(1).for_each(|part| {
+            part.clear();
+            let (all, mut rows) = (part.instances(), Vec::new());
+            for start in all.clone().step_by(ITEMS_PER_BLOCK) {
+                let instances = start..(start + ITEMS_PER_BLOCK).min(all.end);
+                rows.clear();
+                rows.resize(instances.len() * n, 0.0);
+                write(instances.clone(), &mut rows);
+                let stride = part.counts.stride();
+                for (i, row) in instances.zip(rows.chunks_exact(n)) {
+                    for (pair, weight) in a.annotations_of(i) {
+                        let counts = &mut part.counts.cells_mut()[pair as usize * stride..][..n];
+                        counts.iter_mut().zip(row).for_each(|(count, p)| *count += weight * p);
+                    }
+                    if !a.columns_of_instance(i).is_empty() {
+                        statistics::add(&mut part.class_counts, row);
+                    }
+                }
+            }
+        });
     }
 
     /// The sum of the posteriors of annotated instances, `[class]`.
     #[must_use]
-    pub fn class_counts(&self) -> Vec<f64> {
-        ranges::class_counts(&self.parts)
+    pub fn class_counts(&self, n_classes: usize) -> Vec<f64> {
+        let mut sums = vec![0.0; n_classes];
+        self.parts.iter().for_each(|part| statistics::add(&mut sums, part.class_counts()));
+        sums
     }
 
-    /// How often all annotators together are expected to have met each class and given each label, `[label, class]`.
-    ///
-    /// An estimator whose likelihood is tied across annotators, or starts from the whole crowd, reads these counts before
-    /// the M-step; the counts of its own annotator are then only a part of what it knows. `t` holds the posteriors, unless
-    /// the last E-step counted them and left them out.
+    /// The expected counts, `[pair, class]`.
     #[must_use]
-    pub fn pooled_counts(&self, a: &Annotations, t: &Posterior) -> Vec<f64> {
-        pooled::pooled_counts(a, t, &self.parts)
+    pub fn expected_counts(&mut self, a: &Annotations) -> Vec<f64> {
+        m_step::merge_counts(&self.parts, &mut self.likelihood.rows);
+        self.likelihood.rows.unpadded(a.dims().classes)
     }
 
-    /// The expected number of right annotations of all annotators together, and the number of all, by weight; `t` as for
-    /// [`ColumnModel::pooled_counts`].
-    #[must_use]
-    pub fn pooled_right(&self, a: &Annotations, t: &Posterior) -> [f64; 2] {
-        pooled::pooled_right(a, t, &self.parts)
-    }
-
-    /// Writes the mean posterior of annotated instances into `prior`, floored and normalised; uniform if no instance
-    /// has annotations.
-    pub fn prior(&self, prior: &mut [f64]) {
-        prior.copy_from_slice(&self.class_counts());
-        normalise(prior, |p| at_least(p, MIN_PROBABILITY));
-    }
-
-    /// Computes the likelihood from the expected counts of `t`.
-    pub fn m_step(&mut self, a: &Annotations, t: &Posterior, estimator: &impl Estimator) {
-        self.prior_terms = self.columns.estimate(a, t, &self.parts, estimator);
-    }
-
-    /// Computes posteriors from the likelihood, and their expected counts; returns the marginal log-likelihood. On
-    /// entry, `t` holds the posteriors from which the last M-step, with the same `estimator`, computed the likelihood.
-    ///
-    /// The row of a trusted instance becomes one-hot, and its term of the log-likelihood is the log-joint of its class.
-    /// The row of an instance without annotations becomes the prior, and has no term.
-    pub fn e_step(
-        &mut self,
-        a: &Annotations,
-        prior: Prior<'_>,
-        estimator: &impl Estimator,
-        t: &mut Posterior,
-    ) -> f64 {
-        e_step::e_step(a, prior, &self.columns, estimator, Some(t), &mut self.parts)
-    }
-
-    /// As [`ColumnModel::e_step`], but leaves `t` as it is if the M-step reads the counts alone: after the last
-    /// iteration, [`ColumnModel::posteriors`] computes it.
-    ///
-    /// # Why
-    /// A posterior row is as large as five annotations. To write all of them, and to read them into the cache before,
-    /// takes a quarter of an iteration.
-    pub fn e_step_of_counts(
-        &mut self,
-        a: &Annotations,
-        prior: Prior<'_>,
-        estimator: &impl Estimator,
-        t: &mut Posterior,
-    ) -> f64 {
-        self.leaves_posteriors = self.parts.iter().all(|part| part.table().is_some());
-        let t = (!self.leaves_posteriors).then_some(t);
-        e_step::e_step(a, prior, &self.columns, estimator, t, &mut self.parts)
-    }
-
-    /// Stores the posteriors of the last E-step, with the same prior and estimator, if it has left them out.
-    pub fn posteriors(
-        &mut self,
-        a: &Annotations,
-        prior: Prior<'_>,
-        estimator: &impl Estimator,
-        t: &mut Posterior,
-    ) {
-        if std::mem::take(&mut self.leaves_posteriors) {
-            let mut parts = ranges::without_counts(&self.parts);
-            e_step::e_step(a, prior, &self.columns, estimator, Some(t), &mut parts);
+    /// Starts at a state of every annotator, `[annotator, state_len]`.
+    pub fn start_at<E: Estimator>(&mut self, a: &Annotations, estimator: &E, state: &[f64]) {
+        let n_state = estimator.state_len();
+        self.state.resize(state.len(), 0.0);
+        for (r, state) in state.chunks_exact(n_state.max(1)).enumerate() {
+            self.state[a.slot_of(r) * n_state..][..n_state].copy_from_slice(state);
         }
+        m_step::estimate(a, estimator, Source::State, &mut self.state, &mut self.likelihood);
     }
 
-    /// The estimator's terms of the objective, such as a log-prior, at the likelihood of the last M-step. Call it after
-    /// the E-step that followed: it may have computed some of the columns, and so their terms.
-    #[must_use]
-    pub fn prior_terms(&self) -> f64 {
-        self.prior_terms + ranges::prior_terms(&self.parts)
+    /// The M-step: estimates the likelihood from the counts.
+    pub fn estimate<E: Estimator>(&mut self, a: &Annotations, estimator: &mut E) {
+        m_step::merge_counts(&self.parts, &mut self.likelihood.rows);
+        estimator.pool(&PooledCounts { a, rows: &self.likelihood.rows });
+        self.state.resize(a.dims().annotators * estimator.state_len(), 0.0);
+        let Self { state, likelihood, .. } = self;
+        self.terms = m_step::estimate(a, estimator, Source::Counts, state, likelihood);
     }
 
-    /// The expected counts of `t`, `[column, class]`.
-    #[must_use]
-    pub fn into_expected_counts(self, a: &Annotations, t: &Posterior) -> Vec<f64> {
-        let mut buffer = self.columns.into_buffer(a);
-        m_step::expected_counts(a, t, &self.parts, &mut buffer);
-        buffer
+    /// The E-step: the statistics of the posteriors that follow from the likelihood. Returns the marginal log-likelihood.
+    /// Posteriors are stored where `rows`, `[instance, class]`, is given.
+    pub fn sweep(
+        &mut self,
+        a: &Annotations,
+        prior: Prior<'_>,
+        rows: Option<&mut Posterior>,
+    ) -> f64 {
+        let n = a.dims().classes;
+        let mut rest = rows.map(Posterior::values_mut);
+        let mut work = Vec::with_capacity(self.parts.len());
+        for part in &mut self.parts {
+            let (rows, others) =
+                rest.map(|rest| rest.split_at_mut(part.instances().len() * n)).unzip();
+            work.push((part, rows));
+            rest = others;
+        }
+        let likelihood = &self.likelihood;
+        work.into_par_iter().with_max_len(1).for_each(|(part, rows)| {
+            part.clear();
+            let instances = part.instances();
+            let prior = prior.range(&instances, n);
+            let sweep = Sweep { range: a.range(instances), prior, likelihood };
+            sweep.run(n, Some(part), rows);
+        });
+        self.parts.iter().map(Statistics::log_likelihood).sum()
     }
+
+    /// The likelihood of the last M-step.
+    #[must_use]
+    pub fn likelihood(&self) -> &Likelihood {
+        &self.likelihood
+    }
+
+    /// The estimator's terms of the objective, such as a log-prior, at the likelihood of the last M-step.
+    #[must_use]
+    pub fn terms(&self) -> f64 {
+        self.terms
+    }
+
+    /// The estimator's state of annotator `r`, after the last M-step.
+    #[must_use]
+    pub fn state_of(&self, a: &Annotations, r: usize) -> &[f64] {
+        let n_state = self.state.len() / a.dims().annotators.max(1);
+        let slot = a.slot_of(r);
+        &self.state[slot * n_state..(slot + 1) * n_state]
+    }
+}
+
+impl Likelihood {
+    /// The likelihood that an estimator makes of these expected counts, `[pair, class]`; without counts, for one that reads
+    /// none.
+    #[must_use]
+    pub fn estimated<E: Estimator>(a: &Annotations, counts: &[f64], estimator: &E) -> Self {
+        let n = a.dims().classes.max(1);
+        let mut rows = PairRows::zeros(a.n_columns(), n);
+        let stride = rows.stride();
+        for (row, counts) in rows.cells_mut().chunks_exact_mut(stride).zip(counts.chunks_exact(n)) {
+            row[..n].copy_from_slice(counts);
+        }
+        let mut likelihood = Self { rows, are_logs: a.are_weighted() };
+        let mut state = vec![0.0; a.dims().annotators * estimator.state_len()];
+        m_step::estimate(a, estimator, Source::Counts, &mut state, &mut likelihood);
+        likelihood
+    }
+
+    /// The posteriors that follow from the likelihood.
+    #[must_use]
+    pub fn posteriors(&self, a: &Annotations, prior: Prior<'_>) -> Posterior {
+        let Dims { instances, classes, .. } = a.dims();
+        let mut t = Posterior::zeros(instances, classes);
+        let blocks = t.values_mut().par_chunks_mut(ITEMS_PER_BLOCK * classes.max(1)).enumerate();
+        blocks.for_each(|(block, rows)| {
+            let start = block * ITEMS_PER_BLOCK;
+            let instances = start..start + rows.len() / classes.max(1);
+            let prior = prior.range(&instances, classes);
+            let sweep = Sweep { range: a.range(instances), prior, likelihood: self };
+            sweep.run(classes, None, Some(rows));
+        });
+        t
+    }
+}
+
+/// The most bytes for the tables of counts of all ranges together, but for the first one.
+const TABLE_BYTES: usize = 2 << 30;
+
+/// How many ranges of instances have statistics of their own. It follows from the data alone: each has a table of counts,
+/// whose zeroing and merging is a small part of the work only where pairs have many annotations. A power of two divides
+/// evenly among as many processors.
+fn n_ranges(dims: Dims, annotations: usize, pairs: usize) -> usize {
+    const PER_PAIR_AND_RANGE: usize = 16;
+    let per_pair = annotations / pairs.max(1);
+    let fewest = if per_pair < 4 { 2 } else { 4 };
+    let table = pairs.saturating_mul(stride(dims.classes)) * size_of::<f64>();
+    let affordable = (TABLE_BYTES / table.max(1)).max(1);
+    let ranges = (per_pair / PER_PAIR_AND_RANGE).clamp(fewest, MAX_RANGES).min(affordable);
+    1 << ranges.ilog2()
+}
+
+/// The memory of the fit of a model of pairs: the likelihood, a table of counts for each range, and the expected counts
+/// that are reported.
+#[must_use]
+pub fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
+    let dense = dense_fit_bytes(sizes)?;
+    let table = sizes.columns.checked_mul(stride(sizes.dims.classes))?;
+    let table = table.checked_mul(size_of::<f64>())?;
+    let tables = n_ranges(sizes.dims, sizes.annotations, sizes.columns);
+    let matrices = dense.matrices.checked_add(table)?;
+    Some(FitBytes { matrices, working: table.checked_mul(tables.checked_add(1)?)?, ..dense })
 }

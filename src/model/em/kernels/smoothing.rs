@@ -1,171 +1,153 @@
-//! [`Smoothing`] as an estimator: maximum likelihood with pseudo-counts.
+//! Maximum likelihood with pseudo-counts: the same for all cells ([`Smoothing`]), or drawn to rows that all annotators
+//! share ([`PseudoCounts`]).
+//!
+//! The prior of a row is the Dirichlet density with parameters a\[l\] + 1, for the pseudo-counts a. From the shares
+//! p\[l\] = (n\[l\] + a\[l\]) / (N + A), with the sums N and A,
+//!
+//! ```text
+//! sum_l a[l] ln(p[l] A / a[l]) = sum_l a[l] ln(1 + n[l] / a[l]) - A ln(1 + N / A)
+//! ```
+//! which is the log-density minus that of its mode, p\[l\] = a\[l\] / A. There is no difference of large numbers, and a
+//! label without counts has no term. Pseudo-counts below the floor of counts have none either.
 
-use super::estimate::{
-    Annotator, Estimator, SingletonInput, SingletonRows, SparseCell, WeightedSingletons,
-    add_logs_of_each, estimate_each,
-};
-use super::logarithms::{ln, ln_shares};
-use super::padded_matrix::{stride, with_buffer};
-use super::pseudo_counts::log_prior_term;
-use super::row_arithmetic::in_vectors;
-use super::smoothed_singletons::SmoothedSingletons;
-use super::width::width;
-use crate::model::confusion::Smoothing;
-use crate::model::numerics::MIN_LIKELIHOOD;
+use super::estimator::{Annotator, Estimator, n_groups};
+use super::logarithms::{larger, ln_1p_ratio};
+use super::pair_rows::{PairRows, for_width, pad};
+use crate::model::confusion::{PseudoCounts, Smoothing};
+use crate::model::numerics::MIN_PROBABILITY;
 
-/// The likelihood is the smoothed share of each label; the terms are the log-prior of the rows of the matrix.
-impl Estimator for Smoothing {
-    #[inline(always)]
-    fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
-        with_buffer::<K>(
-            annotator.n_classes,
-            #[inline(always)]
-            |sums| {
-                let log_prior = smooth::<K>(*self, annotator, cells, sums);
-                sums.iter_mut().for_each(|sum| *sum = 1.0 / *sum);
-                for cells in cells.chunks_exact_mut(sums.len()) {
-                    cells.iter_mut().zip(&*sums).for_each(|(cell, scale)| *cell *= scale);
-                }
-                log_prior
-            },
-        )
-    }
+/// `added` ln(1 + `count` / `added`), or 0 if the pseudo-count `added` is ignored.
+#[inline(always)]
+fn log_prior_term(count: f64, added: f64) -> f64 {
+    let factor = if added >= MIN_PROBABILITY { added } else { 0.0 };
+    factor * ln_1p_ratio(count, larger(MIN_PROBABILITY, added))
+}
 
-    /// # Why
-    /// The share of an annotator's only label is 1. Rounded as a product with a reciprocal it may be 1 - 1e-16, and a
-    /// weight multiplies the logarithm of that.
-    #[inline(always)]
-    fn estimate_logs<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
-        with_buffer::<K>(
-            annotator.n_classes,
-            #[inline(always)]
-            |sums| {
-                let log_prior = smooth::<K>(*self, annotator, cells, sums);
-                ln_shares(cells, sums, ln(MIN_LIKELIHOOD));
-                log_prior
-            },
-        )
-    }
-
-    fn estimate_sparse(
-        &self,
-        annotator: Annotator<'_>,
-        ends: &[usize],
-        cells: &mut [SparseCell],
-        unused: &mut [f64],
-    ) -> f64 {
-        let sums = unused;
-        let mut log_prior = 0.0;
-        if self.has_pseudo_counts() {
-            sums.fill(0.0);
-            let mut first = 0;
-            for (label, end) in annotator.labels.iter().zip(ends) {
-                for cell in &cells[first..*end] {
-                    sums[cell.class as usize] += cell.value;
-                    log_prior += log_prior_term(cell.value, self.added(cell.class == *label));
-                }
-                first = *end;
-            }
-            log_prior -=
-                sums.iter().map(|sum| log_prior_term(*sum, self.added_to_row())).sum::<f64>();
+/// Divides counts by their sums. The share of an only label is exactly 1, which a product with a rounded reciprocal is
+/// not: a large weight would multiply the logarithm of the difference.
+#[inline(always)]
+fn divide<const W: usize>(rows: &mut [[f64; W]], m: usize, group: usize, sums: &[f64; W]) {
+    let mut scales = *sums;
+    scales.iter_mut().for_each(|scale| *scale = 1.0 / *scale);
+    for row in rows.chunks_exact_mut(m) {
+        for k in 0..W {
+            let share = row[group][k] * scales[k];
+            row[group][k] = if row[group][k] == sums[k] { 1.0 } else { share };
         }
-        let (never, never_diagonal) = (self.cell(0.0, 0, 1), self.cell(0.0, 0, 0));
-        sums.fill(self.n_labels as f64 * never + (never_diagonal - never));
-        let mut first = 0;
-        for (label, end) in annotator.labels.iter().zip(ends) {
-            for cell in &mut cells[first..*end] {
-                let k = cell.class as usize;
-                let count = self.cell(cell.value, k, *label as usize);
-                sums[k] += count - self.cell(0.0, k, *label as usize);
-                cell.value = count;
-            }
-            first = *end;
-        }
-        cells.iter_mut().for_each(|cell| cell.value /= sums[cell.class as usize]);
-        sums.iter_mut().for_each(|sum| *sum = never / *sum);
-        log_prior
-    }
-
-    fn estimate_singletons(
-        &self,
-        rows: SingletonRows<'_>,
-        n_classes: usize,
-        cells: &mut [f64],
-    ) -> f64 {
-        if self.diagonal != 0.0 {
-            return estimate_each::<false>(self, rows, n_classes, cells);
-        }
-        let (singletons, repeats) = (SmoothedSingletons::new(*self), rows.repeats);
-        in_vectors(
-            cells,
-            #[inline(always)]
-            move |cells| singletons.estimate(repeats, n_classes, cells),
-        )
-    }
-
-    fn add_singleton_logs(&self, singletons: &WeightedSingletons<'_>, sums: &mut [f64]) -> f64 {
-        if self.diagonal != 0.0 {
-            return add_logs_of_each(self, singletons, sums);
-        }
-        in_vectors(
-            sums,
-            #[inline(always)]
-            move |sums| {
-                let smoothed = SmoothedSingletons::new(*self);
-                smoothed.add_logs(singletons.posterior, singletons.weights, sums)
-            },
-        )
-    }
-
-    fn allows_sparse_columns(&self) -> bool {
-        true
-    }
-
-    fn singleton_input(&self) -> SingletonInput {
-        if self.diagonal == 0.0 { SingletonInput::Posterior } else { SingletonInput::Label }
     }
 }
 
-/// Adds the smoothing to an annotator's counts, and writes the sums of their rows into `sums`, as long as a padded row.
-/// Returns the log-prior of the shares.
-///
-/// # Why
-/// Rows are processed with their padding, whose content does not matter: five numbers take two or three operations,
-/// eight take one or two.
-#[inline(always)]
-fn smooth<const K: usize>(
-    smoothing: Smoothing,
-    Annotator { labels, n_classes, .. }: Annotator<'_>,
-    cells: &mut [f64],
-    sums: &mut [f64],
-) -> f64 {
-    let n = width::<K>(n_classes).max(1);
-    let lanes = stride(n);
-    let sums = &mut sums[..lanes];
-    let mut log_prior = 0.0;
-    if smoothing.has_pseudo_counts() {
-        sums.fill(0.0);
-        for (cells, label) in cells.chunks_exact(lanes).zip(labels) {
-            for k in 0..lanes {
-                sums[k] += cells[k];
+impl Smoothing {
+    /// The pseudo-counts of the cells of a label in a group of classes, `first` on.
+    #[inline(always)]
+    fn added<const W: usize>(self, label: u32, first: usize) -> [f64; W] {
+        let mut added = [self.everywhere; W];
+        if let Some(own) = (label as usize).checked_sub(first).and_then(|at| added.get_mut(at)) {
+            *own += self.diagonal;
+        }
+        added
+    }
+}
+
+/// The likelihood is the smoothed share of each label.
+impl Estimator for Smoothing {
+    #[inline(always)]
+    fn estimate<const W: usize>(
+        &self,
+        Annotator { labels, n_classes, .. }: Annotator<'_>,
+        _: &mut [f64],
+        rows: &mut [[f64; W]],
+    ) -> f64 {
+        let m = n_groups::<W>(n_classes);
+        let has_prior = self.everywhere >= MIN_PROBABILITY || self.diagonal >= MIN_PROBABILITY;
+        let added_to_row = self.n_labels as f64 * self.everywhere + self.diagonal;
+        let mut log_prior = 0.0;
+        for group in 0..m {
+            let first = group * W;
+            if has_prior {
+                let (mut sums, mut terms) = ([0.0; W], [0.0; W]);
+                for (row, label) in rows.chunks_exact(m).zip(labels) {
+                    let added = self.added::<W>(*label, first);
+                    for k in 0..W {
+                        sums[k] += row[group][k];
+                        terms[k] += log_prior_term(row[group][k], added[k]);
+                    }
+                }
+                for k in 0..W {
+                    terms[k] -= log_prior_term(sums[k], added_to_row);
+                }
+                log_prior += terms.iter().sum::<f64>();
             }
-            log_prior += smoothing.log_prior_of_column(&cells[..n], *label);
-        }
-        log_prior -= smoothing.log_prior_of_sums(&sums[..n]);
-    }
-    if smoothing.diagonal != 0.0 {
-        for (cells, label) in cells.chunks_exact_mut(lanes).zip(labels) {
-            if let Some(diagonal) = cells[..n].get_mut(*label as usize) {
-                *diagonal += smoothing.diagonal;
+            // Labels without a pair are part of the sum too.
+            let mut sums = [0.0; W];
+            self.row_sums_from(first, labels, &mut sums);
+            for (row, label) in rows.chunks_exact_mut(m).zip(labels) {
+                let added = self.added::<W>(*label, first);
+                for k in 0..W {
+                    row[group][k] = larger(MIN_PROBABILITY, row[group][k] + added[k]);
+                    sums[k] += row[group][k];
+                }
             }
+            divide(rows, m, group, &sums);
         }
+        log_prior
     }
-    smoothing.row_sums(labels, sums);
-    for cells in cells.chunks_exact_mut(lanes) {
-        for k in 0..lanes {
-            cells[k] = smoothing.smoothed(cells[k]);
-            sums[k] += cells[k];
+}
+
+/// Pseudo-counts that differ by cell, in groups.
+pub(crate) struct CellPrior {
+    /// As the report of a fit reads them.
+    pub(crate) counts: PseudoCounts,
+    /// The same, `[label, class]`, and their sums in the last row.
+    padded: PairRows,
+}
+
+impl CellPrior {
+    /// The pseudo-counts of these cells, `[label, class]`, each above 0.
+    pub(crate) fn new(n_classes: usize, cells: Vec<f64>) -> Self {
+        let n_labels = cells.len() / n_classes.max(1);
+        let counts = PseudoCounts::new(n_classes, cells);
+        let mut padded = PairRows::zeros(n_labels + 1, n_classes);
+        let rows = (0..n_labels).map(|label| counts.of_label(label)).chain([counts.of_rows()]);
+        for_width!(padded.stride(), W => {
+            let m = n_groups::<W>(n_classes);
+            let groups = padded.cells_mut().as_chunks_mut::<W>().0;
+            groups.chunks_exact_mut(m).zip(rows).for_each(|(to, row)| pad(row, to));
+        });
+        Self { counts, padded }
+    }
+}
+
+/// The likelihood is the share of each label.
+impl Estimator for CellPrior {
+    #[inline(always)]
+    fn estimate<const W: usize>(
+        &self,
+        Annotator { labels, n_classes, .. }: Annotator<'_>,
+        _: &mut [f64],
+        rows: &mut [[f64; W]],
+    ) -> f64 {
+        let m = n_groups::<W>(n_classes);
+        let all_added = self.padded.cells().as_chunks::<W>().0;
+        let added_to_rows = &all_added[all_added.len() - m..];
+        let mut log_prior = 0.0;
+        for group in 0..m {
+            let (mut sums, mut terms) = ([0.0; W], [0.0; W]);
+            for (row, label) in rows.chunks_exact_mut(m).zip(labels) {
+                let added = all_added[*label as usize * m + group];
+                for k in 0..W {
+                    sums[k] += row[group][k];
+                    terms[k] += log_prior_term(row[group][k], added[k]);
+                    row[group][k] += added[k];
+                }
+            }
+            for k in 0..W {
+                terms[k] -= log_prior_term(sums[k], added_to_rows[group][k]);
+                sums[k] += added_to_rows[group][k];
+            }
+            log_prior += terms.iter().sum::<f64>();
+            divide(rows, m, group, &sums);
         }
+        log_prior
     }
-    log_prior
 }

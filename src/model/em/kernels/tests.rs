@@ -1,18 +1,10 @@
-//! E-steps and M-steps compared with a naive implementation in the log domain, for every strategy and estimator.
+//! E-steps and M-steps compared with a naive implementation in the log domain, for every weight, width and estimator.
 
-use super::dense::DenseColumns;
 use super::dirichlet::Dirichlet;
-use super::e_step::e_step;
 use super::log_domain::{self, LogLikelihood};
-use super::m_step::Columns;
-use super::padded_matrix::PaddedMatrix;
-use super::posterior_rows::chunk_len;
-use super::prior::Prior;
+use super::{Annotator, Estimator, Likelihood, PairKernel, Prior, Statistics, Sweep, n_groups};
 use crate::frame::{Annotations, Dims};
 use crate::model::confusion::Smoothing;
-use crate::model::em::kernels::{
-    Annotator, ColumnModel, CountStrategy, Estimator, SingletonInput, stride,
-};
 use crate::model::em::one_coin::OneCoinEstimator;
 use crate::model::numerics::{MIN_LIKELIHOOD, MIN_PROBABILITY};
 use crate::model::posterior::Posterior;
@@ -27,16 +19,22 @@ fn close(got: &[f64], want: &[f64], tolerance: f64, what: &str) {
     }
 }
 
-/// The posteriors and objective of an E-step with these likelihoods, `[column, class]`.
+/// The posteriors and objective of an E-step with these likelihoods, `[pair, class]`.
 fn e_step_of(a: &Annotations, prior: Prior<'_>, likelihood: &[[f64; 2]]) -> (Posterior, f64) {
-    let mut cells = PaddedMatrix::zeros(likelihood.len(), 2);
-    cells.cells_mut().copy_from_slice(likelihood.as_flattened());
-    let columns = Columns::Dense(DenseColumns { cells, are_logs: false });
+    let mut kernel = PairKernel::new(a);
+    kernel.likelihood.rows.cells_mut().copy_from_slice(likelihood.as_flattened());
     let mut t = Posterior::zeros(a.dims().instances, 2);
-    let mut parts = super::ranges::parts(a, CountStrategy::Gather);
-    let objective =
-        e_step(a, prior, &columns, &Smoothing::new(a, 0.0, 0.0), Some(&mut t), &mut parts);
+    let objective = kernel.sweep(a, prior, Some(&mut t));
     (t, objective)
+}
+
+/// A kernel that has counted these posteriors.
+fn counted(a: &Annotations, t: &Posterior) -> PairKernel {
+    let (mut kernel, n) = (PairKernel::new(a), t.n_classes());
+    kernel.count(a, |instances, rows| {
+        rows.copy_from_slice(&t.values()[instances.start * n..instances.end * n]);
+    });
+    kernel
 }
 
 #[test]
@@ -81,7 +79,6 @@ fn the_longest_plain_product_does_not_underflow() {
 /// and a diagonal of 1e15.
 #[test]
 fn smaller_likelihoods_are_raised_to_the_least_one() {
-    use CountStrategy::{Gather, Scatter, SparseGather};
     for (annotator, diagonal) in [(0, 0.0), (1, 1e15)] {
         // With many others few annotations have a weight other than 1, and columns do not hold logarithms.
         for (weight, others) in [(1.0, 0), (0.5, 0), (1.0, 90)] {
@@ -90,17 +87,13 @@ fn smaller_likelihoods_are_raised_to_the_least_one() {
             let mut weights = vec![1.0; rows.len()];
             weights[..2].copy_from_slice(&[1e15, weight]);
             let a = weighted(tiny(2, &rows).dims(), &rows, weights);
-            let smoothing = Smoothing::new(&a, 0.0, diagonal);
-            for strategy in [Scatter(1), Gather, SparseGather] {
-                let mut t = Posterior::from_votes(&a);
-                let mut model = ColumnModel::with_strategy(&a, strategy);
-                model.count(&a, &t);
-                model.m_step(&a, &t, &smoothing);
-                model.e_step(&a, Prior::Class(&[0.5, 0.5]), &smoothing, &mut t);
-                let (got, want) = (t.row(1)[0], MIN_LIKELIHOOD.powf(weight));
-                let what = format!("{annotator} {weight} of {} {strategy:?}", rows.len());
-                assert!((got / want - 1.0).abs() < 1e-8, "{what}: {got} is not {want}");
-            }
+            let mut t = Posterior::from_votes(&a);
+            let mut kernel = counted(&a, &t);
+            kernel.estimate(&a, &mut Smoothing::new(&a, 0.0, diagonal));
+            kernel.sweep(&a, Prior::Class(&[0.5, 0.5]), Some(&mut t));
+            let (got, want) = (t.row(1)[0], MIN_LIKELIHOOD.powf(weight));
+            let what = format!("{annotator} {weight} of {}", rows.len());
+            assert!((got / want - 1.0).abs() < 1e-8, "{what}: {got} is not {want}");
         }
     }
 }
@@ -129,53 +122,13 @@ fn weights(n: usize, interval: usize) -> Vec<f64> {
     (0..n).map(weight).collect()
 }
 
-/// Three whole chunks of instances that an E-step processes together, and a part of a fourth. Each instance but one has
-/// labels of three of four annotators. Singleton annotators label many instances of the first chunk, none of the second,
-/// one of the third, and all of the fourth; the column of the third chunk's singleton is the first of a singleton.
-fn crowd_of_chunks(n_classes: u32, interval: usize) -> Annotations {
-    let classes = n_classes as usize;
-    let chunk = chunk_len(classes) as u32;
-    let instances = 3 * chunk + 7;
-    let regular = (0..3 * instances).map(|n| {
-        let (i, r) = (n / 3, (n + n / 3) % 4);
-        (i, r, if (n * n + r) % 3 == 0 { n * 5 + r } else { i * 7 % n_classes })
-    });
-    let regular = regular.filter(|(i, ..)| *i != 3 * chunk - 5);
-    let first = (0..26).map(|n| (2 * n % chunk, 5 + n, 15 * n));
-    let first = first.chain((0..9).map(|n| (6 * n % chunk, 31 + n, n)));
-    let third = std::iter::once((2 * chunk + 18, 4, 3));
-    let fourth = (0..7).map(|n| (3 * chunk + n, 40 + n, 3 * n));
-    let label = |(i, r, l)| (i, r, l % (n_classes + 1));
-    let rows = regular.chain(first).chain(third).chain(fourth).map(label);
-    let rows: Vec<(u32, u32, u32)> = rows.collect();
-    let dims = Dims { instances: instances as usize, annotators: 47, classes, labels: classes + 1 };
-    let mut a = weighted(dims, &rows, weights(rows.len(), interval));
-    let is_trusted = |i: u32| i == 4 || i == 2 * chunk + 9;
-    a.trusted = Some((0..instances).map(|i| is_trusted(i).then_some(1)).collect());
-    let singletons = |n: u32| -> Vec<usize> {
-        let of_chunk = n * chunk..((n + 1) * chunk).min(instances);
-        let columns = of_chunk.flat_map(|i| a.columns_of_instance(i as usize));
-        columns.map(|c| *c as usize).filter(|c| *c >= a.first_singleton()).collect()
-    };
-    assert_eq!([0, 1, 3].map(|n| singletons(n).len()), [35, 0, 7]);
-    assert_eq!(singletons(2), [a.first_singleton()]);
-    a
-}
-
 /// Crowds of few and of many classes, with no weight, one, a few, and a weight for each annotation.
 fn crowds() -> impl Iterator<Item = (Annotations, String)> {
-    let of_one_chunk = [2, 4, 8, 9, 11, 16].into_iter().flat_map(|n_classes| {
+    [2, 3, 4, 5, 8, 9, 16, 20].into_iter().flat_map(|n_classes| {
         [0, 1000, 40, 1].map(|interval| {
             (crowd(n_classes, interval), format!("{n_classes} classes, interval {interval}"))
         })
-    });
-    let of_chunks = [5, 20].into_iter().flat_map(|n_classes| {
-        [0, 40, 1].map(|interval| {
-            let what = format!("chunks of {n_classes} classes, interval {interval}");
-            (crowd_of_chunks(n_classes, interval), what)
-        })
-    });
-    of_one_chunk.chain(of_chunks)
+    })
 }
 
 /// A prior that all instances share, and one for each instance, which excludes some classes.
@@ -192,44 +145,41 @@ fn rows_of(t: &Posterior) -> Rows {
 
 /// An M-step from the votes and an E-step give the naive posteriors, their counts, log-likelihood and terms of the prior.
 fn assert_naive<E: Estimator>(estimator: impl Fn(&Annotations) -> E, naive: &impl DenseModel) {
-    use CountStrategy::{Gather, Scatter, SparseGather};
     for (a, of) in crowds() {
         let start = Posterior::from_votes(&a);
-        let estimator = estimator(&a);
+        let mut estimator = estimator(&a);
         let (likelihood, terms) = dense::likelihoods(naive, &dense::counts(&a, &rows_of(&start)));
         let (shared, per_instance) = priors(&a);
         for prior in [Prior::Class(&shared), Prior::Instance(&per_instance)] {
-            let row = |i| prior.of(i, a.dims().classes).to_vec();
+            let row = |i| prior.row(i, a.dims().classes).to_vec();
             let (want, marginal) = dense::e_step(&a, row, |_, r, k, l| likelihood[r][k][l]);
-            for strategy in [Scatter(1), Scatter(3), Gather, SparseGather] {
-                let what = format!("{of}, {prior:?}, {strategy:?}");
-                let mut model = ColumnModel::with_strategy(&a, strategy);
-                let mut t = start.clone();
-                model.count(&a, &t);
-                // The second one finds what the first one left in the padding of its columns.
-                model.m_step(&a, &t, &estimator);
-                model.m_step(&a, &t, &estimator);
-                let got = model.e_step(&a, prior, &estimator, &mut t);
-                close(t.values(), &want.concat(), 1e-12, &what);
-                close(&[got], &[marginal], 1e-12, &what);
-                // Without the floor of counts, which adds 1e-10 to a cell that has none.
-                close(&[model.prior_terms()], &[terms], 1e-7, &what);
-                let counts = dense::counts(&a, &rows_of(&t));
-                let counts: Vec<f64> = (0..a.n_columns())
-                    .flat_map(|column| {
-                        let of = &counts[a.annotator_of(column as u32) as usize];
-                        let label = a.label_of(column as u32) as usize;
-                        of.iter().map(move |row| row[label])
-                    })
-                    .collect();
-                close(&model.into_expected_counts(&a, &t), &counts, 1e-12, &what);
-            }
+            let what = format!("{of}, {prior:?}");
+            let (mut kernel, mut t) = (counted(&a, &start), start.clone());
+            // The second one finds what the first one left in the padding.
+            kernel.estimate(&a, &mut estimator);
+            kernel.estimate(&a, &mut estimator);
+            let got = kernel.sweep(&a, prior, Some(&mut t));
+            close(t.values(), &want.concat(), 1e-12, &what);
+            close(&[got], &[marginal], 1e-12, &what);
+            assert_eq!(kernel.likelihood().posteriors(&a, prior), t, "{what}");
+            // Without the floor of counts, which adds 1e-10 to a cell that has none.
+            close(&[kernel.terms()], &[terms], 1e-7, &what);
+            let counts = dense::counts(&a, &rows_of(&t));
+            let counts: Vec<f64> = (0..a.n_columns())
+                .flat_map(|pair| {
+                    let of = &counts[a.annotator_of(pair as u32) as usize];
+                    let label = a.label_of(pair as u32) as usize;
+                    of.iter().map(move |row| row[label])
+                })
+                .collect();
+            close(&super::expected_counts_of(&a, &t), &counts, 1e-12, &what);
+            close(&kernel.expected_counts(&a), &counts, 1e-12, &what);
         }
     }
 }
 
 #[test]
-fn every_strategy_weight_and_prior_gives_the_naive_posteriors() {
+fn every_weight_width_and_prior_gives_the_naive_posteriors() {
     for (smoothing, diagonal) in [(0.0, 0.0), (0.1, 0.0), (0.0, 2.0), (0.1, 1.0)] {
         let naive = dense::DenseDawidSkene { smoothing, diagonal };
         assert_naive(|a| Smoothing::new(a, smoothing, diagonal), &naive);
@@ -237,16 +187,15 @@ fn every_strategy_weight_and_prior_gives_the_naive_posteriors() {
 }
 
 #[test]
-fn every_strategy_gives_the_naive_posteriors_of_one_coin() {
+fn one_coin_gives_the_naive_posteriors() {
     for (right, wrong) in [(0.0, 0.0), (2.0, 0.5)] {
-        let estimator =
-            |a: &Annotations| OneCoinEstimator { right, wrong, n_labels: a.dims().labels };
+        let estimator = |a: &Annotations| OneCoinEstimator::new(right, wrong, a.dims().labels);
         assert_naive(estimator, &dense::DenseOneCoin { right, wrong });
     }
 }
 
 #[test]
-fn every_strategy_gives_the_naive_posteriors_of_ibcc() {
+fn ibcc_gives_the_naive_posteriors() {
     for (diagonal, off_diagonal) in [(4.0, 1.0), (0.7, 0.3)] {
         let estimator = |a: &Annotations| Dirichlet::new(diagonal, off_diagonal, a.dims().labels);
         assert_naive(estimator, &dense::DenseIbcc { class: 1.0, diagonal, off_diagonal });
@@ -265,23 +214,20 @@ impl OwnSmoothing {
 }
 
 impl Estimator for OwnSmoothing {
-    fn estimate<const K: usize>(&self, annotator: Annotator<'_>, cells: &mut [f64]) -> f64 {
-        let Annotator { index, n_classes, .. } = annotator;
-        let (own, step) = (Self::pseudo_count(index as usize), stride(n_classes));
+    fn estimate<const W: usize>(
+        &self,
+        Annotator { index, n_classes, .. }: Annotator<'_>,
+        _: &mut [f64],
+        rows: &mut [[f64; W]],
+    ) -> f64 {
+        let (own, step) = (Self::pseudo_count(index as usize), W * n_groups::<W>(n_classes));
+        let cells = rows.as_flattened_mut();
         for k in 0..n_classes {
             let sum: f64 = cells[k..].iter().step_by(step).sum();
             let of_class = cells[k..].iter_mut().step_by(step);
             of_class.for_each(|cell| *cell = (*cell + own) / (sum + own * self.n_labels as f64));
         }
         own.ln()
-    }
-
-    fn allows_sparse_columns(&self) -> bool {
-        true
-    }
-
-    fn singleton_input(&self) -> SingletonInput {
-        SingletonInput::Annotator
     }
 }
 
@@ -301,48 +247,33 @@ impl DenseModel for OwnSmoothing {
 }
 
 #[test]
-fn every_strategy_gives_an_estimator_the_annotator_of_the_counts() {
+fn an_estimator_gets_the_annotator_of_the_counts() {
     let estimator = |a: &Annotations| OwnSmoothing { n_labels: a.dims().labels };
     assert_naive(estimator, &OwnSmoothing { n_labels: 0 });
 }
 
-/// With a table of counts for each range, the posteriors are as before until they are asked for; otherwise the M-step
-/// reads them. Objectives, counts and posteriors are equal to the bit.
+/// Statistics of adjacent ranges merge into those of one sweep over both, but for rounding.
 #[test]
-fn posteriors_that_an_e_step_leaves_out_are_those_of_a_full_one() {
-    use CountStrategy::{Gather, Scatter, SparseGather};
-    for (a, of) in crowds() {
-        let start = Posterior::from_votes(&a);
-        let smoothing = Smoothing::new(&a, 0.1, 0.5);
-        let (shared, per_instance) = priors(&a);
-        for prior in [Prior::Class(&shared), Prior::Instance(&per_instance)] {
-            for strategy in [Scatter(1), Scatter(3), Gather, SparseGather] {
-                let what = format!("{of}, {prior:?}, {strategy:?}");
-                let [mut want, mut got] = [start.clone(), start.clone()];
-                let [mut full, mut lazy] = [(); 2].map(|()| {
-                    let mut model = ColumnModel::with_strategy(&a, strategy);
-                    model.count(&a, &start);
-                    model.m_step(&a, &start, &smoothing);
-                    model
-                });
-                let objective = full.e_step(&a, prior, &smoothing, &mut want);
-                assert_eq!(
-                    lazy.e_step_of_counts(&a, prior, &smoothing, &mut got),
-                    objective,
-                    "{what}"
-                );
-                assert_eq!(got == start, matches!(strategy, Scatter(_)), "{what}");
-                lazy.posteriors(&a, prior, &smoothing, &mut got);
-                assert!(got == want, "{what}");
-                assert_eq!(lazy.class_counts(), full.class_counts(), "{what}");
-                assert_eq!(
-                    lazy.into_expected_counts(&a, &got),
-                    full.into_expected_counts(&a, &want),
-                    "{what}"
-                );
-            }
-        }
-    }
+fn merged_statistics_are_those_of_the_joined_range() {
+    let a = crowd(5, 40);
+    let likelihood = Likelihood::estimated(
+        &a,
+        &super::expected_counts_of(&a, &Posterior::from_votes(&a)),
+        &Smoothing::new(&a, 0.1, 0.0),
+    );
+    let sweep = |instances: std::ops::Range<usize>| {
+        let mut statistics = Statistics::new(a.n_columns(), 5, instances.clone());
+        let (range, prior) = (a.range(instances), Prior::Class(&[0.2; 5]));
+        Sweep { range, prior, likelihood: &likelihood }.run(5, Some(&mut statistics), None);
+        statistics
+    };
+    let (whole, mut merged) = (sweep(0..32), sweep(0..9));
+    merged.merge(&sweep(9..20)).unwrap();
+    merged.merge(&sweep(20..32)).unwrap();
+    assert_eq!(merged.instances(), 0..32);
+    close(merged.counts().cells(), whole.counts().cells(), 1e-13, "counts");
+    close(merged.class_counts(), whole.class_counts(), 1e-13, "class counts");
+    close(&[merged.log_likelihood()], &[whole.log_likelihood()], 1e-13, "log-likelihood");
 }
 
 /// P(label given class) of every annotator, `[annotator][class][label]`.
@@ -356,20 +287,19 @@ impl LogLikelihood for MatrixPerAnnotator {
 }
 
 #[test]
-fn sums_of_logarithms_give_the_same_e_step_as_products_of_columns() {
+fn sums_of_logarithms_give_the_same_e_step_as_products_over_pairs() {
     for (a, of) in crowds() {
         let start = Posterior::from_votes(&a);
         let counts = dense::counts(&a, &rows_of(&start));
         let naive = dense::DenseDawidSkene { smoothing: 0.1, diagonal: 1.0 };
         let likelihood = MatrixPerAnnotator(dense::likelihoods(&naive, &counts).0);
-        let smoothing = Smoothing::new(&a, 0.1, 1.0);
+        let mut smoothing = Smoothing::new(&a, 0.1, 1.0);
         let (shared, per_instance) = priors(&a);
         for prior in [Prior::Class(&shared), Prior::Instance(&per_instance)] {
-            let mut model = ColumnModel::with_strategy(&a, CountStrategy::Scatter(1));
-            let (mut want, mut got) = (start.clone(), start.clone());
-            model.count(&a, &want);
-            model.m_step(&a, &want, &smoothing);
-            let objective = model.e_step(&a, prior, &smoothing, &mut want);
+            let (mut kernel, mut want, mut got) =
+                (counted(&a, &start), start.clone(), start.clone());
+            kernel.estimate(&a, &mut smoothing);
+            let objective = kernel.sweep(&a, prior, Some(&mut want));
             let of_logs = log_domain::e_step(&a, prior, &likelihood, &mut got);
             close(got.values(), want.values(), 1e-12, &of);
             close(&[of_logs], &[objective], 1e-12, &of);

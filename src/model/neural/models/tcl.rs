@@ -34,8 +34,8 @@ use crate::frame::{Annotations, Dims, Evidence};
 use crate::model::Model;
 use crate::model::calibrator::Method;
 use crate::model::confusion::Smoothing;
-use crate::model::em::kernels::{ColumnModel, CountStrategy, Prior};
-use crate::model::fitted::{Fitted, Report, Stop, on_cpu};
+use crate::model::em::kernels::{Likelihood, Prior, expected_counts_of};
+use crate::model::fitted::{Fitted, Report};
 use crate::model::from_features::single_annotations;
 use crate::model::neural::models::{counted, paper};
 use crate::model::neural::train::learner::CLASSIFIER;
@@ -178,11 +178,8 @@ fn by_trusted_instances(a: &Annotations) -> Result<Posterior> {
     }
     let sum: f64 = prior.iter().sum();
     prior.iter_mut().for_each(|p| *p /= sum);
-    let mut columns = ColumnModel::with_strategy(a, CountStrategy::Gather);
-    let add_one = Smoothing::new(a, 1.0, 0.0);
-    columns.m_step(a, &t, &add_one);
-    columns.e_step(a, Prior::Class(&prior), &add_one, &mut t);
-    Ok(t)
+    let (counts, add_one) = (expected_counts_of(a, &t), Smoothing::new(a, 1.0, 0.0));
+    Ok(Likelihood::estimated(a, &counts, &add_one).posteriors(a, Prior::Class(&prior)))
 }
 
 impl CrowdNet for Tcl {
@@ -233,15 +230,7 @@ impl CrowdNet for Tcl {
                 let posterior = by_trusted_instances(a)?;
                 let report =
                     Report { skill: agreement(a, |i| best(posterior.row(i))), ..Report::default() };
-                Ok(Some(Fitted {
-                    posterior: posterior.into(),
-                    predictions: None,
-                    report,
-                    trace: Vec::new(),
-                    stop: Stop { converged: true, iterations: 0, objective: None },
-                    model: None,
-                    device: on_cpu(),
-                }))
+                Ok(Some(Fitted::new(posterior, report)))
             }
         }
     }

@@ -1,0 +1,267 @@
+//! Any model of pairs: an estimator, a prior of the classes and a report make an EM model.
+
+use std::ops::Range;
+
+use super::kernels::{DirichletParameter, Estimator, PairKernel, Prior};
+use super::start::write_start;
+use super::{EmModel, EmSteps, Objective, StopRule, fit};
+use crate::error::Result;
+use crate::frame::{Annotations, Evidence};
+use crate::model::fitted::{Fitted, Report};
+use crate::model::numerics::{MIN_PROBABILITY, at_least, normalise};
+use crate::model::posterior::Posterior;
+use crate::model::{Model, Spec};
+use crate::run::{Cancel, Run};
+
+/// A model whose likelihood is a product over (annotator, label) pairs.
+pub trait PairModel: Spec {
+    /// Turns the expected counts of an annotator into the likelihood of his pairs.
+    type Estimator: Estimator;
+    /// The estimator for these annotations.
+    fn estimator(&self, a: &Annotations) -> Self::Estimator;
+    /// The prior of the classes.
+    fn class_prior(&self, a: &Annotations) -> ClassPrior;
+    /// The state of every annotator at which an attempt starts, `[annotator, state_len]`; `None` to start at the shares of
+    /// the votes, which attempts after the first mix with noise.
+    fn start(&self, _a: &Annotations, _attempt: u32, _run: &Run) -> Option<Vec<f64>> {
+        None
+    }
+    /// The objective of this marginal log-likelihood and the terms of the estimator and of the class prior.
+    fn objective(&self, log_likelihood: f64, terms: f64) -> Objective {
+        Objective::penalised(log_likelihood, terms)
+    }
+    /// Reports the fitted parameters.
+    fn report(&self, a: &Annotations, fit: PairFit<Self::Estimator>) -> Report;
+    /// See [`EmSteps::caution`].
+    fn caution(&self, _a: &Annotations, _run: &Run) -> Option<String> {
+        None
+    }
+    /// When to stop.
+    fn stop(&self) -> &StopRule;
+    /// See [`EmSteps::restarts`].
+    fn restarts(&self) -> u32 {
+        0
+    }
+}
+
+/// What a class is worth before any annotation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ClassPrior {
+    /// All classes the same.
+    Uniform,
+    /// The mean posterior of annotated instances.
+    Shares,
+    /// Shares with a Dirichlet prior of this parameter, by variational Bayes.
+    Dirichlet(f64),
+}
+
+/// What a report is made of: the parameters that follow from the last posteriors.
+pub struct PairFit<E> {
+    /// P(class), `[class]`.
+    pub prior: Vec<f64>,
+    /// The estimator, with what it has read of all annotators.
+    pub estimator: E,
+    /// The expected counts, `[pair, class]`.
+    pub expected_count: Vec<f64>,
+    kernel: PairKernel,
+}
+
+impl<E> PairFit<E> {
+    /// The estimator's state of annotator `r`.
+    #[must_use]
+    pub fn state_of(&self, a: &Annotations, r: usize) -> &[f64] {
+        self.kernel.state_of(a, r)
+    }
+}
+
+/// The EM of a model of pairs.
+pub struct ColumnEm<M>(pub M);
+
+impl<M> From<M> for ColumnEm<M> {
+    fn from(model: M) -> Self {
+        Self(model)
+    }
+}
+
+/// The parameters of a model of pairs.
+pub struct Params<E> {
+    classes: ClassShares,
+    estimator: E,
+    kernel: PairKernel,
+}
+
+impl<M: PairModel> EmSteps for ColumnEm<M> {
+    type Params = Params<M::Estimator>;
+
+    fn params(&self, a: &Annotations) -> Self::Params {
+        Params {
+            classes: ClassShares::new(self.0.class_prior(a), a.dims().classes),
+            estimator: self.0.estimator(a),
+            kernel: PairKernel::new(a),
+        }
+    }
+
+    fn start(
+        &self,
+        a: &Annotations,
+        attempt: u32,
+        params: &mut Self::Params,
+        run: &Run,
+    ) -> Option<f64> {
+        params.classes = ClassShares::new(params.classes.rule, a.dims().classes);
+        params.estimator = self.0.estimator(a);
+        if let Some(state) = self.0.start(a, attempt, run) {
+            params.kernel.start_at(a, &params.estimator, &state);
+            // Its objective lacks the terms of an estimate.
+            self.e_step(a, params);
+            return None;
+        }
+        let write = |instances: Range<usize>, rows: &mut [f64]| {
+            write_start(a, instances, attempt, run, rows);
+        };
+        params.kernel.count(a, write);
+        None
+    }
+
+    fn m_step(&self, a: &Annotations, params: &mut Self::Params, _: &Cancel) -> Result<()> {
+        let Params { classes, estimator, kernel } = params;
+        classes.estimate(&kernel.class_counts(a.dims().classes));
+        kernel.estimate(a, estimator);
+        Ok(())
+    }
+
+    fn e_step(&self, a: &Annotations, params: &mut Self::Params) -> Objective {
+        let Params { classes, kernel, .. } = params;
+        let log_likelihood = kernel.sweep(a, Prior::Class(&classes.factors), None);
+        self.0.objective(log_likelihood, kernel.terms() + classes.term)
+    }
+
+    fn caution(&self, a: &Annotations, run: &Run) -> Option<String> {
+        self.0.caution(a, run)
+    }
+
+    fn stop(&self) -> &StopRule {
+        self.0.stop()
+    }
+
+    fn restarts(&self) -> u32 {
+        self.0.restarts()
+    }
+}
+
+impl<M: PairModel> EmModel for ColumnEm<M> {
+    fn finish(
+        &self,
+        a: &Annotations,
+        params: Self::Params,
+        _: &Cancel,
+    ) -> Result<(Posterior, Report)> {
+        let Params { mut classes, mut estimator, mut kernel } = params;
+        let mut posterior = kernel.likelihood().posteriors(a, Prior::Class(&classes.factors));
+        if let ClassPrior::Dirichlet(_) = classes.rule {
+            // An expectation over the shares: their mean, and not the geometric one that weighs the annotations.
+            posterior.par_rows_mut(|i, row| {
+                if a.columns_of_instance(i).is_empty() && a.trusted_class(i).is_none() {
+                    row.copy_from_slice(&classes.shares);
+                }
+            });
+        }
+        classes.estimate(&kernel.class_counts(a.dims().classes));
+        let expected_count = kernel.expected_counts(a);
+        kernel.estimate(a, &mut estimator);
+        let fit = PairFit { prior: classes.shares, estimator, expected_count, kernel };
+        Ok((posterior, self.0.report(a, fit)))
+    }
+}
+
+impl<M: PairModel> Model for ColumnEm<M> {
+    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
+        fit(self, M::KIND, evidence.annotations, run)
+    }
+
+    fn restarts(&self) -> u32 {
+        self.0.restarts()
+    }
+}
+
+/// P(class) and how it is learned.
+struct ClassShares {
+    rule: ClassPrior,
+    /// P(class), `[class]`.
+    shares: Vec<f64>,
+    /// What a sweep multiplies with: the shares, or exp(E ln share).
+    factors: Vec<f64>,
+    /// The term of the objective.
+    term: f64,
+}
+
+impl ClassShares {
+    fn new(rule: ClassPrior, n_classes: usize) -> Self {
+        let uniform = vec![1.0 / n_classes.max(1) as f64; n_classes];
+        Self { rule, shares: uniform.clone(), factors: uniform, term: 0.0 }
+    }
+
+    /// From the sum of the posteriors of annotated instances, `[class]`.
+    fn estimate(&mut self, counts: &[f64]) {
+        match self.rule {
+            ClassPrior::Uniform => {}
+            ClassPrior::Shares => {
+                self.shares.copy_from_slice(counts);
+                normalise(&mut self.shares, |p| at_least(p, MIN_PROBABILITY));
+                self.factors.copy_from_slice(&self.shares);
+            }
+            ClassPrior::Dirichlet(parameter) => {
+                let class = DirichletParameter::new(parameter);
+                let sum = DirichletParameter::new(parameter * counts.len() as f64);
+                let (digamma_of_sum, divergence) = sum.digamma_and_term(counts.iter().sum());
+                self.term = -divergence;
+                for ((factor, share), count) in
+                    self.factors.iter_mut().zip(&mut self.shares).zip(counts)
+                {
+                    let (digamma, term) = class.digamma_and_term(*count);
+                    self.term += term;
+                    *factor = (digamma - digamma_of_sum).exp();
+                    *share = count + parameter;
+                }
+                let all: f64 = self.shares.iter().sum();
+                self.shares.iter_mut().for_each(|share| *share /= all);
+            }
+        }
+    }
+}
+
+/// An M-step from given posteriors, for the tests of models.
+#[cfg(test)]
+pub(super) struct StepFrom {
+    /// The parameters that the posteriors give.
+    pub(super) report: Report,
+    /// The objective of the E-step that follows.
+    pub(super) objective: Objective,
+    /// Its posteriors.
+    pub(super) posterior: Posterior,
+}
+
+#[cfg(test)]
+impl StepFrom {
+    pub(super) fn new(model: &impl PairModel, a: &Annotations, t: &Posterior) -> Self {
+        let (steps, n) = (ColumnEm(model.clone()), t.n_classes());
+        let [mut params, mut reported] = [(); 2].map(|()| {
+            let mut params = steps.params(a);
+            params.kernel.count(a, |instances, rows| {
+                rows.copy_from_slice(&t.values()[instances.start * n..instances.end * n]);
+            });
+            let counts = params.kernel.expected_counts(a);
+            let Params { classes, estimator, kernel } = &mut params;
+            classes.estimate(&kernel.class_counts(n));
+            kernel.estimate(a, estimator);
+            (params, counts)
+        });
+        let posterior =
+            params.0.kernel.likelihood().posteriors(a, Prior::Class(&params.0.classes.factors));
+        let objective = steps.e_step(a, &mut params.0);
+        let expected_count = std::mem::take(&mut reported.1);
+        let Params { classes, estimator, kernel } = reported.0;
+        let fit = PairFit { prior: classes.shares, estimator, expected_count, kernel };
+        Self { report: model.report(a, fit), objective, posterior }
+    }
+}
