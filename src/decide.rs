@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::frame::{Annotations, Frame, ITEMS_PER_BLOCK};
 use crate::model::fitted::Fitted;
+use crate::model::fitted_posterior::RowEntries;
 use crate::model::posterior::{Top, tied};
-use crate::model::sparse_posterior::StoredRow;
 use crate::run;
 
 /// How labels are chosen.
@@ -80,9 +80,9 @@ impl DecideSpec {
     /// The label of instance `i`.
     #[must_use]
     pub fn decide(&self, a: &Annotations, fitted: &Fitted, seed: TieSeed, i: usize) -> Decided {
-        let row = fitted.posterior.stored_row(i);
+        let row = fitted.posterior.entries(i);
         let Some(Top { class: lowest, is_tied, largest: confidence, second }) =
-            Top::of(row.values).filter(|_| a.has_evidence(i))
+            Top::of(&row.values).filter(|_| a.has_evidence(i))
         else {
             return Decided {
                 class: None,
@@ -100,7 +100,7 @@ impl DecideSpec {
         };
         let class = match decision {
             Decision::Abstained => None,
-            Decision::Tied => Some(self.break_tie(row, fitted, seed, i)),
+            Decision::Tied => Some(self.break_tie(&row, fitted, seed, i)),
             Decision::Decided | Decision::Gold => Some(row.class(lowest)),
         };
         // Tied classes have a margin of 0, even where they differ by rounding.
@@ -109,8 +109,8 @@ impl DecideSpec {
         Decided { class, confidence: Some(confidence), margin: Some(margin), decision }
     }
 
-    fn break_tie(&self, row: StoredRow<'_>, fitted: &Fitted, seed: TieSeed, i: usize) -> usize {
-        let equal: Vec<usize> = tied(row.values).map(|at| row.class(at)).collect();
+    fn break_tie(&self, row: &RowEntries<'_>, fitted: &Fitted, seed: TieSeed, i: usize) -> usize {
+        let equal: Vec<usize> = tied(&row.values).map(|at| row.class(at)).collect();
         let lowest = equal[0];
         match (self.ties, &fitted.report.prior) {
             (Ties::Random, _) => {
@@ -200,7 +200,6 @@ impl Tally {
 mod tests {
     use super::*;
     use crate::frame::Dims;
-    use crate::model::fitted_posterior::FittedPosterior;
     use crate::model::{Model, vote::MajorityVote, vote::VoteMode};
     use crate::run::Run;
     use crate::testing::{tiny, weighted};
@@ -305,7 +304,7 @@ mod tests {
             let spec = MajorityVote { vote };
             let mut sparse = spec.fit((&a).into(), &mut Run::new(0)).unwrap();
             sparse.report.prior = Some((0..100).map(|k| f64::from(k % 9)).collect());
-            assert!(matches!(sparse.posterior, FittedPosterior::Sparse(_)));
+            assert!(sparse.posterior.entries(0).values.len() < 100);
             let mut dense = sparse.clone();
             dense.posterior.change(|_| ());
             for ties in [Ties::LowestIndex, Ties::ByPrior, Ties::Random, Ties::Abstain] {

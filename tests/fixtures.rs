@@ -1,7 +1,7 @@
 //! The toy crowd with hand-checked numbers: six items, four annotators, three classes.
 
 use labelmill::frame::Annotations;
-use labelmill::model::em::{DawidSkene, Glad, Ibcc, OneCoin, StopRule};
+use labelmill::model::em::{DawidSkene, Glad, Ibcc, Mace, MaceMethod, OneCoin, StopRule};
 use labelmill::model::fitted::Fitted;
 use labelmill::model::posterior::Posterior;
 use labelmill::model::{Model, Spec, vote::MajorityVote};
@@ -148,6 +148,33 @@ fn one_coin_is_that_of_the_reference_after_five_e_steps() {
     assert_close(&fitted.posterior.row(5), &[0.033_153, 0.061_533, 0.905_314], TOLERANCE, "T5");
     let skill = [0.959_430, 0.711_226, 0.726_814, 0.420_075];
     assert_close(&fitted.report.skill, &skill, TOLERANCE, "s");
+}
+
+/// From knows = 1/2 and uniform spam, computed with arrays of numpy, annotation by annotation.
+#[test]
+fn mace_has_the_objectives_of_the_reference_after_five_iterations() {
+    for (method, objective, t0, t5, knows) in [
+        (
+            MaceMethod::Vb,
+            [-23.181_813, -22.951_603, -22.760_015, -22.609_706, -22.501_515],
+            [0.936_574, 0.052_353, 0.011_074],
+            [0.048_399, 0.088_874, 0.862_727],
+            [0.881_853, 0.557_974, 0.572_487, 0.200_589],
+        ),
+        (
+            MaceMethod::Em,
+            [-17.856_094, -17.340_102, -16.917_439, -16.546_447, -16.244_016],
+            [0.996_513, 0.002_533, 0.000_954],
+            [0.090_807, 0.114_982, 0.794_210],
+            [0.887_420, 0.680_390, 0.618_492, 0.088_734],
+        ),
+    ] {
+        let fitted = fit(Mace { method, restarts: 0, stop: iterations(5) });
+        assert_close(&objectives(&fitted), &objective, TOLERANCE, "objective");
+        assert_close(&fitted.posterior.row(0), &t0, TOLERANCE, "T0");
+        assert_close(&fitted.posterior.row(5), &t5, TOLERANCE, "T5");
+        assert_close(&fitted.report.skill, &knows, TOLERANCE, "knows");
+    }
 }
 
 #[test]

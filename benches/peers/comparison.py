@@ -10,13 +10,12 @@ from pathlib import Path
 from statistics import median
 
 from cases import CASES, FORMS, JOB_FORMS, WIDE
-from growth import Growth, measure_growth
 from labelmill import Job, LabelmillCommand
 from measure import Child, ChildFailed, parquet, quoted, run_query, run_script
 from report import Row, Target, at_least, at_most, cores
 
-GROUPS = ("1m", "50c", "10m", "wide", "100m", "glad", "growth")
-NOT_BY_DEFAULT = ("100m", "glad", "growth")
+GROUPS = ("1m", "50c", "10m", "wide", "100m", "glad")
+NOT_BY_DEFAULT = ("100m", "glad")
 ITERATIONS = 20
 DAWID_SKENE = {"model.stop.max_iter": str(ITERATIONS), "model.stop.tol": "0"}
 WIDE_SPREAD = at_most(1.5)
@@ -76,13 +75,13 @@ UNBOUNDED_FORM = "uuid"
 JOB_LIMITS = {
     "10m": JobLimits(
         JOB_FORMS,
-        {"dawid_skene": at_most(1.6), "majority_vote": at_most(1.2)},
+        {"dawid_skene": at_most(1.7), "majority_vote": at_most(1.2)},
         at_most(1.5e9),
     ),
     "100m": JobLimits(
         ("int64",),
-        {"dawid_skene": at_most(4), "majority_vote": at_most(1.5)},
-        at_most(3.5e9),
+        {"dawid_skene": at_most(3), "majority_vote": at_most(1.4)},
+        at_most(3e9),
     ),
 }
 
@@ -104,7 +103,6 @@ class PeerComparison:
     runs: int
     skip_peer_10m: bool
     measurements: list[dict] = field(default_factory=list)
-    growth: Growth | None = None
 
     def crowd(self, case: str, form: str) -> Path:
         """The file of a crowd, which is generated if it is missing."""
@@ -255,13 +253,6 @@ class PeerComparison:
             Row(f"{what}, max/min, memory", ratio=spread([*peaks.values()])),
         ]
 
-    # The kernels alone, as the crowd grows.
-
-    def growth_of_kernels(self, what: str) -> list[Row]:
-        self.growth = measure_growth(what, self.scale)
-        self.measurements.append({"growth": self.growth.table, "verdict": self.growth.verdict})
-        return self.growth.rows
-
     def sections(self, groups: list[str]) -> Iterator[tuple[str, Callable[[], list[Row]]]]:
         """The name of each requested section, and how to run it."""
 
@@ -280,8 +271,6 @@ class PeerComparison:
         for case in filter(JOB_LIMITS.__contains__, groups):
             for form in JOB_LIMITS[case].forms:
                 yield section(self.whole_job, f"{case} {form}", case, form)
-        if "growth" in groups:
-            yield section(self.growth_of_kernels, "EM iteration as crowds grow")
 
     def compare(self, groups: list[str]) -> list[Row]:
         """Runs the sections; a section that fails does not stop the others."""

@@ -31,8 +31,8 @@ def arguments() -> argparse.Namespace:
         "--cases",
         type=groups,
         default=[name for name in GROUPS if name not in NOT_BY_DEFAULT],
-        help=f"of {','.join(GROUPS)} (default: without 100m, which takes 10 GB and a while, glad, "
-        "which takes crowd-kit minutes, and growth, which builds and runs cargo's benchmark)",
+        help=f"of {','.join(GROUPS)} (default: without 100m, which takes 10 GB and a while, and "
+        "glad, which takes crowd-kit minutes)",
     )
     parser.add_argument("--data", type=Path, default=HERE / "data", help="keep the crowds here")
     parser.add_argument("--labelmill", type=Path, default=default_binary(), help="the binary")
@@ -81,8 +81,6 @@ def main() -> int:
     if options.json:
         write_json(options.json, host, comparison, rows)
     print_report(host, options.scale, rows)
-    if comparison.growth:
-        print(comparison.growth.text())
     return 1 if any(row.failure for row in rows) else 0
 
 

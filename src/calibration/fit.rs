@@ -231,12 +231,8 @@ impl FoundMap {
 }
 
 fn apply(map: &Calibrator, frame: &Frame, fitted: &mut Fitted, rows: RowKind) {
-    let a = &frame.annotations;
     match rows {
-        RowKind::Posteriors => {
-            let is_wanted = |i| a.has_evidence(i) && a.trusted_class(i).is_none();
-            fitted.posterior.change(|posterior| map.apply_to(posterior, is_wanted));
-        }
+        RowKind::Posteriors => fitted.posterior.calibrate(&frame.annotations, map),
         RowKind::Predictions => {
             if let Some(predictions) = &mut fitted.predictions {
                 map.apply_to(predictions, |_| true);

@@ -82,5 +82,5 @@ fn best(fitted: &Fitted, a: &Annotations, i: usize) -> Option<usize> {
     if let Some(class) = a.trusted_class(i) {
         return Some(class as usize);
     }
-    fitted.posterior.stored_row(i).best().filter(|_| a.has_evidence(i)).map(|(class, _)| class)
+    fitted.posterior.entries(i).best().filter(|_| a.has_evidence(i)).map(|(class, _)| class)
 }

@@ -28,7 +28,7 @@ impl QuestionSizes {
 /// Bytes of a model's fit to a question.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FitBytes {
-    /// The posteriors, which are held until the tables are written.
+    /// The posteriors, which are held until the tables are written; 0 where they are computed when they are read.
     pub posteriors: usize,
     /// The confusion matrices with their expected counts, which are held as long.
     pub matrices: usize,
@@ -65,11 +65,15 @@ impl FitBytes {
 
     /// What takes the memory, in words. Parts of less than a MiB are left out.
     pub(super) fn text(self, dims: Dims) -> String {
-        let posteriors = posteriors_in_words(dims);
+        let Dims { instances, classes, .. } = dims;
+        let posteriors = match self.posteriors {
+            0 => format!("the fit of {instances} instances and {classes} classes"),
+            _ => posteriors_in_words(dims),
+        };
         let matrices = further_part(self.matrices, "confusion matrices");
         let others = matrices + &working_in_words(self.working);
-        if others.is_empty() {
-            return posteriors;
+        if others.is_empty() || self.posteriors == 0 {
+            return posteriors + &others;
         }
         let own = bytes_in_words(self.posteriors as u64);
         format!("{posteriors} ({own}){others}")
@@ -118,5 +122,7 @@ mod tests {
         assert_eq!(text(20 << 20, 1000), want);
         let working = text(20 << 20, 40 << 30);
         assert_eq!(working, format!("{want} and working memory (40 GiB)"));
+        let without = FitBytes { matrices: 20 << 20, ..FitBytes::default() }.text(dims);
+        assert_eq!(without, "the fit of 7 instances and 2 classes and confusion matrices (20 MiB)");
     }
 }

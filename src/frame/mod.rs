@@ -34,8 +34,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use annotations::{
-    AnnotationRows, Annotations, ColumnRange, Dims, Duplicates, InstanceRange, Repeated,
-    WeightIter, WeightSlice,
+    AnnotationRows, Annotations, Dims, Duplicates, InstanceRange, Repeated, WeightIter, WeightSlice,
 };
 pub use budget::BYTES_PER_ANNOTATION;
 pub(crate) use classes::MAX_LABELS;

@@ -152,7 +152,7 @@ impl Fitted {
             ("objective", &objectives),
             ("change of the objective", &changes),
         ];
-        let posterior = self.posterior.stored_values().into_iter();
+        let posterior = self.posterior.parts().into_iter();
         let posterior = posterior.map(|values| ("posterior", values));
         let mut parts: Vec<(&str, &[f64])> = posterior.chain(estimates).collect();
         if let Some(CommonConfusion { probability, expected_count }) = &report.common {

@@ -1,23 +1,49 @@
-//! The posterior that a fit returns: a probability for every class, or for the classes with votes alone.
+//! The posterior that a fit returns: every row, or what computes a row when it is read.
 //!
 //! # Why
-//! An instance has votes for a few classes, however many there are. With 1000 classes a dense row takes 8 kB and five
-//! votes take 60 bytes; the memory of a vote follows the number of annotations. EM keeps the dense [`Posterior`]: nearly
-//! all of its probabilities are above 0.
+//! A posterior has a number for each instance and class, and is the largest part of the memory of a fit. The rows of a vote
+//! and of a model of pairs follow from the annotations, which are in memory anyway, in less time than it takes to read them
+//! from there; so these fits hold none. An instance has votes for a few classes, however many there are: with 1000 classes
+//! a row of a vote has a few entries, and is read as these.
 
 use std::borrow::Cow;
+use std::fmt::Debug;
+use std::sync::Arc;
 
-use super::posterior::Posterior;
-use super::sparse_posterior::{SparsePosterior, StoredRow};
-use crate::frame::{Annotations, Dims, FitBytes, QuestionSizes};
+use super::calibrator::Calibrator;
+use super::posterior::{Posterior, best};
+use crate::frame::Annotations;
 
 /// P(class given everything observed) of a fit, one row per instance.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub enum FittedPosterior {
     /// Every probability of every row.
     Dense(Posterior),
-    /// The probabilities of the classes with votes, or of the trusted class.
-    Sparse(SparsePosterior),
+    /// Rows that are computed when they are read.
+    OnDemand(RowsOnDemand),
+}
+
+/// What computes the rows of a posterior.
+pub trait PosteriorRows: Debug + Send + Sync {
+    /// Writes the row of instance `i`, `[class]`, into zeros.
+    fn write(&self, a: &Annotations, i: usize, row: &mut [f64]);
+    /// The classes of instance `i` that have a probability above 0, ascending, with their probabilities, where these are
+    /// few; they may be empty only if all classes are equally probable. `None` for a row that is read whole.
+    fn entries(&self, _a: &Annotations, _i: usize) -> Option<(Vec<u32>, Vec<f64>)> {
+        None
+    }
+    /// All numbers that rows are made of, for a check that they are finite.
+    fn parts(&self) -> Vec<&[f64]> {
+        Vec::new()
+    }
+}
+
+/// Rows that are computed when they are read, and then calibrated.
+#[derive(Debug, Clone)]
+pub struct RowsOnDemand {
+    a: Annotations,
+    rows: Arc<dyn PosteriorRows>,
+    calibrators: Vec<Calibrator>,
 }
 
 impl From<Posterior> for FittedPosterior {
@@ -26,31 +52,32 @@ impl From<Posterior> for FittedPosterior {
     }
 }
 
+/// Equal rows.
+impl PartialEq for FittedPosterior {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && (0..self.len()).all(|i| self.row(i) == other.row(i))
+    }
+}
+
+impl RowsOnDemand {
+    fn write(&self, i: usize, row: &mut [f64]) {
+        self.rows.write(&self.a, i, row);
+        if is_calibrated(&self.a, i) {
+            self.calibrators.iter().for_each(|map| map.apply(row));
+        }
+    }
+}
+
+/// Whether a calibration changes the row of this instance: trusted classes and rows without evidence stay.
+fn is_calibrated(a: &Annotations, i: usize) -> bool {
+    a.has_evidence(i) && a.trusted_class(i).is_none()
+}
+
 impl FittedPosterior {
-    /// The share of each class among an instance's weighted votes, as [`Posterior::from_votes`]; sparse where a dense
-    /// posterior has many more cells than a sparse one.
-    #[must_use]
-    pub fn from_votes(a: &Annotations) -> Self {
-        if is_sparse(a.dims(), a.len()) {
-            Self::Sparse(SparsePosterior::from_votes(a))
-        } else {
-            Self::Dense(Posterior::from_votes(a))
-        }
-    }
-
-    /// The most bytes of [`FittedPosterior::from_votes`]; `None` where they are too many to be counted.
-    #[must_use]
-    pub fn bytes_of_votes(dims: Dims, annotations: usize) -> Option<usize> {
-        if is_sparse(dims, annotations) {
-            return SparsePosterior::most_bytes(dims, annotations);
-        }
-        dims.instances.checked_mul(dims.classes)?.checked_mul(size_of::<f64>())
-    }
-
-    /// The memory of a fit that counts votes: see [`FitBytesOf`](crate::frame::FitBytesOf).
-    #[must_use]
-    pub fn fit_bytes_of_votes(sizes: &QuestionSizes) -> Option<FitBytes> {
-        Self::bytes_of_votes(sizes.dims, sizes.annotations).map(FitBytes::of_posteriors)
+    /// Rows that `rows` computes from these annotations.
+    pub fn on_demand(a: &Annotations, rows: impl PosteriorRows + 'static) -> Self {
+        let (a, rows) = (a.clone(), Arc::new(rows));
+        Self::OnDemand(RowsOnDemand { a, rows, calibrators: Vec::new() })
     }
 
     /// The number of instances.
@@ -58,7 +85,7 @@ impl FittedPosterior {
     pub fn len(&self) -> usize {
         match self {
             Self::Dense(posterior) => posterior.len(),
-            Self::Sparse(posterior) => posterior.len(),
+            Self::OnDemand(rows) => rows.a.dims().instances,
         }
     }
 
@@ -73,7 +100,7 @@ impl FittedPosterior {
     pub fn n_classes(&self) -> usize {
         match self {
             Self::Dense(posterior) => posterior.n_classes(),
-            Self::Sparse(posterior) => posterior.n_classes(),
+            Self::OnDemand(rows) => rows.a.dims().classes,
         }
     }
 
@@ -82,8 +109,8 @@ impl FittedPosterior {
     pub fn row(&self, i: usize) -> Cow<'_, [f64]> {
         match self {
             Self::Dense(posterior) => Cow::Borrowed(posterior.row(i)),
-            Self::Sparse(_) => {
-                let mut row = Vec::new();
+            Self::OnDemand(_) => {
+                let mut row = Vec::with_capacity(self.n_classes());
                 self.extend_with_row(i, &mut row);
                 Cow::Owned(row)
             }
@@ -94,28 +121,31 @@ impl FittedPosterior {
     pub fn extend_with_row(&self, i: usize, values: &mut Vec<f64>) {
         match self {
             Self::Dense(posterior) => values.extend_from_slice(posterior.row(i)),
-            Self::Sparse(posterior) => {
+            Self::OnDemand(rows) => {
                 let begin = values.len();
-                values.resize(begin + posterior.n_classes(), 0.0);
-                posterior.fill_row(i, &mut values[begin..]);
+                values.resize(begin + self.n_classes(), 0.0);
+                rows.write(i, &mut values[begin..]);
             }
         }
     }
 
-    /// The stored probabilities of instance `i`.
+    /// The probabilities of instance `i`, without the classes that are known to have none.
     #[must_use]
-    pub fn stored_row(&self, i: usize) -> StoredRow<'_> {
-        match self {
-            Self::Dense(posterior) => StoredRow::dense(posterior.row(i)),
-            Self::Sparse(posterior) => posterior.stored_row(i),
+    pub fn entries(&self, i: usize) -> RowEntries<'_> {
+        if let Self::OnDemand(rows) = self
+            && rows.calibrators.is_empty()
+            && let Some((classes, values)) = rows.rows.entries(&rows.a, i)
+        {
+            return RowEntries { classes: Some(classes), values: Cow::Owned(values) };
         }
+        RowEntries { classes: None, values: self.row(i) }
     }
 
-    /// All stored probabilities, in parts.
-    pub(crate) fn stored_values(&self) -> Vec<&[f64]> {
+    /// All numbers that rows are made of, for a check that they are finite.
+    pub(crate) fn parts(&self) -> Vec<&[f64]> {
         match self {
             Self::Dense(posterior) => vec![posterior.values()],
-            Self::Sparse(posterior) => posterior.stored_values().collect(),
+            Self::OnDemand(rows) => rows.rows.parts(),
         }
     }
 
@@ -124,118 +154,50 @@ impl FittedPosterior {
     pub fn dense(&self) -> Cow<'_, Posterior> {
         match self {
             Self::Dense(posterior) => Cow::Borrowed(posterior),
-            Self::Sparse(posterior) => Cow::Owned(posterior.dense()),
+            Self::OnDemand(rows) => {
+                let mut posterior = Posterior::zeros(self.len(), self.n_classes());
+                posterior.par_rows_mut(|i, row| rows.write(i, row));
+                Cow::Owned(posterior)
+            }
+        }
+    }
+
+    /// Calibrates the rows of instances with evidence that are not trusted.
+    pub fn calibrate(&mut self, a: &Annotations, map: &Calibrator) {
+        match self {
+            Self::Dense(posterior) => map.apply_to(posterior, |i| is_calibrated(a, i)),
+            Self::OnDemand(rows) => rows.calibrators.push(map.clone()),
         }
     }
 
     /// Makes the posterior dense and changes it.
     pub fn change(&mut self, change: impl FnOnce(&mut Posterior)) {
-        let mut posterior = match std::mem::replace(self, Self::Dense(Posterior::zeros(0, 0))) {
-            Self::Dense(posterior) => posterior,
-            Self::Sparse(posterior) => posterior.dense(),
-        };
+        let mut posterior = self.dense().into_owned();
         change(&mut posterior);
         *self = Self::Dense(posterior);
     }
-
-    /// Calls `change(instance, stored probabilities)` for every row, blocks of instances in parallel.
-    pub fn par_stored_rows_mut(&mut self, change: impl Fn(usize, &mut [f64]) + Sync) {
-        match self {
-            Self::Dense(posterior) => posterior.par_rows_mut(change),
-            Self::Sparse(posterior) => posterior.par_rows_mut(change),
-        }
-    }
 }
 
-/// Whether votes are stored without the classes that have none. With few classes a dense row takes little more memory,
-/// and needs neither sorting nor class numbers.
-fn is_sparse(dims: Dims, annotations: usize) -> bool {
-    let most =
-        SparsePosterior::most_stored(dims, annotations).saturating_mul(DENSE_CELLS_PER_VALUE);
-    dims.instances.saturating_mul(dims.classes) > most
+/// The probabilities of one instance; other classes have the probability 0. They are empty only for an instance without a
+/// vote for a class, whose classes are equally probable.
+#[derive(Debug, Clone)]
+pub struct RowEntries<'a> {
+    /// The class of each probability, ascending; `None` where every class has one.
+    classes: Option<Vec<u32>>,
+    /// The probabilities.
+    pub values: Cow<'a, [f64]>,
 }
 
-/// The most cells of a dense posterior for each value of a sparse one: 64 bytes, about as many as an annotation takes
-/// while the views are built.
-const DENSE_CELLS_PER_VALUE: usize = 8;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::frame::{AnnotationRows, Duplicates, ITEMS_PER_BLOCK};
-    use crate::model::posterior::best;
-
-    const CLASSES: u32 = 90;
-
-    /// Three weighted votes for 90 classes and an extra label; every seventh instance has the extra label alone, and
-    /// instance 5 a trusted class.
-    fn many_classes() -> Annotations {
-        let n = ITEMS_PER_BLOCK as u32 + 100;
-        let mut rows = AnnotationRows::default();
-        for (i, r) in (0..n).flat_map(|i| (0..3).map(move |r| (i, r))) {
-            let label =
-                if i % 7 == 0 { CLASSES } else { (i * (1 + r / 2) + r * (i % 3)) % CLASSES };
-            rows.instance.push(i);
-            rows.annotator.push(r);
-            rows.label.push(label);
-            rows.weight.push(0.1 + f64::from(i % 13 * (r + 1)) / 7.0);
-        }
-        let classes = CLASSES as usize;
-        let dims = Dims { instances: n as usize, annotators: 3, classes, labels: classes + 1 };
-        let mut a = Annotations::build(dims, rows, Duplicates::Share).unwrap();
-        a.trusted = Some((0..n).map(|i| (i == 5).then_some(17)).collect());
-        a
+impl RowEntries<'_> {
+    /// The class of the probability at this position.
+    #[must_use]
+    pub fn class(&self, at: usize) -> usize {
+        self.classes.as_ref().map_or(at, |classes| classes[at] as usize)
     }
 
-    #[test]
-    fn sparse_votes_are_the_dense_ones_bit_by_bit() {
-        let a = many_classes();
-        let (sparse, dense) = (FittedPosterior::from_votes(&a), Posterior::from_votes(&a));
-        assert!(matches!(sparse, FittedPosterior::Sparse(_)));
-        assert_eq!(*sparse.dense(), dense);
-        for i in 0..dense.len() {
-            assert_eq!(*sparse.row(i), *dense.row(i), "{i}");
-            if a.has_evidence(i) {
-                assert_eq!(sparse.stored_row(i).best(), best(dense.row(i)), "{i}");
-            } else {
-                assert_eq!(sparse.stored_row(i).best(), None);
-            }
-        }
-    }
-
-    #[test]
-    fn the_memory_of_votes_follows_the_annotations() {
-        let dims =
-            |classes| Dims { instances: 1_500_000, annotators: 10, classes, labels: classes };
-        let bytes = |classes| FittedPosterior::bytes_of_votes(dims(classes), 7_500_000).unwrap();
-        assert_eq!(bytes(5), 1_500_000 * 5 * 8);
-        assert_eq!(bytes(1_000), (7_500_000 + 1_500_000) * 12 + 1_500_000 * 8);
-        assert_eq!(bytes(100_000), bytes(1_000));
-        // Many classes, and even more annotations: the vote has no matrix of classes and labels.
-        let few = Dims { instances: 10, annotators: 10, classes: 21_841, labels: 21_841 };
-        assert_eq!(FittedPosterior::bytes_of_votes(few, 30_000), Some(10 * 21_841 * 8));
-    }
-
-    #[test]
-    fn rows_are_appended_to_the_values_before_them() {
-        let a = many_classes();
-        let (sparse, dense) = (FittedPosterior::from_votes(&a), Posterior::from_votes(&a));
-        for posterior in [sparse, dense.clone().into()] {
-            let mut values = vec![0.25];
-            for i in [0, 5, 6] {
-                posterior.extend_with_row(i, &mut values);
-            }
-            assert_eq!(values, [&[0.25], dense.row(0), dense.row(5), dense.row(6)].concat());
-        }
-    }
-
-    #[test]
-    fn a_changed_posterior_is_dense() {
-        let a = many_classes();
-        let mut posterior = FittedPosterior::from_votes(&a);
-        posterior.change(|rows| rows.row_mut(1).fill(0.5));
-        assert!(matches!(posterior, FittedPosterior::Dense(_)));
-        assert_eq!(posterior.row(1)[89], 0.5);
-        assert_eq!(*posterior.row(2), *Posterior::from_votes(&a).row(2));
+    /// The most probable class, as [`best`]; `None` without entries.
+    #[must_use]
+    pub fn best(&self) -> Option<(usize, bool)> {
+        best(&self.values).map(|(at, is_tied)| (self.class(at), is_tied))
     }
 }

@@ -35,7 +35,6 @@ pub mod numerics;
 pub mod posterior;
 pub mod preset;
 pub(crate) mod snapshot;
-pub mod sparse_posterior;
 pub mod switching;
 pub mod vote;
 

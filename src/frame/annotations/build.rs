@@ -1,6 +1,6 @@
 //! Builds the sparse views of [`Annotations`] from rows in any order.
 
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use rayon::prelude::*;
 
@@ -43,11 +43,9 @@ impl Annotations {
             || distinct_columns(dims, &rows),
             || count(&rows.annotator, dims.annotators),
         );
-        let is_single: Vec<bool> = rows_of_annotator.iter().map(|n| *n == 1).collect();
-        let slots = Slots::new(sorted, &is_single);
-        let annotators = owners(&slots.order, &slots.by_slot);
-        let columns = slots.columns_of_rows(&annotators, rows.annotator, &rows.label, dims.labels);
-        let Slots { of_annotator: slots, by_slot, labels, first_singleton, .. } = slots;
+        let annotators = owners(&sorted.by_annotator);
+        let columns = sorted.of_rows(&annotators, rows.annotator, &rows.label, dims.labels);
+        let SortedColumns { by_annotator, labels } = sorted;
         drop(rows.label);
         let ungrouped =
             UngroupedRows { instance: rows.instance, column: columns, weight: rows.weight };
@@ -56,17 +54,15 @@ impl Annotations {
         let (by_instance, columns, weights) = view.resolve(&annotators, policy)?;
         Ok(Self {
             dims,
-            by_instance,
-            columns,
-            weights,
-            slots,
-            by_slot,
-            first_singleton,
-            labels,
-            annotators,
-            by_column: OnceLock::new(),
-            rows_of_instance,
-            rows_of_annotator,
+            by_instance: Arc::new(by_instance),
+            columns: Arc::new(columns),
+            weights: Arc::new(weights),
+            by_annotator: Arc::new(by_annotator),
+            labels: Arc::new(labels),
+            annotators: Arc::new(annotators),
+            by_column: Arc::default(),
+            rows_of_instance: Arc::new(rows_of_instance),
+            rows_of_annotator: Arc::new(rows_of_annotator),
             trusted: None,
         })
     }
@@ -103,8 +99,8 @@ impl Annotations {
     }
 }
 
-/// The distinct labels of each annotator, ascending: (offsets by annotator, labels).
-fn distinct_columns(dims: Dims, rows: &AnnotationRows) -> (Vec<usize>, Vec<u32>) {
+/// The distinct labels of each annotator, ascending.
+fn distinct_columns(dims: Dims, rows: &AnnotationRows) -> SortedColumns {
     let mut counts = vec![0_u32; dims.annotators];
     let n_cells = dims.annotators.saturating_mul(dims.labels);
     let mut labels = Vec::with_capacity(n_cells.min(rows.label.len()));
@@ -126,51 +122,28 @@ fn distinct_columns(dims: Dims, rows: &AnnotationRows) -> (Vec<usize>, Vec<u32>)
         cells.dedup();
         cells.iter().for_each(|(r, l)| add(*r as usize, *l));
     }
-    (prefix_sum(&counts), labels)
+    SortedColumns { by_annotator: prefix_sum(&counts), labels }
 }
 
-/// The slots of the annotators, and the columns in the order of the slots; see the module documentation.
-struct Slots {
-    /// The annotator in each slot.
-    order: Vec<u32>,
-    /// The slot of each annotator.
-    of_annotator: Vec<u32>,
-    /// Where the columns of each slot begin, and one past the last.
-    by_slot: Vec<usize>,
+/// The columns in the order of the annotators.
+struct SortedColumns {
+    /// Where the columns of each annotator begin, and one past the last.
+    by_annotator: Vec<usize>,
+    /// The label of each column.
     labels: Vec<u32>,
-    first_singleton: usize,
 }
 
-impl Slots {
-    /// Assigns slots. The columns are given in the order of the annotators: (offsets by annotator, labels).
-    fn new((offsets, sorted): (Vec<usize>, Vec<u32>), is_single: &[bool]) -> Self {
-        let all = 0..is_single.len();
-        let (mut order, singletons): (Vec<u32>, Vec<u32>) =
-            all.map(number).partition(|r| !is_single[*r as usize]);
-        let others = order.len();
-        order.extend(singletons);
-        let (mut slots, mut by_slot) = (vec![0; order.len()], Vec::with_capacity(offsets.len()));
-        let mut labels = Vec::with_capacity(sorted.len());
-        for (slot, r) in order.iter().enumerate() {
-            let r = *r as usize;
-            slots[r] = number(slot);
-            by_slot.push(labels.len());
-            labels.extend_from_slice(&sorted[offsets[r]..offsets[r + 1]]);
-        }
-        by_slot.push(labels.len());
-        let first_singleton = by_slot[others];
-        Self { order, of_annotator: slots, by_slot, labels, first_singleton }
-    }
-
+impl SortedColumns {
     /// The column of each row, given its annotator and its label. `owners` has the annotator of each column.
-    fn columns_of_rows(
+    fn of_rows(
         &self,
         owners: &[u32],
         annotators: Vec<u32>,
         labels: &[u32],
         n_labels: usize,
     ) -> Vec<u32> {
-        let n_cells = self.order.len().saturating_mul(n_labels);
+        let n_annotators = self.by_annotator.len() - 1;
+        let n_cells = n_annotators.saturating_mul(n_labels);
         let of_cell = (n_cells <= labels.len() / ROWS_PER_CELL).then(|| {
             let mut of_cell = vec![0; n_cells];
             for (column, (r, label)) in owners.iter().zip(&self.labels).enumerate() {
@@ -182,8 +155,8 @@ impl Slots {
             if let Some(of_cell) = &of_cell {
                 return of_cell[annotator as usize * n_labels + label as usize];
             }
-            let slot = self.of_annotator[annotator as usize] as usize;
-            let own = self.by_slot[slot]..self.by_slot[slot + 1];
+            let r = annotator as usize;
+            let own = self.by_annotator[r]..self.by_annotator[r + 1];
             number(own.start + self.labels[own].partition_point(|l| *l < label))
         };
         let mut columns = annotators;
@@ -220,21 +193,10 @@ mod tests {
             build(&[(2, 1, 0, 1.0), (0, 0, 1, 1.0), (0, 1, 0, 1.0)], Duplicates::Share).unwrap();
         assert_eq!(a.columns_of_instance(0), [0, 1]);
         assert_eq!(a.columns_of_instance(1), [0_u32; 0]);
-        assert_eq!((a.label_of(0), a.label_of(1)), (0, 1));
-        assert_eq!(a.instances_of(0), [0, 2]);
-        assert_eq!((a.columns_of(0), a.columns_of(1)), (1..2, 0..1));
+        assert_eq!((a.label_of(0), a.label_of(1)), (1, 0));
+        assert_eq!((a.instances_of(0), a.instances_of(1)), (&[0][..], &[0, 2][..]));
+        assert_eq!((a.columns_of(0), a.columns_of(1)), (0..1, 1..2));
         assert!(a.weights_of(0).is_ones());
-    }
-
-    #[test]
-    fn singleton_annotators_come_after_all_others() {
-        let rows = [(0, 0, 1, 0.5), (0, 1, 0, 1.0), (1, 1, 1, 1.0)];
-        let a = build(&rows, Duplicates::Share).unwrap();
-        assert_eq!((a.columns_of(0), a.columns_of(1), a.first_singleton()), (2..3, 0..2, 2));
-        assert_eq!(
-            (a.labels_of(0), a.columns_of_instance(0), a.instances_of(2)),
-            (&[1][..], &[0, 2][..], &[0][..])
-        );
     }
 
     /// Six annotators with the labels 0, 2 and 4, and one with a single label; a third of the rows is not enough for a table
@@ -247,16 +209,14 @@ mod tests {
         let columns_of = |repeats: usize| {
             let (annotator, label): (Vec<u32>, Vec<u32>) = all.repeat(repeats).into_iter().unzip();
             let rows = AnnotationRows { annotator, label, ..AnnotationRows::default() };
-            let is_single: Vec<bool> = (0..7).map(|r| r == 6).collect();
-            let slots = Slots::new(distinct_columns(dims, &rows), &is_single);
-            let owners = owners(&slots.order, &slots.by_slot);
+            let sorted = distinct_columns(dims, &rows);
+            let owners = owners(&sorted.by_annotator);
             assert_eq!(owners.len(), 19);
-            let columns =
-                slots.columns_of_rows(&owners, rows.annotator.clone(), &rows.label, dims.labels);
+            let columns = sorted.of_rows(&owners, rows.annotator.clone(), &rows.label, dims.labels);
             let wanted = rows.annotator.iter().zip(&rows.label);
             for (column, (annotator, label)) in columns.iter().zip(wanted) {
                 let at = *column as usize;
-                assert_eq!((owners[at], slots.labels[at]), (*annotator, *label));
+                assert_eq!((owners[at], sorted.labels[at]), (*annotator, *label));
             }
             columns[..all.len()].to_vec()
         };

@@ -4,7 +4,7 @@
 //! a column     = one (annotator, label) pair that occurs: "annotator 7 chose `cat`", one column of 7's confusion matrix
 //! by instance    offsets[i] .. offsets[i+1]  ->  the columns of the annotations of instance i, ascending
 //! by column      offsets[c] .. offsets[c+1]  ->  the instances of the annotations in column c, ascending
-//! by slot        offsets[s] .. offsets[s+1]  ->  the columns of the annotator in slot s, by label
+//! by annotator   offsets[r] .. offsets[r+1]  ->  the columns of annotator r, by label
 //! ```
 //! # Why
 //! Dense confusion matrices have annotators x classes x labels cells, most of which have no count. At most as many
@@ -12,11 +12,6 @@
 //! E-step multiplies one contiguous column (one number per class) for each annotation and adds the posterior to the
 //! counts of the same columns. Each annotation takes four bytes; four more if the view by column is used, which is
 //! built on first use; and a weight if it differs from 1.
-//!
-//! A slot is the position of an annotator in the order of the columns: annotators by index, except that those with a
-//! single annotation, the singleton annotators, come after all others. The confusion matrix of a singleton follows from
-//! the posterior of one instance: a kernel that has this posterior need not store the column, so that a long tail of
-//! such annotators costs no memory. The columns of singletons are one range.
 
 mod build;
 mod by_column;
@@ -26,7 +21,7 @@ mod split;
 mod weights;
 
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 pub use build::AnnotationRows;
 use by_column::ByColumn;
@@ -47,25 +42,21 @@ pub struct Dims {
     pub labels: usize,
 }
 
-/// The sparse annotations of one question.
+/// The sparse annotations of one question. Clones share their memory, but for the trusted classes.
 #[derive(Debug, Clone)]
 pub struct Annotations {
     dims: Dims,
-    by_instance: Vec<usize>,
-    columns: Vec<u32>,
-    weights: Weights,
-    /// The slot of each annotator.
-    slots: Vec<u32>,
-    by_slot: Vec<usize>,
-    /// The first column of a singleton annotator.
-    first_singleton: usize,
+    by_instance: Arc<Vec<usize>>,
+    columns: Arc<Vec<u32>>,
+    weights: Arc<Weights>,
+    by_annotator: Arc<Vec<usize>>,
     /// The label of each column.
-    labels: Vec<u32>,
+    labels: Arc<Vec<u32>>,
     /// The annotator of each column.
-    annotators: Vec<u32>,
-    by_column: OnceLock<ByColumn>,
-    rows_of_instance: Vec<u32>,
-    rows_of_annotator: Vec<u32>,
+    annotators: Arc<Vec<u32>>,
+    by_column: Arc<OnceLock<ByColumn>>,
+    rows_of_instance: Arc<Vec<u32>>,
+    rows_of_annotator: Arc<Vec<u32>>,
     /// The class of each instance that is trusted, where any is.
     pub trusted: Option<Vec<Option<u32>>>,
 }
@@ -153,7 +144,7 @@ impl Annotations {
     /// Whether every annotation has a weight of its own.
     #[must_use]
     pub fn are_weighted(&self) -> bool {
-        matches!(self.weights, Weights::All(_))
+        matches!(*self.weights, Weights::All(_))
     }
 
     /// The label of a column.
@@ -174,14 +165,7 @@ impl Annotations {
     #[inline]
     #[must_use]
     pub fn columns_of(&self, r: usize) -> Range<usize> {
-        let slot = self.slots[r] as usize;
-        self.by_slot[slot]..self.by_slot[slot + 1]
-    }
-
-    /// The slot of annotator `r`.
-    #[must_use]
-    pub fn slot_of(&self, r: usize) -> usize {
-        self.slots[r] as usize
+        self.by_annotator[r]..self.by_annotator[r + 1]
     }
 
     /// The labels that annotator `r` used, ascending: one for each of its columns.
@@ -198,10 +182,10 @@ impl Annotations {
         Some(self.columns_of(r).start + found)
     }
 
-    /// The first column of each slot, and one past the last.
+    /// The first column of each annotator, and one past the last.
     #[must_use]
     pub fn column_offsets(&self) -> &[usize] {
-        &self.by_slot
+        &self.by_annotator
     }
 
     /// The labels of a range of columns.
@@ -209,12 +193,6 @@ impl Annotations {
     #[must_use]
     pub fn labels_in(&self, columns: Range<usize>) -> &[u32] {
         &self.labels[columns]
-    }
-
-    /// The first column of a singleton annotator; all columns from this one on are of singletons.
-    #[must_use]
-    pub fn first_singleton(&self) -> usize {
-        self.first_singleton
     }
 
     /// The instances of a column's annotations, ascending.
@@ -231,18 +209,6 @@ impl Annotations {
     pub fn column_weights_of(&self, column: usize) -> WeightSlice<'_> {
         let by_column = self.by_column();
         by_column.weights.slice(by_column.offsets[column]..by_column.offsets[column + 1])
-    }
-
-    /// The annotations of adjacent columns, as an M-step kernel reads them.
-    #[must_use]
-    pub fn column_range(&self, columns: Range<usize>) -> ColumnRange<'_> {
-        let by_column = self.by_column();
-        let (first, last) = (by_column.offsets[columns.start], by_column.offsets[columns.end]);
-        ColumnRange {
-            offsets: &by_column.offsets[columns.start..=columns.end],
-            instances: &by_column.instances[first..last],
-            weights: by_column.weights.slice(first..last),
-        }
     }
 
     /// The view by column, built on first use.
@@ -333,25 +299,5 @@ impl InstanceRange<'_> {
     #[must_use]
     pub fn trusted_class(&self, i: usize) -> Option<u32> {
         self.trusted.and_then(|trusted| trusted[i])
-    }
-}
-
-/// The annotations of adjacent columns: the input of an M-step kernel.
-#[derive(Debug, Clone, Copy)]
-pub struct ColumnRange<'a> {
-    /// Where the annotations of each column begin, and one past the last; the first need not be 0.
-    pub offsets: &'a [usize],
-    /// The instance of every annotation, ascending within a column.
-    pub instances: &'a [u32],
-    /// The weight of every annotation.
-    pub weights: WeightSlice<'a>,
-}
-
-impl ColumnRange<'_> {
-    /// The positions in `instances` of the annotations of the `c`-th column.
-    #[inline]
-    #[must_use]
-    pub fn positions(&self, c: usize) -> Range<usize> {
-        self.offsets[c] - self.offsets[0]..self.offsets[c + 1] - self.offsets[0]
     }
 }

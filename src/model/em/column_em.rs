@@ -2,13 +2,15 @@
 
 use std::ops::Range;
 
-use super::kernels::{DirichletParameter, Estimator, PairKernel, Prior};
+use super::kernels::{DirichletParameter, Estimator, Likelihood, PairKernel, Prior, Sweep};
 use super::start::write_start;
 use super::{EmModel, EmSteps, Objective, StopRule, fit};
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
 use crate::model::fitted::{Fitted, Report};
+use crate::model::fitted_posterior::{FittedPosterior, PosteriorRows};
 use crate::model::numerics::{MIN_PROBABILITY, at_least, normalise};
+#[cfg(test)]
 use crate::model::posterior::Posterior;
 use crate::model::{Model, Spec};
 use crate::run::{Cancel, Run};
@@ -111,7 +113,7 @@ impl<M: PairModel> EmSteps for ColumnEm<M> {
         params.classes = ClassShares::new(params.classes.rule, a.dims().classes);
         params.estimator = self.0.estimator(a);
         if let Some(state) = self.0.start(a, attempt, run) {
-            params.kernel.start_at(a, &params.estimator, &state);
+            params.kernel.start_at(a, &params.estimator, state);
             // Its objective lacks the terms of an estimate.
             self.e_step(a, params);
             return None;
@@ -155,22 +157,49 @@ impl<M: PairModel> EmModel for ColumnEm<M> {
         a: &Annotations,
         params: Self::Params,
         _: &Cancel,
-    ) -> Result<(Posterior, Report)> {
+    ) -> Result<(FittedPosterior, Report)> {
         let Params { mut classes, mut estimator, mut kernel } = params;
-        let mut posterior = kernel.likelihood().posteriors(a, Prior::Class(&classes.factors));
-        if let ClassPrior::Dirichlet(_) = classes.rule {
-            // An expectation over the shares: their mean, and not the geometric one that weighs the annotations.
-            posterior.par_rows_mut(|i, row| {
-                if a.columns_of_instance(i).is_empty() && a.trusted_class(i).is_none() {
-                    row.copy_from_slice(&classes.shares);
-                }
-            });
-        }
+        let likelihood = kernel.take_likelihood(a);
+        let (prior, shares) = (classes.factors.clone(), classes.shares.clone());
         classes.estimate(&kernel.class_counts(a.dims().classes));
         let expected_count = kernel.expected_counts(a);
         kernel.estimate(a, &mut estimator);
+        let unannotated = match classes.rule {
+            // An expectation over the shares: their mean, and not the geometric one that weighs the annotations.
+            ClassPrior::Dirichlet(_) => Some(shares),
+            ClassPrior::Uniform | ClassPrior::Shares => None,
+        };
+        let rows = PairPosterior { likelihood, prior, unannotated };
         let fit = PairFit { prior: classes.shares, estimator, expected_count, kernel };
-        Ok((posterior, self.0.report(a, fit)))
+        Ok((FittedPosterior::on_demand(a, rows), self.0.report(a, fit)))
+    }
+}
+
+/// The posteriors that follow from a likelihood, computed when they are read.
+#[derive(Debug)]
+struct PairPosterior {
+    likelihood: Likelihood,
+    /// What a sweep multiplies with, `[class]`.
+    prior: Vec<f64>,
+    /// The row of an instance without annotations, where it is not the prior.
+    unannotated: Option<Vec<f64>>,
+}
+
+impl PosteriorRows for PairPosterior {
+    fn write(&self, a: &Annotations, i: usize, row: &mut [f64]) {
+        if let Some(shares) = &self.unannotated
+            && a.columns_of_instance(i).is_empty()
+            && a.trusted_class(i).is_none()
+        {
+            row.copy_from_slice(shares);
+            return;
+        }
+        let (range, prior) = (a.range(i..i + 1), Prior::Class(&self.prior));
+        Sweep { range, prior, likelihood: &self.likelihood }.run(row.len(), None, Some(row));
+    }
+
+    fn parts(&self) -> Vec<&[f64]> {
+        vec![&self.prior, self.likelihood.cells()]
     }
 }
 

@@ -51,6 +51,7 @@ use crate::error::Result;
 use crate::frame::{Annotations, Dims, FitBytes, ITEMS_PER_BLOCK, QuestionSizes};
 use crate::model::Spec;
 use crate::model::fitted::Report;
+use crate::model::fitted_posterior::FittedPosterior;
 use crate::model::lbfgs::{NUMBERS_OF_SEARCH, try_maximise};
 use crate::model::numerics::ln_sigmoid;
 use crate::model::posterior::Posterior;
@@ -157,10 +158,10 @@ impl EmModel for Glad {
         a: &Annotations,
         mut params: Params,
         cancel: &Cancel,
-    ) -> Result<(Posterior, Report)> {
+    ) -> Result<(FittedPosterior, Report)> {
         self.m_step(a, &mut params, cancel)?;
         let report = params.report(a);
-        Ok((params.t, report))
+        Ok((params.t.into(), report))
     }
 }
 

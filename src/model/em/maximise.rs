@@ -149,6 +149,7 @@ mod tests {
     use super::*;
     use crate::model::em::{Em, EmModel, StopRule};
     use crate::model::fitted::{Fitted, Report};
+    use crate::model::fitted_posterior::FittedPosterior;
     use crate::model::posterior::Posterior;
     use crate::model::{Model as _, Spec};
     use crate::run::Cancel;
@@ -224,12 +225,12 @@ mod tests {
             _: &Annotations,
             params: Self::Params,
             _: &Cancel,
-        ) -> Result<(Posterior, Report)> {
+        ) -> Result<(FittedPosterior, Report)> {
             let mut t = Posterior::zeros(1, 2);
             t.row_mut(0)[0] = f64::from(params.0);
             let names = params.1.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();
             let skill = vec![f64::from(params.0)];
-            Ok((t, Report { skill, annotator_parameters: names, ..Report::default() }))
+            Ok((t.into(), Report { skill, annotator_parameters: names, ..Report::default() }))
         }
     }
 

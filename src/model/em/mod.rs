@@ -20,7 +20,7 @@ mod stop;
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
 use crate::model::fitted::{Fitted, Report};
-use crate::model::posterior::Posterior;
+use crate::model::fitted_posterior::FittedPosterior;
 use crate::model::{Model, ModelKind, Spec};
 use crate::run::{Cancel, Run};
 pub use column_em::{ClassPrior, ColumnEm, PairFit, PairModel};
@@ -142,7 +142,7 @@ pub trait EmModel: EmSteps {
         a: &Annotations,
         params: Self::Params,
         cancel: &Cancel,
-    ) -> Result<(Posterior, Report)>;
+    ) -> Result<(FittedPosterior, Report)>;
 }
 
 /// An EM model: the loop around its steps. A wrapper, since two blanket implementations of [`Model`] would clash.

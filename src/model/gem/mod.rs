@@ -60,7 +60,7 @@ use tree_rounds::TreeRounds;
 
 use crate::error::{Problem, Result};
 use crate::frame::{
-    Annotations, Dims, Evidence, FitBytes, Matrix, QuestionFeatures, QuestionSizes,
+    Annotations, Dims, Evidence, FitBytes, Matrix, QuestionFeatures, QuestionSizes, dense_fit_bytes,
 };
 use crate::model::classifier::{Classifier, ClassifierSpec, ExampleFeatures, Examples};
 use crate::model::confusion::{Cells, Confusion, Smoothing};
@@ -142,8 +142,9 @@ impl Gem {
     /// that the classifier learns, and the prior and the posterior of the best round of trees.
     fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
         let own = kernels::fit_bytes(sizes)?;
-        let rows = own.posteriors.checked_mul(4)?;
-        Some(FitBytes { working: own.working.checked_add(rows)?, ..own })
+        let posteriors = dense_fit_bytes(sizes)?.posteriors;
+        let working = own.working.checked_add(posteriors.checked_mul(4)?)?;
+        Some(FitBytes { posteriors, working, ..own })
     }
 }
 

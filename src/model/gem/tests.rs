@@ -21,7 +21,7 @@ const CLASSIFIERS: &[ClassifierKind] = &[
     ClassifierKind::Network,
 ];
 
-/// Of one million instances and five classes; with 60 columns the E-step counts, in 16 ranges, in rows of 8 numbers.
+/// Of one million instances and five classes; with 60 pairs there are 16 tables of counts beside the likelihood, in rows of 8 numbers.
 #[test]
 fn the_memory_of_a_fit_has_two_priors_a_target_and_a_posterior_for_each_instance() {
     let dims = Dims { instances: 1_000_000, annotators: 12, classes: 5, labels: 5 };
@@ -29,7 +29,7 @@ fn the_memory_of_a_fit_has_two_priors_a_target_and_a_posterior_for_each_instance
     let sizes = QuestionSizes { dims, annotations: 5_000_000, columns: 60, gold_roles };
     let got = KINDS.iter().find_map(|kind| (kind.fit_bytes)(&sizes)).unwrap();
     let (posteriors, counts) = (40_000_000, 60 * 8 * 8);
-    let (matrices, working) = (counts + 25 * 8, 16 * counts + 4 * posteriors);
+    let (matrices, working) = (2 * counts + 25 * 8, 17 * counts + 4 * posteriors);
     assert_eq!(got, FitBytes { posteriors, matrices, working });
 }
 

@@ -28,11 +28,11 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::shares::VoteShares;
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence, MAX_RANGES, ranges_of_instances};
-use crate::model::fitted::{Fitted, Report, Stop, on_cpu};
+use crate::model::fitted::{Fitted, Report, Stop};
 use crate::model::fitted_posterior::FittedPosterior;
-use crate::model::posterior::harden;
 use crate::model::{Model, Spec};
 use crate::run::Run;
 
@@ -64,24 +64,12 @@ impl Spec for MajorityVote {
 impl Model for MajorityVote {
     fn fit(&self, evidence: Evidence<'_>, _run: &mut Run) -> Result<Fitted> {
         let a = evidence.annotations;
-        let mut posterior = FittedPosterior::from_votes(a);
-        let skill = agreement(a, |i| posterior.stored_row(i).best());
-        if self.vote == VoteMode::Hard {
-            posterior.par_stored_rows_mut(|i, row| {
-                if a.has_evidence(i) {
-                    harden(row);
-                }
-            });
-        }
-        Ok(Fitted {
-            posterior,
-            predictions: None,
-            report: Report { skill, ..Report::default() },
-            trace: Vec::new(),
-            stop: Stop { converged: true, iterations: 1, objective: None },
-            model: None,
-            device: on_cpu(),
-        })
+        let shares = FittedPosterior::on_demand(a, VoteShares { is_hard: false });
+        let skill = agreement(a, |i| shares.entries(i).best());
+        let posterior =
+            FittedPosterior::on_demand(a, VoteShares { is_hard: self.vote == VoteMode::Hard });
+        let stop = Stop { converged: true, iterations: 1, objective: None };
+        Ok(Fitted { stop, ..Fitted::new(posterior, Report { skill, ..Report::default() }) })
     }
 }
 

@@ -4,6 +4,7 @@ mod crh;
 mod iwmv;
 mod majority;
 mod rounds;
+mod shares;
 mod wawa;
 mod zbs;
 
@@ -16,11 +17,12 @@ pub use wawa::Wawa;
 pub use zbs::ZeroBasedSkill;
 
 use super::ModelKind;
-use super::fitted_posterior::FittedPosterior;
+use crate::frame::FitBytes;
 
 /// The models of this folder.
 pub static KINDS: &[ModelKind] = &[
-    ModelKind { fit_bytes: FittedPosterior::fit_bytes_of_votes, ..ModelKind::of::<MajorityVote>() },
+    // Its rows are computed when they are read.
+    ModelKind { fit_bytes: |_| Some(FitBytes::default()), ..ModelKind::of::<MajorityVote>() },
     ModelKind::of::<Wawa>(),
     ModelKind::of::<Iwmv>(),
     ModelKind::of::<ZeroBasedSkill>(),

@@ -141,13 +141,12 @@ impl<const W: usize> Pass<'_, W> {
             None => (&mut no_counts[..], &mut no_classes[..], &mut log_likelihood),
         };
         // Sums in memory of this thread: beside those of other threads, each write would wait for them.
-        let mut class_sums = vec![[0.0; W]; m];
+        let mut class_sums = vec![[0.0; W]; class_counts.len()];
         let (mut product, mut terms) = (LogProduct::default(), 0.0);
-        let mut logs = LogRow { prior: vec![[0.0; W]; m], row: vec![[0.0; W]; m] };
-        let mut exponents = vec![[0; W]; m];
+        // Allocated where an instance needs them: a sweep may be over a single one.
+        let (mut logs, mut exponents) = (LogRow::default(), Vec::new());
         if let Prior::Class(prior_of_all) = priors {
             pad(prior_of_all, prior);
-            logs.set_prior(prior);
         }
         let mut weighted = Weighted::new(range.weights);
         let mut rows = self.rows;
@@ -172,18 +171,16 @@ impl<const W: usize> Pass<'_, W> {
             let in_logs = trusted.is_some() || is_weighted;
             if let Prior::Instance(_) = priors {
                 pad(priors.row(i, n), prior);
-                if in_logs {
-                    logs.set_prior(prior);
-                }
+                logs.prior.clear();
             }
             let weights =
                 if is_weighted { range.weights.slice(positions) } else { WeightSlice::Ones };
             let mut term = 0.0;
             if in_logs {
-                if are_logs {
-                    logs.add(factors, pairs, weights, |log| log);
-                } else {
-                    logs.add(factors, pairs, weights, ln);
+                logs.set_prior(prior);
+                match weights {
+                    WeightSlice::All(all) => logs.add(factors, pairs, |at| all[at], are_logs),
+                    _ => logs.add(factors, pairs, |at| weights.get(at), are_logs),
                 }
                 term = logs.exp(row);
             } else if pairs.len() <= MAX_FACTORS {
@@ -213,19 +210,12 @@ impl<const W: usize> Pass<'_, W> {
                 continue;
             }
             match weights {
-                WeightSlice::Ones => {
-                    for pair in pairs {
-                        add(&mut counts[*pair as usize * m..][..m], row);
-                    }
-                }
-                _ => {
-                    for (pair, weight) in pairs.iter().zip(weights.iter()) {
-                        add_weighted(&mut counts[*pair as usize * m..][..m], row, weight);
-                    }
-                }
+                WeightSlice::Ones => count(counts, row, pairs, |_| 1.0),
+                WeightSlice::All(all) => count(counts, row, pairs, |at| all[at]),
+                WeightSlice::Few { .. } => count(counts, row, pairs, |at| weights.get(at)),
             }
         }
-        class_counts.copy_from_slice(&class_sums[..class_counts.len()]);
+        class_counts.copy_from_slice(&class_sums);
         *log_likelihood = terms + product.ln();
     }
 }
@@ -256,13 +246,14 @@ fn multiply_many<const W: usize>(
     prior: &[[f64; W]],
     factors: &[[f64; W]],
     pairs: &[u32],
-    exponents: &mut [[i64; W]],
+    exponents: &mut Vec<[i64; W]>,
 ) -> f64 {
     /// The exponent of a class that the prior excludes: less than that of any product.
     const NEVER: i64 = i64::MIN / 2;
     let m = row.len();
     row.copy_from_slice(prior);
-    exponents.fill([0; W]);
+    exponents.clear();
+    exponents.resize(m, [0; W]);
     for run in pairs.chunks(MAX_FACTORS) {
         for group in 0..m {
             let mut product = row[group];
@@ -291,17 +282,21 @@ fn multiply_many<const W: usize>(
 }
 
 /// A row of logarithms.
+#[derive(Default)]
 struct LogRow<const W: usize> {
+    /// The logarithm of the prior; empty until it is needed.
     prior: Vec<[f64; W]>,
     row: Vec<[f64; W]>,
 }
 
 impl<const W: usize> LogRow<W> {
-    /// Takes the logarithm of a prior; that of its padding, which is 0, is -inf.
+    /// Takes the logarithm of a prior, unless it has; that of its padding, which is 0, is -inf.
     #[inline(always)]
     fn set_prior(&mut self, prior: &[[f64; W]]) {
-        let logs = self.prior.as_flattened_mut().iter_mut();
-        logs.zip(prior.as_flattened()).for_each(|(log, p)| *log = p.ln());
+        if self.prior.is_empty() {
+            self.prior.extend(prior.iter().map(|group| group.map(f64::ln)));
+            self.row.resize(prior.len(), [0.0; W]);
+        }
     }
 
     /// The log-prior plus the weighted logarithms of the factors of every pair.
@@ -310,15 +305,22 @@ impl<const W: usize> LogRow<W> {
         &mut self,
         factors: &[[f64; W]],
         pairs: &[u32],
-        weights: WeightSlice<'_>,
-        to_log: impl Fn(f64) -> f64,
+        weight: impl Fn(usize) -> f64,
+        are_logs: bool,
     ) {
         let m = self.row.len();
         for group in 0..m {
             let mut sums = self.prior[group];
-            for (pair, weight) in pairs.iter().zip(weights.iter()) {
-                let factors = &factors[*pair as usize * m + group];
-                (0..W).for_each(|k| sums[k] += weight * to_log(factors[k]));
+            for (at, pair) in pairs.iter().enumerate() {
+                let (mut logs, weight) = (factors[*pair as usize * m + group], weight(at));
+                if !are_logs {
+                    for k in 0..W {
+                        logs[k] = ln(logs[k]);
+                    }
+                }
+                for k in 0..W {
+                    sums[k] += weight * logs[k];
+                }
             }
             self.row[group] = sums;
         }
@@ -327,9 +329,18 @@ impl<const W: usize> LogRow<W> {
     /// Writes the exponentials of the row, divided by that of its maximum, which is returned.
     #[inline(always)]
     fn exp(&self, row: &mut [[f64; W]]) -> f64 {
-        let max = self.row.as_flattened().iter().copied().fold(f64::NEG_INFINITY, larger);
+        let mut lanes = self.row[0];
+        for logs in &self.row[1..] {
+            for k in 0..W {
+                lanes[k] = larger(lanes[k], logs[k]);
+            }
+        }
+        let max = lanes.iter().copied().fold(f64::NEG_INFINITY, larger);
         for (to, logs) in row.iter_mut().zip(&self.row) {
-            (0..W).for_each(|k| to[k] = exp(logs[k] - max));
+            // In a loop, not a closure, which might not be inlined, and then had no vector instructions.
+            for k in 0..W {
+                to[k] = exp(logs[k] - max);
+            }
         }
         max
     }
@@ -358,10 +369,20 @@ fn add<const W: usize>(sums: &mut [[f64; W]], row: &[[f64; W]]) {
     }
 }
 
+/// Adds a row, times a weight, to the counts of each pair.
 #[inline(always)]
-fn add_weighted<const W: usize>(sums: &mut [[f64; W]], row: &[[f64; W]], weight: f64) {
-    for (sums, row) in sums.iter_mut().zip(row) {
-        (0..W).for_each(|k| sums[k] += weight * row[k]);
+fn count<const W: usize>(
+    counts: &mut [[f64; W]],
+    row: &[[f64; W]],
+    pairs: &[u32],
+    weight: impl Fn(usize) -> f64,
+) {
+    let m = row.len();
+    for (at, pair) in pairs.iter().enumerate() {
+        let weight = weight(at);
+        for (sums, row) in counts[*pair as usize * m..][..m].iter_mut().zip(row) {
+            (0..W).for_each(|k| sums[k] += weight * row[k]);
+        }
     }
 }
 

@@ -36,8 +36,7 @@ pub(super) enum Source {
     State,
 }
 
-/// Computes the likelihood of all annotators; returns the sum of their terms. `state`: `[annotator, state_len]`, in the
-/// order of the pairs.
+/// Computes the likelihood of all annotators; returns the sum of their terms. `state`: `[annotator, state_len]`.
 pub(super) fn estimate<E: Estimator>(
     a: &Annotations,
     estimator: &E,
@@ -52,30 +51,30 @@ pub(super) fn estimate<E: Estimator>(
     let n_state = estimator.state_len();
     let mut rest = state;
     let mut units = Vec::with_capacity(work.len());
-    for (slots, cells) in work {
-        let (state, others) = rest.split_at_mut(slots.len() * n_state);
-        units.push((slots, cells, state));
+    for (annotators, cells) in work {
+        let (state, others) = rest.split_at_mut(annotators.len() * n_state);
+        units.push((annotators, cells, state));
         rest = others;
     }
     let arch = Arch::new();
     let terms: Vec<f64> = units
         .into_par_iter()
-        .map(|(slots, cells, state)| {
+        .map(|(annotators, cells, state)| {
             for_width!(stride, W => {
                 let rows = cells.as_chunks_mut::<W>().0;
-                arch.dispatch(Unit { a, estimator, source, slots, state, rows, to_logs })
+                arch.dispatch(Unit { a, estimator, source, annotators, state, rows, to_logs })
             })
         })
         .collect();
     terms.iter().sum()
 }
 
-/// The annotators of a range of slots, whose counts become likelihoods.
+/// Adjacent annotators, whose counts become likelihoods.
 struct Unit<'a, const W: usize, E> {
     a: &'a Annotations,
     estimator: &'a E,
     source: Source,
-    slots: Range<usize>,
+    annotators: Range<usize>,
     state: &'a mut [f64],
     rows: &'a mut [[f64; W]],
     to_logs: bool,
@@ -87,19 +86,18 @@ impl<const W: usize, E: Estimator> WithSimd for Unit<'_, W, E> {
     // Inlined with all callees, so that they are compiled for the vector instructions of this processor.
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> f64 {
-        let Self { a, estimator, source, slots, state, rows, to_logs } = self;
+        let Self { a, estimator, source, annotators, state, rows, to_logs } = self;
         let (offsets, n_classes, n_state) =
             (a.column_offsets(), a.dims().classes, estimator.state_len());
         let (mut terms, mut rest) = (0.0, rows);
-        for (nth, slot) in slots.enumerate() {
-            let pairs = offsets[slot]..offsets[slot + 1];
+        for (nth, r) in annotators.enumerate() {
+            let pairs = offsets[r]..offsets[r + 1];
             if pairs.is_empty() {
                 continue;
             }
             let (own, others) = rest.split_at_mut(pairs.len() * n_groups::<W>(n_classes));
             rest = others;
-            let index = a.annotator_of(pairs.start as u32);
-            let annotator = Annotator { index, labels: a.labels_in(pairs), n_classes };
+            let annotator = Annotator { index: r as u32, labels: a.labels_in(pairs), n_classes };
             let state = &mut state[nth * n_state..(nth + 1) * n_state];
             match source {
                 Source::Counts => terms += estimator.estimate(annotator, state, own),

@@ -49,7 +49,7 @@ use crate::model::posterior::Posterior;
 pub struct PairKernel {
     parts: Vec<Statistics>,
     likelihood: Likelihood,
-    /// The estimator's state, `[annotator, state_len]`, in the order of the pairs.
+    /// The estimator's state, `[annotator, state_len]`.
     state: Vec<f64>,
     /// The estimator's terms of the objective, at the likelihood of the last M-step.
     terms: f64,
@@ -113,12 +113,8 @@ impl PairKernel {
     }
 
     /// Starts at a state of every annotator, `[annotator, state_len]`.
-    pub fn start_at<E: Estimator>(&mut self, a: &Annotations, estimator: &E, state: &[f64]) {
-        let n_state = estimator.state_len();
-        self.state.resize(state.len(), 0.0);
-        for (r, state) in state.chunks_exact(n_state.max(1)).enumerate() {
-            self.state[a.slot_of(r) * n_state..][..n_state].copy_from_slice(state);
-        }
+    pub fn start_at<E: Estimator>(&mut self, a: &Annotations, estimator: &E, state: Vec<f64>) {
+        self.state = state;
         m_step::estimate(a, estimator, Source::State, &mut self.state, &mut self.likelihood);
     }
 
@@ -165,6 +161,13 @@ impl PairKernel {
         &self.likelihood
     }
 
+    /// Takes the likelihood of the last M-step out, before the next one replaces it.
+    #[must_use]
+    pub fn take_likelihood(&mut self, a: &Annotations) -> Likelihood {
+        let rows = PairRows::zeros(a.n_columns(), a.dims().classes);
+        std::mem::replace(&mut self.likelihood, Likelihood { rows, are_logs: a.are_weighted() })
+    }
+
     /// The estimator's terms of the objective, such as a log-prior, at the likelihood of the last M-step.
     #[must_use]
     pub fn terms(&self) -> f64 {
@@ -175,8 +178,7 @@ impl PairKernel {
     #[must_use]
     pub fn state_of(&self, a: &Annotations, r: usize) -> &[f64] {
         let n_state = self.state.len() / a.dims().annotators.max(1);
-        let slot = a.slot_of(r);
-        &self.state[slot * n_state..(slot + 1) * n_state]
+        &self.state[r * n_state..(r + 1) * n_state]
     }
 }
 
@@ -195,6 +197,12 @@ impl Likelihood {
         let mut state = vec![0.0; a.dims().annotators * estimator.state_len()];
         m_step::estimate(a, estimator, Source::Counts, &mut state, &mut likelihood);
         likelihood
+    }
+
+    /// All rows with their padding.
+    #[must_use]
+    pub fn cells(&self) -> &[f64] {
+        self.rows.cells()
     }
 
     /// The posteriors that follow from the likelihood.
@@ -230,14 +238,14 @@ fn n_ranges(dims: Dims, annotations: usize, pairs: usize) -> usize {
     1 << ranges.ilog2()
 }
 
-/// The memory of the fit of a model of pairs: the likelihood, a table of counts for each range, and the expected counts
-/// that are reported.
+/// The memory of the fit of a model of pairs: the likelihood, from which posteriors are computed when they are read, the
+/// expected counts that are reported, and a table of counts for each range and for their sums.
 #[must_use]
 pub fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
-    let dense = dense_fit_bytes(sizes)?;
     let table = sizes.columns.checked_mul(stride(sizes.dims.classes))?;
     let table = table.checked_mul(size_of::<f64>())?;
     let tables = n_ranges(sizes.dims, sizes.annotations, sizes.columns);
-    let matrices = dense.matrices.checked_add(table)?;
-    Some(FitBytes { matrices, working: table.checked_mul(tables.checked_add(1)?)?, ..dense })
+    let matrices = dense_fit_bytes(sizes)?.matrices.checked_add(table.checked_mul(2)?)?;
+    let working = table.checked_mul(tables.checked_add(1)?)?;
+    Some(FitBytes { posteriors: 0, matrices, working })
 }
