@@ -242,7 +242,7 @@ pub fn number(row: &Row, column: &str) -> f64 {
 
 /// Every model that learns from annotations alone.
 pub fn label_only() -> impl Iterator<Item = &'static ModelKind> {
-    MODELS.iter().copied().filter(|model| !model.reads_features)
+    MODELS.iter().copied().filter(|model| !model.capabilities.features.are_read())
 }
 
 /// Whether a kind of model trains a network.

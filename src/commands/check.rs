@@ -66,7 +66,7 @@ pub async fn check(spec: &PipelineSpec, run: &mut Run) -> Result<()> {
     if is_there("gold", sql.gold.as_ref()) {
         expect(source.gold(&ctx).await, &check_types_of_gold);
     }
-    if model_kind(&spec.model.kind)?.reads_features {
+    if model_kind(&spec.model.kind)?.capabilities.features.are_read() {
         if is_there("features", sql.features.as_ref()) {
             expect(source.features(&ctx, run).await, &|annotated, features| {
                 check_type_of_features(annotated, features, "features", "instance_id")

@@ -22,6 +22,7 @@ pub fn as_json(kinds: &[&ModelKind]) -> Value {
     let kind = |kind: &&ModelKind| {
         json!({
             "kind": kind.kind, "summary": kind.summary, "source": kind.source,
+            "capabilities": kind.capabilities,
             "parameters": (kind.schema)().to_value(), "defaults": (kind.defaults)(),
         })
     };

@@ -67,8 +67,8 @@ pub trait Spec:
     const SUMMARY: &'static str;
     /// Where the model comes from.
     const SOURCE: &'static str;
-    /// What the conformance suite may expect of the kind.
-    const PROPERTIES: Properties = Properties::Deterministic { has_annotator_prior: false };
+    /// What the kind needs and promises.
+    const CAPABILITIES: Capabilities = Capabilities::LABELS;
     /// The settings of the paper, for models that have a `preset`.
     #[must_use]
     fn paper() -> Option<Self> {
@@ -96,19 +96,49 @@ pub trait Spec:
     }
 }
 
-/// Properties that a kind of model declares; the conformance suite reads them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Properties {
-    /// The fit starts at the annotations, and treats all instances, annotators and classes alike: renaming them only
-    /// renames the result.
-    Deterministic {
-        /// Whether a prior weakens the evidence of few annotations: a class with unanimous labels is likely, but not
-        /// certain.
-        has_annotator_prior: bool,
-    },
-    /// The fit starts at random weights: renaming may lead to another optimum, and the objective is computed on random
-    /// mini-batches.
-    RandomStart,
+/// What a kind of model needs and what it promises: the conformance suite tests it, `check` and `models` read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Capabilities {
+    /// What it makes of features of the instances.
+    pub features: FeatureUse,
+    /// The fit starts at random weights and learns from random batches: renaming instances, annotators or classes may lead to
+    /// another optimum, and the objective may fall. Otherwise renaming only renames the result, and the objective does not
+    /// fall.
+    pub random_start: bool,
+    /// A prior weakens the evidence of few annotations: a class with unanimous labels is likely, but not certain.
+    pub annotator_prior: bool,
+    /// Skills have intervals.
+    pub intervals: bool,
+}
+
+/// What a kind of model makes of features of the instances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FeatureUse {
+    /// It does not look at them.
+    Unused,
+    /// It learns from them, where there are any.
+    Optional,
+    /// It cannot do without them.
+    Needed,
+}
+
+impl FeatureUse {
+    /// Whether it learns from features, where there are any.
+    #[must_use]
+    pub fn are_read(self) -> bool {
+        self != Self::Unused
+    }
+}
+
+impl Capabilities {
+    /// Those of a model of labels alone, by maximum likelihood or votes.
+    pub const LABELS: Self = Self {
+        features: FeatureUse::Unused,
+        random_start: false,
+        annotator_prior: false,
+        intervals: false,
+    };
 }
 
 /// A model that is ready to fit.
@@ -197,14 +227,10 @@ pub struct ModelKind {
     pub schema: fn() -> Schema,
     /// The default of each parameter.
     pub defaults: fn() -> Value,
-    /// The properties that it declares.
-    pub properties: Properties,
+    /// What it needs and promises.
+    pub capabilities: Capabilities,
     /// The keys for which it accepts no other value than the default.
     pub fixed_keys: fn() -> Vec<&'static str>,
-    /// Whether it learns from features, where there are any.
-    pub reads_features: bool,
-    /// Whether it cannot do without them.
-    pub needs_features: bool,
     /// Predicts with a saved model of this kind; `None` for a kind that learns no classifier.
     pub predict: Option<Predict>,
     /// The memory of its fit.
@@ -248,12 +274,7 @@ impl ModelKind {
     }
 
     const fn with_features<S: Spec + Model>(predict: Predict) -> Self {
-        Self {
-            reads_features: true,
-            needs_features: true,
-            predict: Some(predict),
-            ..Self::of::<S>()
-        }
+        Self { predict: Some(predict), ..Self::of::<S>() }
     }
 
     const fn fitted_by<S: Spec, M: Model + From<S> + 'static>() -> Self {
@@ -263,10 +284,8 @@ impl ModelKind {
             source: S::SOURCE,
             schema: || schema_for!(S),
             defaults: || crate::spec::defaults::<S>(),
-            properties: S::PROPERTIES,
+            capabilities: S::CAPABILITIES,
             fixed_keys: S::fixed_keys,
-            reads_features: false,
-            needs_features: false,
             predict: None,
             fit_bytes: dense_fit_bytes,
             load: |value| {

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Problem, did_you_mean};
-use crate::model::ModelKind;
+use crate::model::{FeatureUse, ModelKind};
 use crate::source::{InlineRows, Scalar};
 use crate::spec::Problems;
 use crate::tables::{OutcomeTable, find_table};
@@ -29,7 +29,7 @@ impl TestSpec {
     /// and column that no run writes or no test has, and one where the model learns from features and the test gives
     /// none. `key` is the key of the test.
     pub(super) fn check(&self, key: &str, kind: Option<&ModelKind>, problems: &mut Problems) {
-        if let Some(kind) = kind.filter(|kind| kind.needs_features)
+        if let Some(kind) = kind.filter(|kind| kind.capabilities.features == FeatureUse::Needed)
             && self.given.features.is_none()
         {
             problems.push(

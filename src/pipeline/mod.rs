@@ -181,7 +181,7 @@ async fn read_relations(
         annotator_features: None,
         fit_memory: Box::new(fit_memory),
     };
-    if kind.reads_features {
+    if kind.capabilities.features.are_read() {
         let features = source.features(ctx, run).await?;
         relations.features = features.map(|query| (query, Scratch::of(&spec.engine)));
         relations.annotator_features = source.annotator_features(ctx, run).await?;

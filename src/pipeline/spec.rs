@@ -11,7 +11,7 @@ use crate::engine::EngineSpec;
 use crate::error::{Error, Problem, Result};
 use crate::frame::FrameSpec;
 use crate::gate::GateSpec;
-use crate::model::{ModelSpec, model_kind};
+use crate::model::{FeatureUse, ModelSpec, model_kind};
 use crate::sink::{SinkSpec, digest};
 use crate::source::SourceSpec;
 use crate::spec::Problems;
@@ -77,7 +77,9 @@ impl PipelineSpec {
         for (n, test) in self.test.iter().enumerate() {
             test.check(&format!("{place}: test[{n}]"), kind, problems);
         }
-        if kind.is_some_and(|kind| kind.needs_features) && !self.source.has_features() {
+        if kind.is_some_and(|kind| kind.capabilities.features == FeatureUse::Needed)
+            && !self.source.has_features()
+        {
             problems.push(
                 Problem::new(format!("`{}` learns from features", self.model.kind))
                     .at(format!("{place}: source.features"))

@@ -271,8 +271,8 @@ mod tests {
             weight: Vec::new(),
         };
         let a = Annotations::build(wide, rows(), Duplicates::Share).unwrap();
-        assert_eq!((a.columns_of(7), a.labels_of(89_999)), (2..3, &[2, 80][..]));
-        assert_eq!(a.columns_of_instance(0), [1]);
+        assert_eq!((a.columns_of(7), a.labels_of(89_999)), (0..1, &[2, 80][..]));
+        assert_eq!(a.columns_of_instance(0), [2]);
     }
 
     #[test]

@@ -57,7 +57,7 @@ use super::{ClassPrior, PairFit, PairModel, StopRule};
 use crate::frame::{Annotations, ITEMS_PER_BLOCK};
 use crate::model::confusion::{Confusion, Smoothing};
 use crate::model::fitted::Report;
-use crate::model::{Properties, Spec};
+use crate::model::{Capabilities, Spec};
 use crate::run::{Run, WarningCode};
 
 /// Dawid-Skene: a confusion matrix for each annotator, drawn to that of the crowd.
@@ -123,7 +123,8 @@ impl Spec for DawidSkene {
     const SUMMARY: &'static str =
         "a confusion matrix for each annotator, drawn to that of the crowd";
     const SOURCE: &'static str = "Dawid and Skene 1979, doi:10.2307/2346806";
-    const PROPERTIES: Properties = Properties::Deterministic { has_annotator_prior: true };
+    const CAPABILITIES: Capabilities =
+        Capabilities { annotator_prior: true, ..Capabilities::LABELS };
 
     fn estimates_prior(&self) -> bool {
         !self.fixed_prior

@@ -41,7 +41,7 @@ use super::{ClassPrior, Objective, PairFit, PairModel, StopRule};
 use crate::frame::Annotations;
 use crate::model::confusion::{Cells, Confusion, Smoothing};
 use crate::model::fitted::Report;
-use crate::model::{Properties, Spec};
+use crate::model::{Capabilities, Spec};
 
 /// The smallest Dirichlet parameter. It keeps exp(E ln pi) of a label that the annotator never used above the least
 /// likelihood of the kernels, [`MIN_LIKELIHOOD`](crate::model::numerics::MIN_LIKELIHOOD), up to ten billion annotations. The
@@ -99,7 +99,8 @@ impl Spec for Ibcc {
         "a confusion matrix for each annotator with a prior, by variational Bayes";
     const SOURCE: &'static str =
         "Kim and Ghahramani 2012; Simpson et al. 2013, doi:10.1007/978-3-642-36406-8_1";
-    const PROPERTIES: Properties = Properties::Deterministic { has_annotator_prior: true };
+    const CAPABILITIES: Capabilities =
+        Capabilities { annotator_prior: true, intervals: true, ..Capabilities::LABELS };
 
     fn estimates_prior(&self) -> bool {
         true

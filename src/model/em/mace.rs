@@ -39,7 +39,7 @@ use super::kernels::{Annotator, DirichletParameter, Estimator, n_groups};
 use super::{ClassPrior, Objective, PairFit, PairModel, StopRule};
 use crate::frame::{Annotations, Dims};
 use crate::model::fitted::Report;
-use crate::model::{Properties, Spec};
+use crate::model::{Capabilities, Spec};
 use crate::run::Run;
 
 /// MACE: an annotator knows the class or spams.
@@ -77,7 +77,8 @@ impl Spec for Mace {
     const KIND: &'static str = "mace";
     const SUMMARY: &'static str = "an annotator knows the class, or spams by a habit of his own";
     const SOURCE: &'static str = "Hovy et al. 2013, NAACL";
-    const PROPERTIES: Properties = Properties::Deterministic { has_annotator_prior: true };
+    const CAPABILITIES: Capabilities =
+        Capabilities { annotator_prior: true, ..Capabilities::LABELS };
 }
 
 impl PairModel for Mace {

@@ -73,7 +73,9 @@ use crate::model::numerics::{MIN_PROBABILITY, at_least, normalise};
 use crate::model::posterior::Posterior;
 use crate::model::preset::Preset;
 use crate::model::snapshot::Snapshot;
-use crate::model::{Model, ModelKind, Predicted, SavedModel, Spec, from_features};
+use crate::model::{
+    Capabilities, FeatureUse, Model, ModelKind, Predicted, SavedModel, Spec, from_features,
+};
 use crate::run::{Cancel, Run};
 use crate::spec::Problems;
 
@@ -105,6 +107,8 @@ impl Spec for Gem {
     const KIND: &'static str = "gem";
     const SUMMARY: &'static str = "EM around a regression, a tree, a forest or a network, with annotators' confusion matrices";
     const SOURCE: &'static str = "Raykar et al. 2010, JMLR 11";
+    const CAPABILITIES: Capabilities =
+        Capabilities { features: FeatureUse::Needed, ..Capabilities::LABELS };
 
     /// Logistic regression with a prior on its coefficients, and matrices without one.
     fn paper() -> Option<Self> {

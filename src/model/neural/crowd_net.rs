@@ -16,6 +16,7 @@ use super::train::spec::TrainSpec;
 use super::training_objective::TrainingObjective;
 use crate::error::Result;
 use crate::frame::{Dims, Evidence};
+use crate::model::FeatureUse;
 use crate::model::fitted::Fitted;
 use crate::run::Run;
 use crate::spec::Problems;
@@ -72,6 +73,8 @@ pub trait CrowdNet:
 
     /// The paper that describes the model.
     const SOURCE: &'static str;
+    /// What it makes of features of the instances.
+    const FEATURES: FeatureUse = FeatureUse::Needed;
 
     /// The description of the section `train` in the JSON schema. A model overrides it if its epochs have a special
     /// meaning.

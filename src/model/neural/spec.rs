@@ -14,7 +14,7 @@ use super::{CrowdNet, DeviceChoice};
 use crate::error::Problem;
 use crate::frame::{Dims, QuestionFeatures};
 use crate::model::preset::Preset;
-use crate::model::{Properties, Spec};
+use crate::model::{Capabilities, Spec};
 use crate::spec::Problems;
 
 /// A model with its network: the section `[model]` for a neural kind, which holds the keys of both structs.
@@ -91,7 +91,8 @@ impl<N: CrowdNet> Spec for Neural<N> {
     const KIND: &'static str = N::KIND;
     const SUMMARY: &'static str = N::SUMMARY;
     const SOURCE: &'static str = N::SOURCE;
-    const PROPERTIES: Properties = Properties::RandomStart;
+    const CAPABILITIES: Capabilities =
+        Capabilities { features: N::FEATURES, random_start: true, ..Capabilities::LABELS };
 
     fn paper() -> Option<Self> {
         let (network, model) = N::paper();

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::crowds::{crowd, dims, usual_crowd};
 use super::subject::{Subject, is_network};
 use crate::frame::Dims;
+use crate::model::SavedModel;
 use crate::model::fitted::{Fitted, TraceRow};
 use crate::model::posterior::best;
-use crate::model::{Properties, SavedModel};
 use crate::run::{Cancel, Progress, Run};
 use crate::testing::synth::CrowdShape;
 use crate::testing::{annotations, described, tiny, weighted};
@@ -170,12 +170,21 @@ pub(super) fn double_weight(model: &Subject<'_>) -> std::result::Result<(), Stri
 pub(super) fn unanimous(model: &Subject<'_>) -> std::result::Result<(), String> {
     let rows: Vec<_> = (0..30).flat_map(|i| (0..4).map(move |r| (i, r, i % 3))).collect();
     let fitted = model.fit(&tiny(3, &rows))?;
-    let has_annotator_prior =
-        model.kind.properties == Properties::Deterministic { has_annotator_prior: true };
-    let doubt = if has_annotator_prior { 1e-3 } else { 1e-6 };
+    let doubt = if model.kind.capabilities.annotator_prior { 1e-3 } else { 1e-6 };
     for i in 0..30 {
         let p = fitted.posterior.row(i)[i % 3];
         expect(p > 1.0 - doubt, || format!("instance {i} has {p}"))?;
+    }
+    Ok(())
+}
+
+/// The interval of a skill holds it, where the kind declares intervals.
+pub(super) fn intervals(model: &Subject<'_>) -> std::result::Result<(), String> {
+    let report = &model.fitted()?.report;
+    let declared = model.kind.capabilities.intervals;
+    expect(report.skill_interval.is_some() == declared, || "it is not as declared".to_owned())?;
+    for (skill, (low, high)) in report.skill.iter().zip(report.skill_interval.iter().flatten()) {
+        expect(low <= skill && skill <= high, || format!("{skill} is not in [{low}, {high}]"))?;
     }
     Ok(())
 }
@@ -199,7 +208,7 @@ pub(super) fn degenerate(model: &Subject<'_>) -> std::result::Result<(), String>
     for (name, a) in &crowds {
         let fitted = match model.fit(a) {
             // A classifier cannot be learned without annotations: the fit returns an error.
-            Err(_) if model.kind.reads_features && a.is_empty() => continue,
+            Err(_) if model.kind.capabilities.features.are_read() && a.is_empty() => continue,
             fitted => fitted.map_err(|e| format!("{name}: {e}"))?,
         };
         expect(fitted.not_finite().is_none(), || format!("{name}: {:?}", fitted.not_finite()))?;

@@ -8,26 +8,26 @@ mod variant;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::model::{ModelKind, Properties};
+use crate::model::ModelKind;
 use crate::panics;
 use checks::{
     annotator_permutation, better_than_chance, class_permutation, degenerate, double_weight,
-    instance_permutation, many_agree, objective_never_falls, prior, repeatable, resumed, saved,
-    sums_to_one, threads, trusted, unanimous,
+    instance_permutation, intervals, many_agree, objective_never_falls, prior, repeatable, resumed,
+    saved, sums_to_one, threads, trusted, unanimous,
 };
 use subject::Subject;
 
 type Check = fn(&Subject<'_>) -> std::result::Result<(), String>;
 
-/// Selects the kinds of model that a check applies to, by their declared properties.
+/// Selects the kinds of model that a check applies to, by their capabilities.
 type AppliesTo = fn(&ModelKind) -> bool;
 
 /// Every kind.
 const ALL: AppliesTo = |_| true;
 /// Kinds that learn from no features.
-const LABEL_ONLY: AppliesTo = |kind| !kind.reads_features;
+const LABEL_ONLY: AppliesTo = |kind| !kind.capabilities.features.are_read();
 /// Kinds with a deterministic start, which take the same steps on a renamed crowd.
-const FIXED_START: AppliesTo = |kind| kind.properties != Properties::RandomStart;
+const FIXED_START: AppliesTo = |kind| !kind.capabilities.random_start;
 /// Kinds that learn a classifier from features.
 const CLASSIFIERS: AppliesTo = |kind| kind.predict.is_some();
 
@@ -65,6 +65,7 @@ const CHECKS: &[NamedCheck] = &[
     ("renamed classes rename the posterior", FIXED_START, DefaultsAndVariant, class_permutation),
     ("a weight of 2 is two annotations", LABEL_ONLY, DefaultsAndVariant, double_weight),
     ("unanimous answers are certain", FIXED_START, Defaults, unanimous),
+    ("a skill has an interval if the kind declares it", ALL, Defaults, intervals),
     ("degenerate crowds give no panic and no NaN", ALL, DefaultsAndVariant, degenerate),
     ("ten thousand agreeing annotations stay finite", ALL, Defaults, many_agree),
     ("a trusted class stays", ALL, DefaultsAndVariant, trusted),

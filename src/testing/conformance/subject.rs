@@ -78,7 +78,7 @@ impl<'a> Subject<'a> {
             parameters["device"] = "cpu".into();
         }
         let model = kind.load(parameters)?.model;
-        let described = kind.reads_features.then_some(features);
+        let described = kind.capabilities.features.are_read().then_some(features);
         let evidence = Evidence { annotations: a, described };
         run.pool().install(|| model.fit(evidence, &mut run))
     }

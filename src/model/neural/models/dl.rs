@@ -85,7 +85,7 @@ impl CrowdNet for Dl {
             Ok(loaded) => (loaded.check)(&place, problems),
             Err(e) => e.problems.into_iter().for_each(|p| problems.push(p.at(place.clone()))),
         }
-        if model_kind(&self.aggregator.kind).is_ok_and(|f| f.reads_features) {
+        if model_kind(&self.aggregator.kind).is_ok_and(|f| f.capabilities.features.are_read()) {
             problems.push(
                 Problem::new("the aggregator must do without features")
                     .at(format!("{place}.kind"))

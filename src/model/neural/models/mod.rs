@@ -45,5 +45,5 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind::neural::<TraceRegularised>(),
     ModelKind::neural::<MaxMig>(),
     ModelKind::neural::<Conal>(),
-    ModelKind { needs_features: false, ..ModelKind::neural::<Lia>() },
+    ModelKind::neural::<Lia>(),
 ];

@@ -45,7 +45,6 @@ use pairs::PairMatrices;
 
 use crate::error::{Problem, Result};
 use crate::frame::{Annotations, Dims, Evidence};
-use crate::model::Model;
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::fitted::Fitted;
 use crate::model::neural::models::{counted, paper};
@@ -59,6 +58,7 @@ use crate::model::neural::{
 };
 use crate::model::posterior::Posterior;
 use crate::model::vote::MajorityVote;
+use crate::model::{FeatureUse, Model};
 use crate::run::Run;
 use crate::spec::Problems;
 
@@ -186,6 +186,7 @@ impl CrowdNet for Lia {
     const KIND: &'static str = "lia";
     const SUMMARY: &'static str = "EM with learned functions: the class and difficulty of an instance, by its features or a learned embedding, and the competence of an annotator";
     const SOURCE: &'static str = "LIA, LIA-E: Platanios et al. 2020, ICLR submission";
+    const FEATURES: FeatureUse = FeatureUse::Optional;
     const TRAINING: &'static str =
         "How it is trained; `epochs` are those of the marginal likelihood, after EM.";
     const NEEDS_ANNOTATOR_FEATURES: bool = false;
