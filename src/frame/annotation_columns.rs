@@ -3,20 +3,25 @@
 use rayon::prelude::*;
 
 use super::AnnotationRows;
+use super::annotations::{Annotations, Dims, Duplicates, MappedRows, Repeated};
 use super::classes::LabelAxis;
 use super::ids::NULL;
+use super::numbers::{Numbers, ScratchFolder};
 use super::offsets::{Cursors, count, prefix_sum, split_by};
 use super::rejects::{Reason, Rejects};
 use super::units::ITEMS_PER_BLOCK;
+use crate::error::Result;
 
 /// Used rows, by provisional numbers; the optional columns are as long as the others or empty.
 #[derive(Default)]
 pub(super) struct AnnotationColumns {
-    pub(super) instance: Vec<u32>,
-    pub(super) annotator: Vec<u32>,
-    pub(super) label: Vec<u32>,
+    pub(super) instance: Numbers,
+    pub(super) annotator: Numbers,
+    pub(super) label: Numbers,
     pub(super) weight: Vec<f64>,
     pub(super) annotated_at: Vec<i128>,
+    /// Whether the numbers are in scratch files.
+    pub(super) is_spilled: bool,
 }
 
 impl AnnotationColumns {
@@ -89,30 +94,79 @@ impl AnnotationColumns {
                 keep[row - 1]
             });
         }
-        filter(&mut self.instance, keep);
-        filter(&mut self.annotator, keep);
-        filter(&mut self.label, keep);
+        for numbers in [&mut self.instance, &mut self.annotator, &mut self.label] {
+            let mut kept = 0;
+            for (row, _) in keep.iter().enumerate().filter(|(_, keep)| **keep) {
+                numbers[kept] = numbers[row];
+                kept += 1;
+            }
+            numbers.truncate(kept);
+            numbers.release();
+        }
         filter(&mut self.weight, keep);
         filter(&mut self.annotated_at, keep);
     }
 
-    /// The rows by final numbers.
-    pub(super) fn renumbered(
+    /// The views of the rows, given the final numbers.
+    ///
+    /// # Errors
+    /// When a scratch file cannot be written or read; inside, the repeated pairs, where the policy is an error.
+    pub(super) fn into_annotations(
         mut self,
-        instance: &[u32],
-        annotator: &[u32],
-        label: &[u32],
-    ) -> AnnotationRows {
-        let map = |numbers: &mut Vec<u32>, rank: &[u32]| {
-            numbers
+        dims: Dims,
+        [instance, annotator, label]: [&[u32]; 3],
+        policy: Duplicates,
+        folder: &ScratchFolder,
+    ) -> Result<std::result::Result<Annotations, Repeated>> {
+        let map = |numbers: &mut Numbers, rank: &[u32]| {
+            let numbers_in_memory: &mut [u32] = numbers;
+            numbers_in_memory
                 .par_iter_mut()
                 .with_min_len(ITEMS_PER_BLOCK)
                 .for_each(|n| *n = rank[*n as usize]);
+            numbers.release();
         };
         map(&mut self.instance, instance);
         map(&mut self.annotator, annotator);
         map(&mut self.label, label);
+        let is_mapped = self.is_spilled;
         let Self { instance, annotator, label, weight, .. } = self;
-        AnnotationRows { instance, annotator, label, weight }
+        if is_mapped {
+            let rows = MappedRows { instance, annotator, label, weight };
+            return Annotations::build_mapped(dims, rows, policy, folder);
+        }
+        let [instance, annotator, label] = [instance, annotator, label].map(Numbers::into_memory);
+        let rows = AnnotationRows { instance, annotator, label, weight };
+        Ok(Annotations::build(dims, rows, policy))
+    }
+
+    /// The numbers of the rows.
+    fn numbers(&mut self) -> [&mut Numbers; 3] {
+        [&mut self.instance, &mut self.annotator, &mut self.label]
+    }
+
+    /// Moves the rows to scratch files, to which further ones go too.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub(super) fn spill(&mut self, folder: &ScratchFolder) -> Result<()> {
+        self.is_spilled = true;
+        self.numbers().into_iter().try_for_each(|numbers| numbers.spill(folder))
+    }
+
+    /// Writes rows that have arrived to the files, if there are any.
+    ///
+    /// # Errors
+    /// As [`AnnotationColumns::spill`].
+    pub(super) fn flush(&mut self, folder: &ScratchFolder) -> Result<()> {
+        self.numbers().into_iter().try_for_each(|numbers| numbers.flush(folder))
+    }
+
+    /// Makes all rows readable, once they have arrived.
+    ///
+    /// # Errors
+    /// As [`AnnotationColumns::spill`].
+    pub(super) fn map(&mut self, folder: &ScratchFolder) -> Result<()> {
+        self.numbers().into_iter().try_for_each(|numbers| numbers.map(folder))
     }
 }

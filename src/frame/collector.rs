@@ -1,6 +1,5 @@
 //! Collects the rows of one question by provisional numbers, then assigns final numbers and builds the sparse views.
 
-use std::collections::BTreeSet;
 use std::fmt;
 
 use arrow::array::{ArrayRef, RecordBatch};
@@ -8,13 +7,15 @@ use arrow::datatypes::Schema;
 
 use super::Duplicates;
 use super::annotation_columns::AnnotationColumns;
-use super::annotations::{Annotations, Dims, Repeated};
+use super::annotations::{Dims, ROWS_OF_RANGE, Repeated};
 use super::budget::{BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, HeldBytes};
 use super::classes::{LabelAxis, MAX_LABELS, intern_listed, no_class, too_many_labels};
+use super::finished::{Finished, Unlabelled};
 use super::fit_bytes::QuestionSizes;
 use super::gold::{Gold, GoldNumber, GoldRows, UnknownGold, replace_values};
 use super::id_columns::id_columns;
 use super::ids::{Ids, Interner, NULL};
+use super::numbers::ScratchFolder;
 use super::optional_columns::OptionalColumns;
 use super::overlaps::GoldValues;
 use super::rejects::{Reason, Rejects};
@@ -23,7 +24,7 @@ use super::shape::Shape;
 use super::shown_column::ShownColumn;
 use super::spellings::{ColumnValues, DataWarning, looking_bytes, replace};
 use super::{Frame, FrameSpec};
-use crate::error::{Error, Overlap, Result, offenders};
+use crate::error::{Error, Result, offenders};
 
 /// The rows of one question, from which [`Collector::finish`] makes a [`Frame`].
 pub(super) struct Collector {
@@ -33,41 +34,6 @@ pub(super) struct Collector {
     rows: AnnotationColumns,
     rejects: Rejects,
     read: u64,
-}
-
-/// The result of finishing a question.
-pub(super) enum Finished {
-    /// A frame.
-    Frame(Box<Frame>),
-    /// No row can be used.
-    Nothing(Unlabelled),
-}
-
-/// A question without a row that can be used.
-pub(super) struct Unlabelled {
-    pub(super) rejects: Rejects,
-    /// The number of its instances.
-    pub(super) instances: u64,
-    /// The number of its instances with gold of the role `holdout`.
-    pub(super) held_out: u64,
-    /// The labels, where classes are listed.
-    pub(super) listed: Option<Overlap>,
-}
-
-impl Unlabelled {
-    /// The rejects of a question, and the number of its instances: those for which `stays` is true.
-    fn of(rejects: Rejects, stays: &[bool], gold: &[GoldNumber]) -> Self {
-        let holds_out = |g: &&GoldNumber| {
-            g.role == Role::Holdout && g.class != NULL && stays[g.instance as usize]
-        };
-        let held_out: BTreeSet<u32> = gold.iter().filter(holds_out).map(|g| g.instance).collect();
-        Self {
-            rejects,
-            instances: stays.iter().filter(|stays| **stays).count() as u64,
-            held_out: held_out.len() as u64,
-            listed: None,
-        }
-    }
 }
 
 impl Collector {
@@ -86,14 +52,16 @@ impl Collector {
     /// Allocates room for the number of rows that metadata states, but for no more than 2^28.
     pub(super) fn reserve(&mut self, rows: u64) {
         let rows = usize::try_from(rows).unwrap_or(usize::MAX).min(1 << 28);
-        self.rows.instance.reserve(rows);
-        self.rows.annotator.reserve(rows);
-        self.rows.label.reserve(rows);
+        if !self.rows.is_spilled {
+            self.rows.instance.memory().reserve(rows);
+            self.rows.annotator.memory().reserve(rows);
+            self.rows.label.memory().reserve(rows);
+        }
     }
 
     /// Bytes that are held after a further batch of `rows` rows.
     pub(super) fn bytes(&self, rows: usize) -> usize {
-        let AnnotationColumns { instance, annotator, label, weight, annotated_at } = &self.rows;
+        let AnnotationColumns { instance, annotator, label, weight, annotated_at, .. } = &self.rows;
         // A column that is full grows to twice its size.
         let column = |length: usize, capacity: usize, size: usize| {
             if length + rows > capacity {
@@ -103,7 +71,7 @@ impl Collector {
             }
         };
         let numbers = [instance, annotator, label].into_iter();
-        let numbers: usize = numbers.map(|c| column(c.len(), c.capacity(), size_of::<u32>())).sum();
+        let numbers: usize = numbers.map(|numbers| numbers.bytes(rows)).sum();
         let weights = column(weight.len(), weight.capacity(), size_of::<f64>());
         let times = column(annotated_at.len(), annotated_at.capacity(), size_of::<i128>());
         let ids = [&self.instances, &self.annotators, &self.labels].into_iter();
@@ -112,16 +80,30 @@ impl Collector {
 
     /// The number of usable annotations so far.
     pub(super) fn rows(&self) -> usize {
-        self.rows.instance.len()
+        self.rows.instance.n()
+    }
+
+    /// Moves the rows to scratch files.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub(super) fn spill(&mut self, folder: &ScratchFolder) -> Result<()> {
+        self.rows.spill(folder)
     }
 
     /// Bytes that building the frame takes, with those of the ids.
     pub(super) fn building(&self) -> usize {
         let ids = [&self.instances, &self.annotators, &self.labels].into_iter();
         let ids: usize = ids.map(|ids| ids.bytes(0)).sum();
-        let AnnotationColumns { instance, weight, annotated_at, .. } = &self.rows;
+        let AnnotationColumns { instance, weight, annotated_at, is_spilled, .. } = &self.rows;
         let times = annotated_at.len() * (BYTES_PER_TIME + size_of::<i128>());
-        let numbers = instance.len() * BYTES_PER_ANNOTATION as usize;
+        let numbers = match is_spilled {
+            false => instance.n() * BYTES_PER_ANNOTATION as usize,
+            // The views, and a range of rows while it is grouped.
+            true => {
+                instance.n() * size_of::<u32>() + self.instances.len() * 12 + 32 * ROWS_OF_RANGE
+            }
+        };
         ids + numbers + weight.len() * BYTES_PER_WEIGHT + times
     }
 
@@ -130,8 +112,14 @@ impl Collector {
     /// # Why
     /// Each column appends its numbers to its rows itself: the first write to memory, which the system clears then, is
     /// parallel too. Rows that need a closer look are taken out again.
-    pub(super) fn push(&mut self, batches: &[RecordBatch]) -> Result<()> {
-        let AnnotationColumns { instance: i, annotator: r, label: l, .. } = &mut self.rows;
+    pub(super) fn push(&mut self, batches: &[RecordBatch], folder: &ScratchFolder) -> Result<()> {
+        self.push_in_memory(batches)?;
+        self.rows.flush(folder)
+    }
+
+    fn push_in_memory(&mut self, batches: &[RecordBatch]) -> Result<()> {
+        let AnnotationColumns { instance, annotator, label, .. } = &mut self.rows;
+        let (i, r, l) = (instance.memory(), annotator.memory(), label.memory());
         let (instances, annotators, labels) =
             (&mut self.instances, &mut self.annotators, &mut self.labels);
         let before = i.len();
@@ -174,9 +162,9 @@ impl Collector {
                 (_, _, NULL, _) => without_id.push((row, Reason::NullLabel)),
                 (.., Err(found)) => self.rejects.add(Reason::BadWeight, 1, found),
                 (instance, annotator, label, Ok(weight)) => {
-                    self.rows.instance.push(instance);
-                    self.rows.annotator.push(annotator);
-                    self.rows.label.push(label);
+                    self.rows.instance.memory().push(instance);
+                    self.rows.annotator.memory().push(annotator);
+                    self.rows.label.memory().push(label);
                     self.rows.weight.extend(weight);
                     self.rows.annotated_at.extend(extras.annotated_at(row));
                 }
@@ -208,6 +196,7 @@ impl Collector {
         gold: Option<&GoldRows>,
         spec: &FrameSpec,
         held: &mut HeldBytes<'_>,
+        folder: &ScratchFolder,
     ) -> Result<Finished> {
         let of_rows = [&self.instances, &self.annotators, &self.labels].map(Interner::len);
         let listed = intern_listed(&mut self.labels, spec)?;
@@ -219,9 +208,20 @@ impl Collector {
         if spec.classes.is_none() && n > MAX_LABELS {
             return Err(too_many_labels(n));
         }
-        let building = self.building();
         let looking = looking_bytes([&self.instances, &self.annotators, &self.labels]);
-        held.hold(building.max(self.bytes(0).saturating_add(looking)))?;
+        let hold =
+            |rows: &Self| held.hold(rows.building().max(rows.bytes(0).saturating_add(looking)));
+        // Times are read in no order, and stay in memory.
+        let can_spill = !self.rows.is_spilled && self.rows.annotated_at.is_empty();
+        if let Err(e) = hold(&self) {
+            if !can_spill {
+                return Err(e);
+            }
+            self.rows.spill(folder)?;
+            hold(&self)?;
+        }
+        self.rows.map(folder)?;
+        let building = self.building();
         let (same, mut warnings) = self.join_equal_numbers(&of_rows, &listed);
         let [same_instances, same_annotators, same_labels] = same;
         let of_gold = [same_instances.as_ref(), same_labels.as_ref()];
@@ -273,8 +273,10 @@ impl Collector {
             labels: classes.labels.len(),
         };
         tracing::debug!(instances = dims.instances, annotators = dims.annotators, "numbered");
-        let rows = self.rows.renumbered(&instance_rank, &annotator_rank, &classes.rank);
-        let mut annotations = Annotations::build(dims, rows, spec.duplicates)
+        let ranks = [&instance_rank[..], &annotator_rank, &classes.rank];
+        let mut annotations = self
+            .rows
+            .into_annotations(dims, ranks, spec.duplicates, folder)?
             .map_err(|repeated| answered_again(&repeated, &instances, &annotators))?;
         tracing::debug!(annotations = annotations.len(), "views built");
         let sizes = QuestionSizes::of(&annotations, GoldNumber::roles_of_read(&gold_numbers));

@@ -10,10 +10,12 @@ use arrow::datatypes::{DataType, FieldRef, Fields, Schema, SchemaRef};
 
 use super::budget::{Budget, HeldBytes};
 use super::classes::check_lists;
-use super::collector::{Collector, Finished, Unlabelled};
+use super::collector::Collector;
+use super::finished::{Finished, Unlabelled};
 use super::gold::GoldRows;
 use super::id_columns::{id_columns, label_column};
 use super::ids::{Ids, Interner, NULL, as_text};
+use super::numbers::ScratchFolder;
 use super::optional_columns::OptionalColumns;
 use super::rejects::{Reason, Rejects};
 use super::shown_column::ShownColumn;
@@ -28,10 +30,12 @@ pub(super) struct Questions {
     ids: Option<Interner>,
     collectors: BTreeMap<u32, Collector>,
     rejects: Rejects,
+    /// Where rows go that do not fit into memory.
+    folder: ScratchFolder,
 }
 
 impl Questions {
-    pub(super) fn new(schema: &SchemaRef, spec: &FrameSpec) -> Result<Self> {
+    pub(super) fn new(schema: &SchemaRef, spec: &FrameSpec, folder: ScratchFolder) -> Result<Self> {
         // A column of the wrong type is found before any row is read, with a question column too.
         let listed = check_listed_labels(schema, spec);
         Error::all(check_columns(schema, spec).err().into_iter().chain(listed.err()))?;
@@ -41,7 +45,7 @@ impl Questions {
             Some(_) => BTreeMap::new(),
             None => BTreeMap::from([(0, Collector::new(&schema)?)]),
         };
-        Ok(Self { schema, ids, collectors, rejects: Rejects::default() })
+        Ok(Self { schema, ids, collectors, rejects: Rejects::default(), folder })
     }
 
     /// Allocates room for the rows, where their number is known and there is only one question.
@@ -49,6 +53,19 @@ impl Questions {
         if let (None, Some(rows), Some(collector)) = (&self.ids, rows, self.collectors.get_mut(&0))
         {
             collector.reserve(rows);
+        }
+    }
+
+    /// Moves the rows to scratch files, where there is only one question; whether it has.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub(super) fn spill(&mut self, spec: &FrameSpec) -> Result<bool> {
+        // The newest of several answers are found among all rows in memory.
+        let can_spill = self.ids.is_none() && spec.duplicates != Duplicates::Last;
+        match self.collectors.get_mut(&0) {
+            Some(collector) if can_spill => collector.spill(&self.folder).map(|()| true),
+            _ => Ok(false),
         }
     }
 
@@ -64,7 +81,8 @@ impl Questions {
     /// Adds the rows of batches.
     pub(super) fn push(&mut self, batches: &[RecordBatch], budget: &Budget) -> Result<()> {
         if self.ids.is_none() {
-            return self.collectors.values_mut().try_for_each(|collector| collector.push(batches));
+            let mut collectors = self.collectors.values_mut();
+            return collectors.try_for_each(|collector| collector.push(batches, &self.folder));
         }
         batches.iter().try_for_each(|batch| self.push_by_question(batch, budget))
     }
@@ -86,9 +104,9 @@ impl Questions {
                 continue;
             }
             match self.collectors.entry(question) {
-                Entry::Occupied(entry) => entry.into_mut().push(&[rows])?,
+                Entry::Occupied(entry) => entry.into_mut().push(&[rows], &self.folder)?,
                 Entry::Vacant(entry) => {
-                    entry.insert(Collector::new(&self.schema)?).push(&[rows])?;
+                    entry.insert(Collector::new(&self.schema)?).push(&[rows], &self.folder)?;
                 }
             }
         }
@@ -111,7 +129,7 @@ impl Questions {
         let Some(ids) = self.ids else {
             let only = self.collectors.into_values();
             return only
-                .map(|collector| match collector.finish(gold, spec, &mut held)? {
+                .map(|collector| match collector.finish(gold, spec, &mut held, &self.folder)? {
                     Finished::Frame(frame) => Ok((*frame, gold.cloned())),
                     Finished::Nothing(found) => {
                         Err(nothing_left(&found.rejects, found.listed.as_ref()))
@@ -130,7 +148,7 @@ impl Questions {
         for (number, collector) in by_rank.collect::<BTreeMap<_, _>>() {
             let question = Ids::in_order(ids.rows(std::iter::once(Some(number)))?);
             let gold = gold.as_ref().and_then(|gold| gold.get(number as usize));
-            let finished = collector.finish(gold, spec, &mut held);
+            let finished = collector.finish(gold, spec, &mut held, &self.folder);
             // A question that is the only one tells nothing about an error.
             let subject = (ids.len() > 1).then(|| subject_of(&question));
             match finished.map_err(|e| e.about_some(subject))? {
@@ -326,7 +344,8 @@ mod tests {
     }
 
     fn questions(batches: &[RecordBatch], spec: &FrameSpec, budget: &Budget) -> Questions {
-        let mut questions = Questions::new(&batches[0].schema(), spec).unwrap();
+        let mut questions =
+            Questions::new(&batches[0].schema(), spec, ScratchFolder::default()).unwrap();
         questions.push(batches, budget).unwrap();
         questions
     }

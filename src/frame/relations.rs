@@ -21,6 +21,7 @@ use super::features::{FeatureReader, Features, Scratch, refuse_permuted};
 use super::fit_bytes::FitMemory;
 use super::gold::{Gold, GoldRows};
 use super::ids::{IdIndex, Ids};
+use super::numbers::ScratchFolder;
 use super::overlaps::{
     check_gold, instances_without_features, warn_of_unlisted_labels, without_features,
 };
@@ -44,6 +45,8 @@ pub struct Relations {
     pub annotator_features: Option<DataFrame>,
     /// The memory of the model's fit, which is reserved before the model is fitted.
     pub fit_memory: FitMemory,
+    /// Where annotations go that do not fit into memory.
+    pub scratch: ScratchFolder,
 }
 
 /// Reads the relations into one frame for each question, sorted by question.
@@ -52,14 +55,15 @@ pub struct Relations {
 /// When a file cannot be read, a column has an unusable type, gold contradicts itself, repeated answers are an error,
 /// a row of features is not usable, or no usable annotation is left.
 pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> Result<Vec<Frame>> {
-    let Relations { annotations, gold, features, annotator_features, fit_memory } = relations;
+    let Relations { annotations, gold, features, annotator_features, fit_memory, scratch } =
+        relations;
     let gold_budget = Budget::new(&annotations.task_ctx(), "gold");
     let gold = match gold {
         Some(query) => Some(catch_panics(GoldRows::read(query, &gold_budget, run)).await?),
         None => None,
     };
     let schema: SchemaRef = annotations.schema().inner().clone();
-    let mut questions = Questions::new(&schema, spec)?;
+    let mut questions = Questions::new(&schema, spec, scratch)?;
     if let (Some(gold), Err(_)) = (&gold, schema.index_of("question")) {
         gold.refuse_several_questions()?;
     }
@@ -69,7 +73,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> R
         _ => annotations.drop_columns(&["annotated_at"])?,
     };
     let budget = Budget::new(&annotations.task_ctx(), "annotations");
-    read_annotations(annotations, &mut questions, &budget, run).await?;
+    read_annotations(annotations, (&mut questions, spec), &budget, run).await?;
     let held = HeldBytes::new(&budget, fit_memory, questions.rows());
     let pool = run.pool();
     let frames = tokio::task::block_in_place(|| {
@@ -91,7 +95,7 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> R
 /// Adds the rows of the annotations to their questions.
 async fn read_annotations(
     annotations: DataFrame,
-    questions: &mut Questions,
+    (questions, spec): (&mut Questions, &FrameSpec),
     budget: &Budget,
     run: &mut Run,
 ) -> Result<()> {
@@ -103,7 +107,13 @@ async fn read_annotations(
         Precision::Exact(rows) => Some(rows as u64),
         _ => None,
     };
-    exact.map_or(Ok(()), |rows| budget.expect(rows))?;
+    let mut is_spilled = false;
+    if let Err(e) = exact.map_or(Ok(()), |rows| budget.expect(rows)) {
+        is_spilled = questions.spill(spec)?;
+        if !is_spilled {
+            return Err(e);
+        }
+    }
     questions.expect(exact);
     run.progress.begin("reading", rows.get_value().map(|rows| *rows as u64));
     let mut batches = spawn(execute_stream_partitioned(plan, context)?, BATCHES_IN_FLIGHT);
@@ -127,7 +137,13 @@ async fn read_annotations(
                 "the ids and numbers of the first {read} annotations, and the batches of rows in flight ({of_batches}),"
             )
         };
-        budget.hold(bytes, what)?;
+        if let Err(e) = budget.hold(bytes, what) {
+            if is_spilled || !questions.spill(spec)? {
+                return Err(e);
+            }
+            is_spilled = true;
+            budget.hold(questions.bytes(rows).saturating_add(of_batches), what)?;
+        }
         tokio::task::block_in_place(|| pool.install(|| questions.push(&together, budget)))?;
         run.progress.at(read, "");
     }

@@ -9,6 +9,8 @@ mod score;
 mod spec;
 mod warnings;
 
+use std::path::PathBuf;
+
 use datafusion::prelude::SessionContext;
 use serde_json::json;
 
@@ -17,7 +19,7 @@ use crate::calibration::{Lack, calibrate, check_data, report_lacks};
 use crate::decide::{Tally, TieSeed};
 use crate::diagnose::{Agreement, Diagnosis, dependence};
 use crate::error::{Error, Problem, Result, Stage};
-use crate::frame::{Frame, QuestionSizes, Relations, Scratch, collect};
+use crate::frame::{Frame, QuestionSizes, Relations, Scratch, ScratchFolder, collect};
 use crate::gate::Measures;
 use crate::model::fitted::Fitted;
 use crate::model::{Model, model_kind};
@@ -180,6 +182,7 @@ async fn read_relations(
         features: None,
         annotator_features: None,
         fit_memory: Box::new(fit_memory),
+        scratch: ScratchFolder(spec.engine.scratch.as_ref().map(PathBuf::from)),
     };
     if kind.capabilities.features.are_read() {
         let features = source.features(ctx, run).await?;

@@ -33,6 +33,9 @@ pub struct AnnotationRows {
 /// (Intel Xeon).
 const ROWS_PER_CELL: usize = 4;
 
+/// Rows whose distinct pairs are found together, where there are more cells than rows.
+const PAIRS_AT_ONCE: usize = 1 << 24;
+
 impl Annotations {
     /// Builds the views from rows in any order.
     ///
@@ -40,11 +43,12 @@ impl Annotations {
     /// The repeated pairs, where the policy is [`Duplicates::Error`].
     pub fn build(dims: Dims, rows: AnnotationRows, policy: Duplicates) -> Result<Self, Repeated> {
         let (sorted, rows_of_annotator) = rayon::join(
-            || distinct_columns(dims, &rows),
+            || distinct_columns(dims, &rows.annotator, &rows.label),
             || count(&rows.annotator, dims.annotators),
         );
         let annotators = owners(&sorted.by_annotator);
-        let columns = sorted.of_rows(&annotators, rows.annotator, &rows.label, dims.labels);
+        let mut columns = rows.annotator;
+        sorted.of_rows(&annotators, &mut columns, &rows.label, dims.labels);
         let SortedColumns { by_annotator, labels } = sorted;
         drop(rows.label);
         let ungrouped =
@@ -100,48 +104,52 @@ impl Annotations {
 }
 
 /// The distinct labels of each annotator, ascending.
-fn distinct_columns(dims: Dims, rows: &AnnotationRows) -> SortedColumns {
+pub(super) fn distinct_columns(dims: Dims, annotator: &[u32], label: &[u32]) -> SortedColumns {
     let mut counts = vec![0_u32; dims.annotators];
     let n_cells = dims.annotators.saturating_mul(dims.labels);
-    let mut labels = Vec::with_capacity(n_cells.min(rows.label.len()));
+    let mut labels = Vec::with_capacity(n_cells.min(label.len()));
     let mut add = |annotator: usize, label: u32| {
         counts[annotator] += 1;
         labels.push(label);
     };
-    let pairs = rows.annotator.iter().zip(&rows.label);
+    let pairs = annotator.iter().zip(label);
     // One flag per cell is fastest unless there are many more cells than annotations.
-    if n_cells <= 8 * rows.label.len() + ITEMS_PER_BLOCK {
+    if n_cells <= 8 * label.len() + ITEMS_PER_BLOCK {
         let mut occurs = vec![false; n_cells];
         pairs.for_each(|(r, l)| occurs[*r as usize * dims.labels + *l as usize] = true);
         for (cell, _) in occurs.iter().enumerate().filter(|(_, occurs)| **occurs) {
             add(cell / dims.labels, number(cell % dims.labels));
         }
     } else {
-        let mut cells: Vec<(u32, u32)> = pairs.map(|(r, l)| (*r, *l)).collect();
-        cells.par_sort_unstable();
-        cells.dedup();
+        // Some at a time: there may be many more rows than cells.
+        let mut cells: Vec<(u32, u32)> = Vec::new();
+        for (annotator, label) in annotator.chunks(PAIRS_AT_ONCE).zip(label.chunks(PAIRS_AT_ONCE)) {
+            cells.extend(annotator.iter().copied().zip(label.iter().copied()));
+            cells.par_sort_unstable();
+            cells.dedup();
+        }
         cells.iter().for_each(|(r, l)| add(*r as usize, *l));
     }
     SortedColumns { by_annotator: prefix_sum(&counts), labels }
 }
 
 /// The columns in the order of the annotators.
-struct SortedColumns {
+pub(super) struct SortedColumns {
     /// Where the columns of each annotator begin, and one past the last.
-    by_annotator: Vec<usize>,
+    pub(super) by_annotator: Vec<usize>,
     /// The label of each column.
-    labels: Vec<u32>,
+    pub(super) labels: Vec<u32>,
 }
 
 impl SortedColumns {
-    /// The column of each row, given its annotator and its label. `owners` has the annotator of each column.
-    fn of_rows(
+    /// Replaces the annotator of each row by its column, given its label. `owners` has the annotator of each column.
+    pub(super) fn of_rows(
         &self,
         owners: &[u32],
-        annotators: Vec<u32>,
+        rows: &mut [u32],
         labels: &[u32],
         n_labels: usize,
-    ) -> Vec<u32> {
+    ) {
         let n_annotators = self.by_annotator.len() - 1;
         let n_cells = n_annotators.saturating_mul(n_labels);
         let of_cell = (n_cells <= labels.len() / ROWS_PER_CELL).then(|| {
@@ -159,10 +167,8 @@ impl SortedColumns {
             let own = self.by_annotator[r]..self.by_annotator[r + 1];
             number(own.start + self.labels[own].partition_point(|l| *l < label))
         };
-        let mut columns = annotators;
-        let rows = columns.par_iter_mut().zip(labels).with_min_len(ITEMS_PER_BLOCK);
+        let rows = rows.par_iter_mut().zip(labels).with_min_len(ITEMS_PER_BLOCK);
         rows.for_each(|(place, label)| *place = column(*place, *label));
-        columns
     }
 }
 
@@ -209,10 +215,11 @@ mod tests {
         let columns_of = |repeats: usize| {
             let (annotator, label): (Vec<u32>, Vec<u32>) = all.repeat(repeats).into_iter().unzip();
             let rows = AnnotationRows { annotator, label, ..AnnotationRows::default() };
-            let sorted = distinct_columns(dims, &rows);
+            let sorted = distinct_columns(dims, &rows.annotator, &rows.label);
             let owners = owners(&sorted.by_annotator);
             assert_eq!(owners.len(), 19);
-            let columns = sorted.of_rows(&owners, rows.annotator.clone(), &rows.label, dims.labels);
+            let mut columns = rows.annotator.clone();
+            sorted.of_rows(&owners, &mut columns, &rows.label, dims.labels);
             let wanted = rows.annotator.iter().zip(&rows.label);
             for (column, (annotator, label)) in columns.iter().zip(wanted) {
                 let at = *column as usize;

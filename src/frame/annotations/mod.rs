@@ -17,6 +17,7 @@ mod build;
 mod by_column;
 mod duplicates;
 mod group;
+mod mapped;
 mod split;
 mod weights;
 
@@ -26,6 +27,7 @@ use std::sync::{Arc, OnceLock};
 pub use build::AnnotationRows;
 use by_column::ByColumn;
 pub use duplicates::{Duplicates, Repeated};
+pub(super) use mapped::{MappedRows, ROWS_OF_RANGE};
 use weights::Weights;
 pub use weights::{WeightIter, WeightSlice};
 

@@ -1,0 +1,298 @@
+//! Builds the sparse views of rows that are in scratch files, one range of instances after the other.
+//!
+//! ```text
+//! rows, any order  --one pass-->  a file of (instance, column) for each range of instances
+//! each range       --in memory->  grouped, sorted, repeated answers resolved, as all rows at once are elsewhere
+//! ```
+//! The views are the same to the byte as those of [`Annotations::build`].
+
+use std::fs::File;
+use std::io::{BufWriter, Read as _, Seek as _, Write as _};
+use std::sync::Arc;
+
+use super::build::{SortedColumns, distinct_columns};
+use super::duplicates::{ByInstance, Duplicates, Repeated};
+use super::group::{Grouped, UngroupedRows};
+use super::weights::Weights;
+use super::{Annotations, Dims};
+use crate::error::Result;
+use crate::frame::numbers::{Numbers, ScratchFolder};
+use crate::frame::offsets::{count, number, owners};
+
+/// Rows of a range: some 30 bytes each while it is grouped.
+pub(in crate::frame) const ROWS_OF_RANGE: usize = 1 << 22;
+
+/// Rows by final numbers, of which all but the weights are in files.
+pub(in crate::frame) struct MappedRows {
+    pub(in crate::frame) instance: Numbers,
+    pub(in crate::frame) annotator: Numbers,
+    pub(in crate::frame) label: Numbers,
+    /// Empty if all weights are 1.
+    pub(in crate::frame) weight: Vec<f64>,
+}
+
+impl Annotations {
+    /// Builds the views from rows in any order.
+    ///
+    /// # Errors
+    /// When a scratch file cannot be written or read; inside, the repeated pairs, where the policy is
+    /// [`Duplicates::Error`].
+    pub(in crate::frame) fn build_mapped(
+        dims: Dims,
+        rows: MappedRows,
+        policy: Duplicates,
+        folder: &ScratchFolder,
+    ) -> Result<std::result::Result<Self, Repeated>> {
+        let MappedRows { instance, annotator, label, weight } = rows;
+        let sorted = distinct_columns(dims, &annotator, &label);
+        let rows_of_annotator = count(&annotator, dims.annotators);
+        let annotators = owners(&sorted.by_annotator);
+        let mut column = annotator;
+        sorted.of_rows(&annotators, &mut column, &label, dims.labels);
+        label.release();
+        drop(label);
+        let ranges = Ranges::new(dims.instances, instance.len());
+        let files = ranges.files((&instance, &column, &weight), folder);
+        let files = files.map_err(|e| folder.failed(&e))?;
+        drop((instance, column));
+        let mut views = Views::new(dims.instances, &weight);
+        drop(weight);
+        let mut repeated = Vec::new();
+        for (range, file) in files.into_iter().enumerate() {
+            let rows = file.read().map_err(|e| folder.failed(&e))?;
+            let first = range << ranges.shift;
+            let width = (1 << ranges.shift).min(dims.instances - first);
+            let (view, counts) = ByInstance::new(Grouped::new(width, rows));
+            match view.resolve(&annotators, policy) {
+                Ok(resolved) => views.append(resolved, counts),
+                Err(Repeated(pairs)) => {
+                    repeated.extend(pairs.into_iter().map(|(i, r)| (i + number(first), r)));
+                }
+            }
+        }
+        if !repeated.is_empty() {
+            return Ok(Err(Repeated(repeated)));
+        }
+        let SortedColumns { by_annotator, labels } = sorted;
+        Ok(Ok(Self {
+            dims,
+            by_instance: Arc::new(views.offsets),
+            columns: Arc::new(views.columns),
+            weights: Arc::new(views.weights.into_weights()),
+            by_annotator: Arc::new(by_annotator),
+            labels: Arc::new(labels),
+            annotators: Arc::new(annotators),
+            by_column: Arc::default(),
+            rows_of_instance: Arc::new(views.rows_of_instance),
+            rows_of_annotator: Arc::new(rows_of_annotator),
+            trusted: None,
+        }))
+    }
+}
+
+/// Ranges of 2^shift instances.
+struct Ranges {
+    shift: u32,
+    n: usize,
+}
+
+impl Ranges {
+    fn new(instances: usize, rows: usize) -> Self {
+        let wanted = rows.div_ceil(ROWS_OF_RANGE).max(1);
+        let shift = instances.div_ceil(wanted).max(1).next_power_of_two().ilog2();
+        Self { shift, n: instances.div_ceil(1 << shift) }
+    }
+
+    /// A file with the rows of each range, by numbers within the range.
+    fn files(
+        &self,
+        (instance, columns, weight): (&Numbers, &Numbers, &[f64]),
+        folder: &ScratchFolder,
+    ) -> std::io::Result<Vec<RangeFile>> {
+        let mut files: Vec<RangeFile> = (0..self.n)
+            .map(|_| RangeFile::new(folder, !weight.is_empty()))
+            .collect::<Result<_, _>>()?;
+        for (row, (i, column)) in instance.iter().zip(columns.iter()).enumerate() {
+            let file = &mut files[*i as usize >> self.shift];
+            let local = i & ((1 << self.shift) - 1);
+            file.rows.write_all(&local.to_ne_bytes())?;
+            file.rows.write_all(&column.to_ne_bytes())?;
+            if let Some(weights) = &mut file.weights {
+                weights.write_all(&weight[row].to_ne_bytes())?;
+            }
+            file.n += 1;
+            if row % ROWS_OF_RANGE == 0 {
+                // The pages of the rows before it are of no more use.
+                instance.release();
+                columns.release();
+            }
+        }
+        Ok(files)
+    }
+}
+
+/// The rows of a range in a scratch file.
+struct RangeFile {
+    rows: BufWriter<File>,
+    weights: Option<BufWriter<File>>,
+    n: usize,
+}
+
+impl RangeFile {
+    fn new(folder: &ScratchFolder, is_weighted: bool) -> std::io::Result<Self> {
+        let file = || folder.file().map(|file| BufWriter::with_capacity(1 << 18, file));
+        let weights = if is_weighted { Some(file()?) } else { None };
+        Ok(Self { rows: file()?, weights, n: 0 })
+    }
+
+    fn read(self) -> std::io::Result<UngroupedRows> {
+        let mut rows = UngroupedRows {
+            instance: Vec::with_capacity(self.n),
+            column: Vec::with_capacity(self.n),
+            weight: Vec::new(),
+        };
+        let bytes = bytes_of(self.rows)?;
+        for row in bytes.as_chunks::<8>().0 {
+            let [a, b, c, d, e, f, g, h] = *row;
+            rows.instance.push(u32::from_ne_bytes([a, b, c, d]));
+            rows.column.push(u32::from_ne_bytes([e, f, g, h]));
+        }
+        drop(bytes);
+        if let Some(weights) = self.weights {
+            let bytes = bytes_of(weights)?;
+            rows.weight.extend(bytes.as_chunks::<8>().0.iter().map(|w| f64::from_ne_bytes(*w)));
+        }
+        Ok(rows)
+    }
+}
+
+/// What was written to a file.
+fn bytes_of(file: BufWriter<File>) -> std::io::Result<Vec<u8>> {
+    let mut file = file.into_inner()?;
+    file.rewind()?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The views of the ranges so far.
+struct Views {
+    offsets: Vec<usize>,
+    columns: Vec<u32>,
+    rows_of_instance: Vec<u32>,
+    weights: RangeWeights,
+}
+
+/// The weights of the ranges so far.
+enum RangeWeights {
+    /// Those other than 1, where rows have none of their own.
+    Few { positions: Vec<usize>, weights: Vec<f64>, n: usize },
+    /// One for each annotation.
+    All(Vec<f64>),
+}
+
+impl Views {
+    fn new(instances: usize, weight: &[f64]) -> Self {
+        let mut offsets = Vec::with_capacity(instances + 1);
+        offsets.push(0);
+        let weights = if weight.is_empty() {
+            RangeWeights::Few { positions: Vec::new(), weights: Vec::new(), n: 0 }
+        } else {
+            RangeWeights::All(Vec::with_capacity(weight.len()))
+        };
+        let rows_of_instance = Vec::with_capacity(instances);
+        Self { offsets, columns: Vec::new(), rows_of_instance, weights }
+    }
+
+    fn append(
+        &mut self,
+        (offsets, columns, weights): super::duplicates::Resolved,
+        counts: Vec<u32>,
+    ) {
+        let base = self.columns.len();
+        self.offsets.extend(offsets[1..].iter().map(|end| base + end));
+        self.rows_of_instance.extend(counts);
+        let own = weights.slice(0..columns.len()).iter().take(columns.len());
+        match &mut self.weights {
+            RangeWeights::All(all) => all.extend(own),
+            RangeWeights::Few { positions, weights, n } => {
+                for (at, weight) in own.enumerate().filter(|(_, weight)| *weight != 1.0) {
+                    positions.push(base + at);
+                    weights.push(weight);
+                }
+                *n += columns.len();
+            }
+        }
+        self.columns.extend(columns);
+    }
+}
+
+impl RangeWeights {
+    fn into_weights(self) -> Weights {
+        match self {
+            Self::Few { positions, weights, n } => Weights::few(n, positions, weights),
+            Self::All(all) => Weights::new(all),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::AnnotationRows;
+
+    fn mapped(numbers: &[u32], folder: &ScratchFolder) -> Numbers {
+        let mut mapped = Numbers::new(numbers.to_vec());
+        mapped.spill(folder).unwrap();
+        mapped.map(folder).unwrap();
+        mapped
+    }
+
+    /// Some 5 M rows, in two ranges; every 1000th is repeated with another label.
+    #[test]
+    fn views_of_ranges_are_those_of_all_rows_at_once() {
+        let n = ROWS_OF_RANGE as u32 + 700_000;
+        let dims = Dims { instances: 1_000_001, annotators: 50, classes: 3, labels: 4 };
+        let folder = ScratchFolder::default();
+        for is_weighted in [false, true] {
+            let row = |at: u32| {
+                let of = if at % 1000 == 1 { at - 1 } else { at };
+                ((of.wrapping_mul(2_654_435_761)) % 1_000_000, of % 50, (at ^ (at >> 3)) % 4)
+            };
+            let rows = AnnotationRows {
+                instance: (0..n).map(|at| row(at).0).collect(),
+                annotator: (0..n).map(|at| row(at).1).collect(),
+                label: (0..n).map(|at| row(at).2).collect(),
+                weight: if is_weighted {
+                    (0..n).map(|at| f64::from(at % 5) / 4.0 + 0.25).collect()
+                } else {
+                    Vec::new()
+                },
+            };
+            for policy in [Duplicates::Share, Duplicates::Keep, Duplicates::Error] {
+                let mapped = MappedRows {
+                    instance: mapped(&rows.instance, &folder),
+                    annotator: mapped(&rows.annotator, &folder),
+                    label: mapped(&rows.label, &folder),
+                    weight: rows.weight.clone(),
+                };
+                let got = Annotations::build_mapped(dims, mapped, policy, &folder).unwrap();
+                let want = Annotations::build(dims, rows.clone(), policy);
+                let (got, want) = match (got, want) {
+                    (Ok(got), Ok(want)) => (got, want),
+                    (got, want) => {
+                        assert!(
+                            policy == Duplicates::Error && got.unwrap_err() == want.unwrap_err()
+                        );
+                        continue;
+                    }
+                };
+                assert!(got.by_instance == want.by_instance && got.columns == want.columns);
+                assert!(got.rows_of_instance == want.rows_of_instance);
+                assert!(got.rows_of_annotator == want.rows_of_annotator);
+                assert!(got.labels == want.labels && got.annotators == want.annotators);
+                assert_eq!(format!("{:?}", got.weights), format!("{:?}", want.weights));
+            }
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! What finishing a question gives: its frame, or what is known where no row can be used.
+
+use std::collections::BTreeSet;
+
+use super::Frame;
+use super::gold::GoldNumber;
+use super::ids::NULL;
+use super::rejects::Rejects;
+use super::role::Role;
+use crate::error::Overlap;
+
+/// The result of finishing a question.
+pub(super) enum Finished {
+    /// A frame.
+    Frame(Box<Frame>),
+    /// No row can be used.
+    Nothing(Unlabelled),
+}
+
+/// A question without a row that can be used.
+pub(super) struct Unlabelled {
+    pub(super) rejects: Rejects,
+    /// The number of its instances.
+    pub(super) instances: u64,
+    /// The number of its instances with gold of the role `holdout`.
+    pub(super) held_out: u64,
+    /// The labels, where classes are listed.
+    pub(super) listed: Option<Overlap>,
+}
+
+impl Unlabelled {
+    /// The rejects of a question, and the number of its instances: those for which `stays` is true.
+    pub(super) fn of(rejects: Rejects, stays: &[bool], gold: &[GoldNumber]) -> Self {
+        let holds_out = |g: &&GoldNumber| {
+            g.role == Role::Holdout && g.class != NULL && stays[g.instance as usize]
+        };
+        let held_out: BTreeSet<u32> = gold.iter().filter(holds_out).map(|g| g.instance).collect();
+        Self {
+            rejects,
+            instances: stays.iter().filter(|stays| **stays).count() as u64,
+            held_out: held_out.len() as u64,
+            listed: None,
+        }
+    }
+}
