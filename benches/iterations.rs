@@ -18,7 +18,7 @@ const ITERATIONS: usize = 9;
 
 /// Which annotations have another weight than 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Weights {
+enum WeightCase {
     /// No annotation has.
     None,
     /// Repeated annotations share the weight 1.
@@ -28,17 +28,17 @@ enum Weights {
 }
 
 /// Annotations, classes, annotators and weights.
-const ROWS: [(u32, u32, u32, Weights); 10] = [
-    (100_000, 2, 500, Weights::None),
-    (1_000_000, 5, 2_000, Weights::None),
-    (10_000_000, 5, 10_000, Weights::None),
-    (10_000_000, 5, 10_000, Weights::Few),
-    (10_000_000, 5, 10_000, Weights::All),
-    (10_000_000, 6, 100_000, Weights::None),
-    (1_000_000, 20, 1_000, Weights::None),
-    (1_000_000, 50, 10_000, Weights::None),
-    (1_000_000, 300, 10_000, Weights::None),
-    (10_000_000, 5, 5_000_000, Weights::None),
+const ROWS: [(u32, u32, u32, WeightCase); 10] = [
+    (100_000, 2, 500, WeightCase::None),
+    (1_000_000, 5, 2_000, WeightCase::None),
+    (10_000_000, 5, 10_000, WeightCase::None),
+    (10_000_000, 5, 10_000, WeightCase::Few),
+    (10_000_000, 5, 10_000, WeightCase::All),
+    (10_000_000, 6, 100_000, WeightCase::None),
+    (1_000_000, 20, 1_000, WeightCase::None),
+    (1_000_000, 50, 10_000, WeightCase::None),
+    (1_000_000, 300, 10_000, WeightCase::None),
+    (10_000_000, 5, 5_000_000, WeightCase::None),
 ];
 
 /// Prints the table, or those of its rows that `LABELMILL_ROWS` lists.
@@ -83,7 +83,7 @@ fn iteration(a: &Annotations, model: impl PairModel) -> f64 {
 }
 
 /// A crowd of random annotators of accuracy 0.5 to 0.95; annotators without annotations get no number.
-fn crowd(instances: u32, annotators: u32, classes: u32, weights: Weights) -> Annotations {
+fn crowd(instances: u32, annotators: u32, classes: u32, weights: WeightCase) -> Annotations {
     let mut rng = Run::new(7).rng("growth");
     let accuracy: Vec<f64> = (0..annotators).map(|_| rng.random_range(0.5..0.95)).collect();
     let mut numbers = vec![u32::MAX; annotators as usize];
@@ -104,11 +104,11 @@ fn crowd(instances: u32, annotators: u32, classes: u32, weights: Weights) -> Ann
         }
     }
     match weights {
-        Weights::None => {}
-        Weights::All => {
+        WeightCase::None => {}
+        WeightCase::All => {
             rows.weight = rows.label.iter().map(|_| rng.random_range(0.25..1.25)).collect();
         }
-        Weights::Few => {
+        WeightCase::Few => {
             for n in (0..rows.label.len()).step_by(REPEATED) {
                 rows.instance.push(rows.instance[n]);
                 rows.annotator.push(rows.annotator[n]);
@@ -116,7 +116,7 @@ fn crowd(instances: u32, annotators: u32, classes: u32, weights: Weights) -> Ann
             }
         }
     }
-    let policy = if weights == Weights::Few { Duplicates::Share } else { Duplicates::Keep };
+    let policy = if weights == WeightCase::Few { Duplicates::Share } else { Duplicates::Keep };
     let (instances, annotators) = (instances as usize, came as usize);
     let dims = Dims { instances, annotators, classes: classes as usize, labels: classes as usize };
     Annotations::build(dims, rows, policy).expect("no policy that refuses repeated answers")

@@ -242,7 +242,7 @@ mod tests {
     }
 
     /// Skills of 1 and 0 rest on four annotations and one. That of all is (4 + 1/3) / 6 = 13/18, so that the annotators
-    /// have (4 + 13/18) / 5 = 17/18 and (0 + 13/18) / 2 = 13/36.
+    /// have (4 + 13/18) / 5 = 17/18 and (0 + 13/18) / 2 = 13/36. The columns of an annotator with a single one come last.
     #[test]
     fn skills_are_shrunk_towards_that_of_all() {
         let dims = Dims { instances: 8, annotators: 2, classes: 3, labels: 3 };
@@ -251,7 +251,7 @@ mod tests {
         let report = Report { skill: vec![1.0, 0.0], ..Report::default() };
         let (right, wrong) = (13.0 / 36.0, 23.0 / 72.0);
         let of_first = [1.0 / 36.0, 17.0 / 18.0, 1.0 / 36.0];
-        let want = [of_first, [right, wrong, wrong], [wrong, wrong, right]];
+        let want = [[right, wrong, wrong], [wrong, wrong, right], of_first];
         assert_likelihoods([&training, &held_out], &report, want);
     }
 }

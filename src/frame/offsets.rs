@@ -22,11 +22,11 @@ impl Cursors {
     }
 }
 
-/// The owner of each item, from the offsets of the owners.
-pub(super) fn owners(offsets: &[usize]) -> Vec<u32> {
+/// The owner of each item, from the owners in their order and their offsets.
+pub(super) fn owners(order: &[u32], offsets: &[usize]) -> Vec<u32> {
     let mut owners = Vec::with_capacity(offsets.last().copied().unwrap_or_default());
-    for (owner, own) in offsets.windows(2).enumerate() {
-        owners.extend(std::iter::repeat_n(number(owner), own[1] - own[0]));
+    for (owner, own) in order.iter().zip(offsets.windows(2)) {
+        owners.extend(std::iter::repeat_n(*owner, own[1] - own[0]));
     }
     owners
 }

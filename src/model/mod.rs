@@ -20,6 +20,7 @@
 //! candle.
 
 pub mod calibrator;
+mod capabilities;
 mod checkpoint;
 pub(crate) mod classifier;
 pub mod confusion;
@@ -49,6 +50,7 @@ use crate::error::{Error, Problem, Result, did_you_mean};
 use crate::frame::{Evidence, FitBytesOf, Matrix, dense_fit_bytes};
 use crate::run::Run;
 use crate::spec::Problems;
+pub use capabilities::{Capabilities, FeatureUse};
 #[cfg(feature = "neural")]
 pub use classifier::NetworkClassifierSpec;
 pub use classifier::{
@@ -94,51 +96,6 @@ pub trait Spec:
     fn fixed_keys() -> Vec<&'static str> {
         Vec::new()
     }
-}
-
-/// What a kind of model needs and what it promises: the conformance suite tests it, `check` and `models` read it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Capabilities {
-    /// What it makes of features of the instances.
-    pub features: FeatureUse,
-    /// The fit starts at random weights and learns from random batches: renaming instances, annotators or classes may lead to
-    /// another optimum, and the objective may fall. Otherwise renaming only renames the result, and the objective does not
-    /// fall.
-    pub random_start: bool,
-    /// A prior weakens the evidence of few annotations: a class with unanimous labels is likely, but not certain.
-    pub annotator_prior: bool,
-    /// Skills have intervals.
-    pub intervals: bool,
-}
-
-/// What a kind of model makes of features of the instances.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FeatureUse {
-    /// It does not look at them.
-    Unused,
-    /// It learns from them, where there are any.
-    Optional,
-    /// It cannot do without them.
-    Needed,
-}
-
-impl FeatureUse {
-    /// Whether it learns from features, where there are any.
-    #[must_use]
-    pub fn are_read(self) -> bool {
-        self != Self::Unused
-    }
-}
-
-impl Capabilities {
-    /// Those of a model of labels alone, by maximum likelihood or votes.
-    pub const LABELS: Self = Self {
-        features: FeatureUse::Unused,
-        random_start: false,
-        annotator_prior: false,
-        intervals: false,
-    };
 }
 
 /// A model that is ready to fit.

@@ -46,10 +46,11 @@ impl Annotations {
             || distinct_columns(dims, &rows.annotator, &rows.label),
             || count(&rows.annotator, dims.annotators),
         );
-        let annotators = owners(&sorted.by_annotator);
+        let sorted = sorted.singletons_last(&rows_of_annotator);
+        let annotators = sorted.owners();
         let mut columns = rows.annotator;
         sorted.of_rows(&annotators, &mut columns, &rows.label, dims.labels);
-        let SortedColumns { by_annotator, labels } = sorted;
+        let SortedColumns { order, slots, by_slot, labels } = sorted;
         drop(rows.label);
         let ungrouped =
             UngroupedRows { instance: rows.instance, column: columns, weight: rows.weight };
@@ -61,7 +62,9 @@ impl Annotations {
             by_instance: Arc::new(by_instance),
             columns: Arc::new(columns),
             weights: Arc::new(weights),
-            by_annotator: Arc::new(by_annotator),
+            slots: Arc::new(slots),
+            in_slots: Arc::new(order),
+            by_slot: Arc::new(by_slot),
             labels: Arc::new(labels),
             annotators: Arc::new(annotators),
             by_column: Arc::default(),
@@ -130,18 +133,48 @@ pub(super) fn distinct_columns(dims: Dims, annotator: &[u32], label: &[u32]) -> 
         }
         cells.iter().for_each(|(r, l)| add(*r as usize, *l));
     }
-    SortedColumns { by_annotator: prefix_sum(&counts), labels }
+    let slots: Vec<u32> = (0..dims.annotators).map(number).collect();
+    SortedColumns { order: slots.clone(), slots, by_slot: prefix_sum(&counts), labels }
 }
 
-/// The columns in the order of the annotators.
+/// The columns in the order of the annotators' slots.
 pub(super) struct SortedColumns {
-    /// Where the columns of each annotator begin, and one past the last.
-    pub(super) by_annotator: Vec<usize>,
+    /// The annotator in each slot.
+    pub(super) order: Vec<u32>,
+    /// The slot of each annotator.
+    pub(super) slots: Vec<u32>,
+    /// Where the columns of each slot begin, and one past the last.
+    pub(super) by_slot: Vec<usize>,
     /// The label of each column.
     pub(super) labels: Vec<u32>,
 }
 
 impl SortedColumns {
+    /// The same with those of annotators with a single row after all others.
+    pub(super) fn singletons_last(self, rows_of_annotator: &[u32]) -> Self {
+        let (mut order, singletons): (Vec<u32>, Vec<u32>) =
+            self.order.iter().partition(|r| rows_of_annotator[**r as usize] != 1);
+        if singletons.is_empty() {
+            return self;
+        }
+        order.extend(singletons);
+        let (mut slots, mut by_slot) = (vec![0; order.len()], Vec::with_capacity(order.len() + 1));
+        let mut labels = Vec::with_capacity(self.labels.len());
+        for (slot, r) in order.iter().enumerate() {
+            let r = *r as usize;
+            slots[r] = number(slot);
+            by_slot.push(labels.len());
+            labels.extend_from_slice(&self.labels[self.by_slot[r]..self.by_slot[r + 1]]);
+        }
+        by_slot.push(labels.len());
+        Self { order, slots, by_slot, labels }
+    }
+
+    /// The annotator of each column.
+    pub(super) fn owners(&self) -> Vec<u32> {
+        owners(&self.order, &self.by_slot)
+    }
+
     /// Replaces the annotator of each row by its column, given its label. `owners` has the annotator of each column.
     pub(super) fn of_rows(
         &self,
@@ -150,8 +183,7 @@ impl SortedColumns {
         labels: &[u32],
         n_labels: usize,
     ) {
-        let n_annotators = self.by_annotator.len() - 1;
-        let n_cells = n_annotators.saturating_mul(n_labels);
+        let n_cells = self.order.len().saturating_mul(n_labels);
         let of_cell = (n_cells <= labels.len() / ROWS_PER_CELL).then(|| {
             let mut of_cell = vec![0; n_cells];
             for (column, (r, label)) in owners.iter().zip(&self.labels).enumerate() {
@@ -163,8 +195,8 @@ impl SortedColumns {
             if let Some(of_cell) = &of_cell {
                 return of_cell[annotator as usize * n_labels + label as usize];
             }
-            let r = annotator as usize;
-            let own = self.by_annotator[r]..self.by_annotator[r + 1];
+            let slot = self.slots[annotator as usize] as usize;
+            let own = self.by_slot[slot]..self.by_slot[slot + 1];
             number(own.start + self.labels[own].partition_point(|l| *l < label))
         };
         let rows = rows.par_iter_mut().zip(labels).with_min_len(ITEMS_PER_BLOCK);
@@ -199,9 +231,9 @@ mod tests {
             build(&[(2, 1, 0, 1.0), (0, 0, 1, 1.0), (0, 1, 0, 1.0)], Duplicates::Share).unwrap();
         assert_eq!(a.columns_of_instance(0), [0, 1]);
         assert_eq!(a.columns_of_instance(1), [0_u32; 0]);
-        assert_eq!((a.label_of(0), a.label_of(1)), (1, 0));
-        assert_eq!((a.instances_of(0), a.instances_of(1)), (&[0][..], &[0, 2][..]));
-        assert_eq!((a.columns_of(0), a.columns_of(1)), (0..1, 1..2));
+        assert_eq!((a.label_of(0), a.label_of(1)), (0, 1));
+        assert_eq!((a.instances_of(0), a.instances_of(1)), (&[0, 2][..], &[0][..]));
+        assert_eq!((a.columns_of(0), a.columns_of(1)), (1..2, 0..1));
         assert!(a.weights_of(0).is_ones());
     }
 
@@ -216,7 +248,7 @@ mod tests {
             let (annotator, label): (Vec<u32>, Vec<u32>) = all.repeat(repeats).into_iter().unzip();
             let rows = AnnotationRows { annotator, label, ..AnnotationRows::default() };
             let sorted = distinct_columns(dims, &rows.annotator, &rows.label);
-            let owners = owners(&sorted.by_annotator);
+            let owners = sorted.owners();
             assert_eq!(owners.len(), 19);
             let mut columns = rows.annotator.clone();
             sorted.of_rows(&owners, &mut columns, &rows.label, dims.labels);
@@ -278,8 +310,8 @@ mod tests {
             weight: Vec::new(),
         };
         let a = Annotations::build(wide, rows(), Duplicates::Share).unwrap();
-        assert_eq!((a.columns_of(7), a.labels_of(89_999)), (0..1, &[2, 80][..]));
-        assert_eq!(a.columns_of_instance(0), [2]);
+        assert_eq!((a.columns_of(7), a.labels_of(89_999)), (2..3, &[2, 80][..]));
+        assert_eq!(a.columns_of_instance(0), [1]);
     }
 
     #[test]

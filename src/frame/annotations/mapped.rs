@@ -17,7 +17,7 @@ use super::weights::Weights;
 use super::{Annotations, Dims};
 use crate::error::Result;
 use crate::frame::numbers::{Numbers, ScratchFolder};
-use crate::frame::offsets::{count, number, owners};
+use crate::frame::offsets::{count, number};
 
 /// Rows of a range: some 30 bytes each while it is grouped.
 pub(in crate::frame) const ROWS_OF_RANGE: usize = 1 << 22;
@@ -46,7 +46,8 @@ impl Annotations {
         let MappedRows { instance, annotator, label, weight } = rows;
         let sorted = distinct_columns(dims, &annotator, &label);
         let rows_of_annotator = count(&annotator, dims.annotators);
-        let annotators = owners(&sorted.by_annotator);
+        let sorted = sorted.singletons_last(&rows_of_annotator);
+        let annotators = sorted.owners();
         let mut column = annotator;
         sorted.of_rows(&annotators, &mut column, &label, dims.labels);
         label.release();
@@ -73,13 +74,15 @@ impl Annotations {
         if !repeated.is_empty() {
             return Ok(Err(Repeated(repeated)));
         }
-        let SortedColumns { by_annotator, labels } = sorted;
+        let SortedColumns { order, slots, by_slot, labels } = sorted;
         Ok(Ok(Self {
             dims,
             by_instance: Arc::new(views.offsets),
             columns: Arc::new(views.columns),
             weights: Arc::new(views.weights.into_weights()),
-            by_annotator: Arc::new(by_annotator),
+            slots: Arc::new(slots),
+            in_slots: Arc::new(order),
+            by_slot: Arc::new(by_slot),
             labels: Arc::new(labels),
             annotators: Arc::new(annotators),
             by_column: Arc::default(),

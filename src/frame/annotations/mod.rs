@@ -4,7 +4,7 @@
 //! a column     = one (annotator, label) pair that occurs: "annotator 7 chose `cat`", one column of 7's confusion matrix
 //! by instance    offsets[i] .. offsets[i+1]  ->  the columns of the annotations of instance i, ascending
 //! by column      offsets[c] .. offsets[c+1]  ->  the instances of the annotations in column c, ascending
-//! by annotator   offsets[r] .. offsets[r+1]  ->  the columns of annotator r, by label
+//! by slot        offsets[s] .. offsets[s+1]  ->  the columns of the annotator in slot s, by label
 //! ```
 //! # Why
 //! Dense confusion matrices have annotators x classes x labels cells, most of which have no count. At most as many
@@ -12,6 +12,9 @@
 //! E-step multiplies one contiguous column (one number per class) for each annotation and adds the posterior to the
 //! counts of the same columns. Each annotation takes four bytes; four more if the view by column is used, which is
 //! built on first use; and a weight if it differs from 1.
+//!
+//! A slot is the position of an annotator in the order of the columns: by index, but those with a single annotation come
+//! after all others, so that the sums of an instance begin with the annotators that are known best.
 
 mod build;
 mod by_column;
@@ -51,7 +54,11 @@ pub struct Annotations {
     by_instance: Arc<Vec<usize>>,
     columns: Arc<Vec<u32>>,
     weights: Arc<Weights>,
-    by_annotator: Arc<Vec<usize>>,
+    /// The slot of each annotator.
+    slots: Arc<Vec<u32>>,
+    /// The annotator in each slot.
+    in_slots: Arc<Vec<u32>>,
+    by_slot: Arc<Vec<usize>>,
     /// The label of each column.
     labels: Arc<Vec<u32>>,
     /// The annotator of each column.
@@ -167,7 +174,20 @@ impl Annotations {
     #[inline]
     #[must_use]
     pub fn columns_of(&self, r: usize) -> Range<usize> {
-        self.by_annotator[r]..self.by_annotator[r + 1]
+        let slot = self.slots[r] as usize;
+        self.by_slot[slot]..self.by_slot[slot + 1]
+    }
+
+    /// The annotator in a slot, who may have no annotation.
+    #[must_use]
+    pub fn annotator_in(&self, slot: usize) -> u32 {
+        self.in_slots[slot]
+    }
+
+    /// The slot of annotator `r`.
+    #[must_use]
+    pub fn slot_of(&self, r: usize) -> usize {
+        self.slots[r] as usize
     }
 
     /// The labels that annotator `r` used, ascending: one for each of its columns.
@@ -184,10 +204,10 @@ impl Annotations {
         Some(self.columns_of(r).start + found)
     }
 
-    /// The first column of each annotator, and one past the last.
+    /// The first column of each slot, and one past the last.
     #[must_use]
     pub fn column_offsets(&self) -> &[usize] {
-        &self.by_annotator
+        &self.by_slot
     }
 
     /// The labels of a range of columns.

@@ -18,9 +18,9 @@ use crate::run::{Cancel, Run};
 /// A model whose likelihood is a product over (annotator, label) pairs.
 pub trait PairModel: Spec {
     /// Turns the expected counts of an annotator into the likelihood of his pairs.
-    type Estimator: Estimator;
+    type Rows: Estimator;
     /// The estimator for these annotations.
-    fn estimator(&self, a: &Annotations) -> Self::Estimator;
+    fn estimator(&self, a: &Annotations) -> Self::Rows;
     /// The prior of the classes.
     fn class_prior(&self, a: &Annotations) -> ClassPrior;
     /// The state of every annotator at which an attempt starts, `[annotator, state_len]`; `None` to start at the shares of
@@ -33,7 +33,7 @@ pub trait PairModel: Spec {
         Objective::penalised(log_likelihood, terms)
     }
     /// Reports the fitted parameters.
-    fn report(&self, a: &Annotations, fit: PairFit<Self::Estimator>) -> Report;
+    fn report(&self, a: &Annotations, fit: PairFit<Self::Rows>) -> Report;
     /// See [`EmSteps::caution`].
     fn caution(&self, _a: &Annotations, _run: &Run) -> Option<String> {
         None
@@ -93,7 +93,7 @@ pub struct Params<E> {
 }
 
 impl<M: PairModel> EmSteps for ColumnEm<M> {
-    type Params = Params<M::Estimator>;
+    type Params = Params<M::Rows>;
 
     fn params(&self, a: &Annotations) -> Self::Params {
         Params {
@@ -113,7 +113,7 @@ impl<M: PairModel> EmSteps for ColumnEm<M> {
         params.classes = ClassShares::new(params.classes.rule, a.dims().classes);
         params.estimator = self.0.estimator(a);
         if let Some(state) = self.0.start(a, attempt, run) {
-            params.kernel.start_at(a, &params.estimator, state);
+            params.kernel.start_at(a, &params.estimator, &state);
             // Its objective lacks the terms of an estimate.
             self.e_step(a, params);
             return None;

@@ -132,7 +132,7 @@ impl Spec for DawidSkene {
 }
 
 impl PairModel for DawidSkene {
-    type Estimator = RowEstimator;
+    type Rows = RowEstimator;
 
     fn estimator(&self, a: &Annotations) -> RowEstimator {
         let strength = match self.prior {

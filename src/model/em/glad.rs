@@ -142,7 +142,7 @@ impl EmSteps for Glad {
     }
 
     fn e_step(&self, a: &Annotations, Params { x, prior, t }: &mut Params) -> Objective {
-        let likelihood = Likelihood::new(a, x);
+        let likelihood = AbilityLikelihood::new(a, x);
         let squares: f64 = x.iter().map(|x| (x - START).powi(2)).sum();
         (e_step(a, Prior::Class(prior), &likelihood, t) - squares / 2.0).into()
     }
@@ -211,7 +211,7 @@ fn sigmoid(x: f64) -> f64 {
 }
 
 /// The likelihood of abilities and difficulties.
-struct Likelihood<'a> {
+struct AbilityLikelihood<'a> {
     ability: &'a [f64],
     /// exp(b) `[instance]`
     inverse_difficulty: Vec<f64>,
@@ -219,7 +219,7 @@ struct Likelihood<'a> {
     ln_wrong_labels: Option<f64>,
 }
 
-impl<'a> Likelihood<'a> {
+impl<'a> AbilityLikelihood<'a> {
     fn new(a: &Annotations, x: &'a [f64]) -> Self {
         let (ability, b) = x.split_at(a.dims().annotators);
         let ln_wrong_labels = has_wrong_labels(a).then(|| ((a.dims().labels - 1) as f64).ln());
@@ -228,7 +228,7 @@ impl<'a> Likelihood<'a> {
     }
 }
 
-impl LogLikelihood for Likelihood<'_> {
+impl LogLikelihood for AbilityLikelihood<'_> {
     fn add(&self, i: usize, annotator: u32, label: u32, logs: &mut [f64]) {
         let Some(ln_wrong_labels) = self.ln_wrong_labels else { return };
         let x = self.ability[annotator as usize] * self.inverse_difficulty[i];

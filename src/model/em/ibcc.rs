@@ -108,7 +108,7 @@ impl Spec for Ibcc {
 }
 
 impl PairModel for Ibcc {
-    type Estimator = Dirichlet;
+    type Rows = Dirichlet;
 
     fn estimator(&self, a: &Annotations) -> Dirichlet {
         let n_labels = a.dims().labels;

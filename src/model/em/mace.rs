@@ -17,7 +17,8 @@
 //!
 //! D. Hovy, T. Berg-Kirkpatrick, A. Vaswani, E. Hovy: Learning Whom to Trust with MACE. NAACL 2013, 1120-1130.
 //!
-//! Differs from the authors' program and crowd-kit's `MACE` in that the first start is not random, in the objective by
+//! Differs from the authors' program and crowd-kit's `MACE` in that the first start is not random and, by default, the only
+//! one: random ones break ties. Further, in the objective by
 //! which starts are compared (theirs leaves out the prior), and from crowd-kit 1.4 in that each start has noise of its own.
 //! An adversary cannot be inverted: `knows` is not below 0.
 //!
@@ -69,7 +70,7 @@ pub enum MaceMethod {
 impl Default for Mace {
     fn default() -> Self {
         let stop = StopRule { max_iter: 200, tol: 1e-7, ..StopRule::default() };
-        Self { method: MaceMethod::Vb, restarts: 10, stop }
+        Self { method: MaceMethod::Vb, restarts: 0, stop }
     }
 }
 
@@ -82,7 +83,7 @@ impl Spec for Mace {
 }
 
 impl PairModel for Mace {
-    type Estimator = MaceEstimator;
+    type Rows = MaceEstimator;
 
     fn estimator(&self, a: &Annotations) -> MaceEstimator {
         MaceEstimator::new(self.method, a.dims().labels)
@@ -118,7 +119,9 @@ impl PairModel for Mace {
         // The factors of variational Bayes do not sum to 1.
         let share = |state: &[f64], at: usize| state[at] / state.iter().sum::<f64>();
         let of = |r: usize| fit.state_of(a, r).split_at(2);
-        let skill = (0..annotators).map(|r| share(of(r).0, 1)).collect();
+        // With a single label, every annotation is right.
+        let knows = |r| if labels < 2 { 1.0 } else { share(of(r).0, 1) };
+        let skill = (0..annotators).map(knows).collect();
         let spam = |l: usize| (0..annotators).map(|r| share(of(r).1, l)).collect();
         let annotator_parameters =
             (0..labels.min(MAX_REPORTED_LABELS)).map(|l| (format!("spam_{l}"), spam(l))).collect();
@@ -259,7 +262,7 @@ mod tests {
         assert_close(&fitted.report.annotator_parameters[0].1[..1], &[xi], 1e-12, "xi");
     }
 
-    // keys: mace.method
+    // keys: mace.method, mace.restarts
     #[test]
     fn the_objective_never_falls() {
         let rows: Vec<_> =

@@ -118,7 +118,7 @@ impl Spec for OneCoin {
 }
 
 impl PairModel for OneCoin {
-    type Estimator = OneCoinEstimator;
+    type Rows = OneCoinEstimator;
 
     fn estimator(&self, a: &Annotations) -> OneCoinEstimator {
         let Self { strength, prior_right, prior_wrong, .. } = *self;

@@ -29,18 +29,19 @@ pub(super) fn merge_counts(parts: &[Statistics], sums: &mut PairRows) {
 
 /// What the likelihood is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum EstimatedFrom {
     /// The expected counts, which it replaces, and the state.
     Counts,
     /// The state alone.
     State,
 }
 
-/// Computes the likelihood of all annotators; returns the sum of their terms. `state`: `[annotator, state_len]`.
+/// Computes the likelihood of all annotators; returns the sum of their terms. `state`: `[annotator, state_len]`, in the
+/// order of the pairs.
 pub(super) fn estimate<E: Estimator>(
     a: &Annotations,
     estimator: &E,
-    source: Source,
+    source: EstimatedFrom,
     state: &mut [f64],
     likelihood: &mut Likelihood,
 ) -> f64 {
@@ -51,57 +52,55 @@ pub(super) fn estimate<E: Estimator>(
     let n_state = estimator.state_len();
     let mut rest = state;
     let mut units = Vec::with_capacity(work.len());
-    for (annotators, cells) in work {
-        let (state, others) = rest.split_at_mut(annotators.len() * n_state);
-        units.push((annotators, cells, state));
+    for (slots, cells) in work {
+        let (state, others) = rest.split_at_mut(slots.len() * n_state);
+        units.push((slots, cells, state));
         rest = others;
     }
     let arch = Arch::new();
     let terms: Vec<f64> = units
         .into_par_iter()
-        .map(|(annotators, cells, state)| {
+        .map(|(slots, cells, state)| {
             for_width!(stride, W => {
                 let rows = cells.as_chunks_mut::<W>().0;
-                arch.dispatch(Unit { a, estimator, source, annotators, state, rows, to_logs })
+                arch.dispatch(AnnotatorChunk { a, estimator, source, slots, state, rows, to_logs })
             })
         })
         .collect();
     terms.iter().sum()
 }
 
-/// Adjacent annotators, whose counts become likelihoods.
-struct Unit<'a, const W: usize, E> {
+/// The annotators of adjacent slots, whose counts become likelihoods.
+struct AnnotatorChunk<'a, const W: usize, E> {
     a: &'a Annotations,
     estimator: &'a E,
-    source: Source,
-    annotators: Range<usize>,
+    source: EstimatedFrom,
+    slots: Range<usize>,
     state: &'a mut [f64],
     rows: &'a mut [[f64; W]],
     to_logs: bool,
 }
 
-impl<const W: usize, E: Estimator> WithSimd for Unit<'_, W, E> {
+impl<const W: usize, E: Estimator> WithSimd for AnnotatorChunk<'_, W, E> {
     type Output = f64;
 
     // Inlined with all callees, so that they are compiled for the vector instructions of this processor.
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> f64 {
-        let Self { a, estimator, source, annotators, state, rows, to_logs } = self;
+        let Self { a, estimator, source, slots, state, rows, to_logs } = self;
         let (offsets, n_classes, n_state) =
             (a.column_offsets(), a.dims().classes, estimator.state_len());
         let (mut terms, mut rest) = (0.0, rows);
-        for (nth, r) in annotators.enumerate() {
-            let pairs = offsets[r]..offsets[r + 1];
-            if pairs.is_empty() {
-                continue;
-            }
+        for (nth, slot) in slots.enumerate() {
+            let pairs = offsets[slot]..offsets[slot + 1];
             let (own, others) = rest.split_at_mut(pairs.len() * n_groups::<W>(n_classes));
             rest = others;
-            let annotator = Annotator { index: r as u32, labels: a.labels_in(pairs), n_classes };
+            let index = a.annotator_in(slot);
+            let annotator = Annotator { index, labels: a.labels_in(pairs), n_classes };
             let state = &mut state[nth * n_state..(nth + 1) * n_state];
             match source {
-                Source::Counts => terms += estimator.estimate(annotator, state, own),
-                Source::State => estimator.start(annotator, state, own),
+                EstimatedFrom::Counts => terms += estimator.estimate(annotator, state, own),
+                EstimatedFrom::State => estimator.start(annotator, state, own),
             }
             for group in own {
                 for cell in group {

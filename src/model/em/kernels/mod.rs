@@ -20,6 +20,7 @@ pub(crate) mod log_domain;
 mod logarithms;
 mod m_step;
 mod pair_rows;
+mod row_products;
 mod smoothing;
 mod statistics;
 #[cfg(test)]
@@ -32,7 +33,7 @@ pub(crate) use dirichlet::DirichletParameter;
 pub use e_step::{Likelihood, Prior, Sweep};
 pub use estimator::{Annotator, Estimator, PooledCounts, n_groups};
 pub use log_domain::LogLikelihood;
-use m_step::Source;
+use m_step::EstimatedFrom;
 pub use m_step::expected_counts_of;
 pub use pair_rows::{PairRows, stride};
 use rayon::prelude::*;
@@ -49,7 +50,7 @@ use crate::model::posterior::Posterior;
 pub struct PairKernel {
     parts: Vec<Statistics>,
     likelihood: Likelihood,
-    /// The estimator's state, `[annotator, state_len]`.
+    /// The estimator's state, `[annotator, state_len]`, in the order of the pairs.
     state: Vec<f64>,
     /// The estimator's terms of the objective, at the likelihood of the last M-step.
     terms: f64,
@@ -113,9 +114,13 @@ impl PairKernel {
     }
 
     /// Starts at a state of every annotator, `[annotator, state_len]`.
-    pub fn start_at<E: Estimator>(&mut self, a: &Annotations, estimator: &E, state: Vec<f64>) {
-        self.state = state;
-        m_step::estimate(a, estimator, Source::State, &mut self.state, &mut self.likelihood);
+    pub fn start_at<E: Estimator>(&mut self, a: &Annotations, estimator: &E, state: &[f64]) {
+        let n_state = estimator.state_len();
+        self.state = vec![0.0; state.len()];
+        for (r, state) in state.chunks_exact(n_state.max(1)).enumerate() {
+            self.state[a.slot_of(r) * n_state..][..n_state].copy_from_slice(state);
+        }
+        m_step::estimate(a, estimator, EstimatedFrom::State, &mut self.state, &mut self.likelihood);
     }
 
     /// The M-step: estimates the likelihood from the counts.
@@ -124,7 +129,7 @@ impl PairKernel {
         estimator.pool(&PooledCounts { a, rows: &self.likelihood.rows });
         self.state.resize(a.dims().annotators * estimator.state_len(), 0.0);
         let Self { state, likelihood, .. } = self;
-        self.terms = m_step::estimate(a, estimator, Source::Counts, state, likelihood);
+        self.terms = m_step::estimate(a, estimator, EstimatedFrom::Counts, state, likelihood);
     }
 
     /// The E-step: the statistics of the posteriors that follow from the likelihood. Returns the marginal log-likelihood.
@@ -178,7 +183,8 @@ impl PairKernel {
     #[must_use]
     pub fn state_of(&self, a: &Annotations, r: usize) -> &[f64] {
         let n_state = self.state.len() / a.dims().annotators.max(1);
-        &self.state[r * n_state..(r + 1) * n_state]
+        let slot = a.slot_of(r);
+        &self.state[slot * n_state..(slot + 1) * n_state]
     }
 }
 
@@ -195,7 +201,7 @@ impl Likelihood {
         }
         let mut likelihood = Self { rows, are_logs: a.are_weighted() };
         let mut state = vec![0.0; a.dims().annotators * estimator.state_len()];
-        m_step::estimate(a, estimator, Source::Counts, &mut state, &mut likelihood);
+        m_step::estimate(a, estimator, EstimatedFrom::Counts, &mut state, &mut likelihood);
         likelihood
     }
 

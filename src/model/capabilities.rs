@@ -1,0 +1,48 @@
+//! What a kind of model needs, and what it promises.
+
+use serde::Serialize;
+
+/// What a kind of model needs and what it promises: the conformance suite tests it, `check` and `models` read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Capabilities {
+    /// What it makes of features of the instances.
+    pub features: FeatureUse,
+    /// The fit starts at random weights and learns from random batches: renaming instances, annotators or classes may lead to
+    /// another optimum, and the objective may fall. Otherwise renaming only renames the result, and the objective does not
+    /// fall.
+    pub random_start: bool,
+    /// A prior weakens the evidence of few annotations: a class with unanimous labels is likely, but not certain.
+    pub annotator_prior: bool,
+    /// Skills have intervals.
+    pub intervals: bool,
+}
+
+/// What a kind of model makes of features of the instances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FeatureUse {
+    /// It does not look at them.
+    Unused,
+    /// It learns from them, where there are any.
+    Optional,
+    /// It cannot do without them.
+    Needed,
+}
+
+impl FeatureUse {
+    /// Whether it learns from features, where there are any.
+    #[must_use]
+    pub fn are_read(self) -> bool {
+        self != Self::Unused
+    }
+}
+
+impl Capabilities {
+    /// Those of a model of labels alone, by maximum likelihood or votes.
+    pub const LABELS: Self = Self {
+        features: FeatureUse::Unused,
+        random_start: false,
+        annotator_prior: false,
+        intervals: false,
+    };
+}
