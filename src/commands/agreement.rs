@@ -15,7 +15,9 @@ use super::at_options;
 use crate::agreement::{AgreementRow, Categories, measure};
 use crate::engine::EngineSpec;
 use crate::error::Result;
-use crate::frame::{FitBytes, Frame, FrameSpec, Reason, Rejects, Relations, collect};
+use crate::frame::{
+    FitBytes, Frame, FrameSpec, Reason, Rejects, Relations, ScratchFolder, collect,
+};
 use crate::pipeline::warn_of_rows;
 use crate::run::Run;
 use crate::sink::RunTables;
@@ -187,6 +189,7 @@ async fn frames(
         features: None,
         annotator_features: None,
         fit_memory: Box::new(|_| Some(FitBytes::default())),
+        scratch: ScratchFolder::of_engine(&spec.engine),
     };
     let of_frame = spec.frame.normalised(&spec.source.cleaning());
     let frames = collect(relations, &of_frame, run).await;

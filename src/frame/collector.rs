@@ -19,7 +19,6 @@ use super::numbers::ScratchFolder;
 use super::optional_columns::OptionalColumns;
 use super::overlaps::GoldValues;
 use super::rejects::{Reason, Rejects};
-use super::role::Role;
 use super::shape::Shape;
 use super::shown_column::ShownColumn;
 use super::spellings::{ColumnValues, DataWarning, looking_bytes, replace};

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use memmap2::{MmapMut, UncheckedAdvice};
 
-use crate::engine::scratch_file;
+use crate::engine::{EngineSpec, scratch_file};
 use crate::error::{Error, Result};
 
 /// Numbers in memory before they are written to the file.
@@ -167,6 +167,12 @@ impl DerefMut for Numbers {
 pub struct ScratchFolder(pub Option<PathBuf>);
 
 impl ScratchFolder {
+    /// The folder that an engine names.
+    #[must_use]
+    pub fn of_engine(engine: &EngineSpec) -> Self {
+        Self(engine.scratch.as_ref().map(PathBuf::from))
+    }
+
     /// A new file without a name.
     pub(super) fn file(&self) -> io::Result<File> {
         self.0.as_deref().map_or_else(tempfile::tempfile, scratch_file)

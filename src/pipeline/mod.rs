@@ -9,8 +9,6 @@ mod score;
 mod spec;
 mod warnings;
 
-use std::path::PathBuf;
-
 use datafusion::prelude::SessionContext;
 use serde_json::json;
 
@@ -182,7 +180,7 @@ async fn read_relations(
         features: None,
         annotator_features: None,
         fit_memory: Box::new(fit_memory),
-        scratch: ScratchFolder(spec.engine.scratch.as_ref().map(PathBuf::from)),
+        scratch: ScratchFolder::of_engine(&spec.engine),
     };
     if kind.capabilities.features.are_read() {
         let features = source.features(ctx, run).await?;
