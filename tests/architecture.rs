@@ -117,8 +117,9 @@ fn every_network_says_where_it_differs_from_its_paper() {
 #[test]
 fn no_type_name_stands_for_two_things() {
     // The estimates of an EM model, and what estimates its rows; an associated type of pulp; the same operation on the host and on a device; associated
-    // types of object_store, serde and sqllogictest.
-    let shared = ["Params", "Rows", "Output", "Relu", "Dropout", "Error", "Value", "ColumnType"];
+    // types of object_store, serde and sqllogictest; that of Deref.
+    let shared =
+        ["Params", "Rows", "Output", "Relu", "Dropout", "Error", "Value", "ColumnType", "Target"];
     let mut files: BTreeMap<String, BTreeSet<PathBuf>> = BTreeMap::new();
     for (path, text) in ["src", "tests", "benches"].iter().flat_map(|folder| rust_files(folder)) {
         for line in text.lines() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::repository::{root, rust_files};
 
 /// The top-level modules of `src`; each may import from the ones before it.
-const STAGES: [&str; 24] = [
+const STAGES: [&str; 25] = [
     "escape",
     "redact",
     "panics",
@@ -20,6 +20,7 @@ const STAGES: [&str; 24] = [
     "source",
     "frame",
     "model",
+    "agreement",
     "decide",
     "diagnose",
     "tables",

@@ -14,7 +14,7 @@ use parquet::arrow::arrow_writer::ArrowWriterOptions;
 
 use crate::job::{Job, assert_says, fit, rows_read, vote};
 use crate::network_job::{list, write_features};
-use crate::support::{forget_sizes, write_numbers, write_parquet};
+use crate::support::{forget_sizes, read_table, write_numbers, write_parquet};
 
 #[test]
 fn a_bomb_behind_a_decompressor_is_an_error() {
@@ -82,10 +82,15 @@ fn what_does_not_fit_into_the_memory_limit_is_refused_and_says_what_it_takes() {
     let job = Job::new();
     let rows: Vec<(u32, u32, u32)> = (0..300_000).map(|n| (n, n % 1000, n % 2)).collect();
     write_numbers(&job.path("in.parquet"), &rows);
-    let error = job.fails(&vote("in.parquet", "engine.memory_limit = '8MiB'"), 2);
+    // The rows go to scratch files; their ids do not.
+    let error = job.fails(&vote("in.parquet", "engine.memory_limit = '4MiB'"), 2);
     assert_says(
         &error,
-        &["does not fit into the memory", "300000 annotations take 13 MiB", "engine.memory_limit"],
+        &[
+            "does not fit into the memory",
+            "the ids and numbers of the first",
+            "engine.memory_limit",
+        ],
     );
     // A text file does not state its number of rows, so the job refuses it while it reads.
     let mut text = String::from("instance_id,annotator_id,label\n");
@@ -103,26 +108,25 @@ fn what_does_not_fit_into_the_memory_limit_is_refused_and_says_what_it_takes() {
             "24 MiB may be taken",
         ],
     );
-    // Few rows, but many posteriors: one for each of many instances and classes.
+    // Few rows, but many pairs of annotator and label, each with a number for each class.
     let rows: Vec<(u32, u32, u32)> = (0..20_000).map(|n| (n, n % 10, n % 2000)).collect();
     write_numbers(&job.path("wide.parquet"), &rows);
     let limit = "engine.memory_limit = '64MiB'\nsink.tables = ['labels', 'run']";
     let limited = vote("wide.parquet", limit);
     let error = job.fails(&fit("dawid_skene", "wide.parquet", limit), 2);
-    let posteriors = "posteriors of 20000 instances and 2000 classes (306 MiB)";
-    // A common matrix, and the expected counts of 2000 pairs of annotator and label.
-    assert_says(&error, &[&format!("{posteriors} and confusion matrices (62 MiB) take 3")]);
+    let what = "the fit of 20000 instances and 2000 classes and confusion matrices (92 MiB)";
+    // A common matrix, the likelihood and the expected counts of 2000 pairs; and tables of counts.
+    assert_says(&error, &[&format!("{what} and working memory (153 MiB) take 2")]);
     // A fit that starts again holds the best one beside it.
     let again = format!("{limit}\nmodel.restarts = 1");
     let error = job.ends(&fit("dawid_skene", "wide.parquet", &again), &[], 2);
-    let twice =
-        format!("{posteriors} and confusion matrices (62 MiB) and working memory (367 MiB)");
-    assert_says(&error, &[&twice]);
+    assert_says(&error, &[&format!("{what} and working memory (397 MiB)")]);
     // A vote holds the classes that were chosen, unless it is calibrated: then there are a second vote, and the rows of
     // 4000 instances with held-out annotations.
     assert_eq!(rows_read(&job.run(&limited)), "20000 20000");
     let calibrated = format!("{limited}\ncalibration.method = 'temperature'");
     let error = job.ends(&calibrated, &[], 2);
+    let posteriors = "posteriors of 20000 instances and 2000 classes (306 MiB)";
     assert_says(&error, &[&format!("{posteriors} and working memory (2")]);
     // The searches of GLAD take more than its posteriors, and more than a fit by Dawid-Skene.
     let limit = "engine.memory_limit = '48MiB'\nsink.tables = ['labels', 'run']";
@@ -256,10 +260,10 @@ fn what_does_not_fit_names_the_annotations_of_all_questions() {
 }
 
 #[test]
-fn the_posteriors_of_all_questions_are_in_memory_together() {
+fn the_results_of_all_questions_are_in_memory_together() {
     let job = Job::new();
-    // The result of a question takes 17 MiB: posteriors of 2000 instances and 500 classes, a matrix, and the expected
-    // counts of 2000 pairs of annotator and label.
+    // The result of a question takes 18 MiB: a matrix of 500 classes, and the likelihood and the expected counts of 2000
+    // pairs of annotator and label. Its fit takes 24 MiB more.
     let questions = |n: u32| {
         let column = |f: fn(u32) -> u32| -> ArrayRef {
             Arc::new(UInt32Array::from_iter_values((0..n * 2_000).map(f)))
@@ -276,15 +280,16 @@ fn the_posteriors_of_all_questions_are_in_memory_together() {
     let limited = fit("one_coin", "in.parquet", limit);
     questions(4);
     let error = job.fails(&limited, 2);
-    let what = "posteriors of 2000 instances and 500 classes (";
-    let others = "), and the posteriors of 2 other questions, take ";
-    assert_says(&error, &[what, " and confusion matrices (", others, "48 MiB may be taken"]);
+    let what = "the fit of 2000 instances and 500 classes and confusion matrices (18 MiB)";
+    let others = "), and the results of another question, take ";
+    assert_says(&error, &[what, " and working memory (24 MiB", others, "48 MiB may be taken"]);
+    let limited = limited.replace("48MiB", "72MiB");
     questions(2);
     assert_eq!(rows_read(&job.run(&limited)), "4000 4000");
     // There is nothing to tell the only question from.
     questions(1);
-    let error = job.ends(&limited.replace("48MiB", "8MiB"), &[], 2);
-    assert_says(&error, &[what, "KiB) take ", "a limit of at least "]);
+    let error = job.ends(&limited.replace("72MiB", "24MiB"), &[], 2);
+    assert_says(&error, &[what, " take ", "a limit of at least "]);
     assert!(!error.contains("question `"), "{error}");
 }
 
@@ -297,6 +302,31 @@ fn expected_counts_that_do_not_fit_are_refused_before_the_fit() {
     write_numbers(&job.path("in.parquet"), &rows);
     let limit = "engine.memory_limit = '128MiB'\nsink.tables = ['labels', 'run']";
     let error = job.fails(&fit("dawid_skene", "in.parquet", limit), 2);
-    let what = "posteriors of 20000 instances and 500 classes (77 MiB) and confusion matrices (155 MiB) take ";
+    let what = "the fit of 20000 instances and 500 classes and confusion matrices (310 MiB)";
     assert_says(&error, &["does not fit into the memory", what, "128 MiB may be taken"]);
+}
+
+/// A million rows take 44 MiB while their views are built, and 12 in scratch files.
+// keys: engine.memory_limit, engine.scratch
+#[test]
+fn annotations_that_do_not_fit_go_to_scratch_files_and_give_the_same_tables() {
+    let job = Job::new();
+    let rows: Vec<(u32, u32, u32)> =
+        (0..1_000_000).map(|n| (n % 10_000, n / 10_000, (n ^ (n >> 7)) % 3)).collect();
+    write_numbers(&job.path("in.parquet"), &rows);
+    for kind in ["majority_vote", "dawid_skene"] {
+        let run = |limit: &str| {
+            let limit =
+                format!("engine = {{ memory_limit = '{limit}', scratch = '{{dir}}scratch' }}");
+            let run = job.run(&fit(kind, "in.parquet", &limit));
+            ["labels", "posteriors", "annotators"].map(|table| read_table(&run, table))
+        };
+        assert_eq!(run("36MiB"), run("1GiB"), "{kind}");
+    }
+    // Nothing is left behind, and a folder that cannot be written is named.
+    assert_eq!(std::fs::read_dir(job.path("scratch")).unwrap().count(), 0);
+    job.write("file", "");
+    let limit = "engine = { memory_limit = '36MiB', scratch = '{dir}file/below' }";
+    let error = job.fails(&fit("dawid_skene", "in.parquet", limit), 2);
+    assert_says(&error, &["engine.scratch"]);
 }

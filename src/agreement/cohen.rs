@@ -6,8 +6,9 @@
 
 use std::ops::Range;
 
-use super::sums::{Blocks, MEAN_SAME, PAIRED};
-use super::{Categories, Sample, beyond_chance};
+use super::Categories;
+use super::sample::{SampleSums, beyond_chance};
+use super::sums::{MEAN_SAME, PAIRED, SumBlocks};
 use crate::frame::Annotations;
 
 /// Plain, with linear and with quadratic weights.
@@ -32,21 +33,21 @@ struct Visit {
 }
 
 /// The annotations of two annotators for their common instances.
-struct Pair {
+struct AnnotatorPairSums {
     visits: Range<usize>,
     /// The categories that the two used, ascending.
     categories: Vec<u32>,
 }
 
 /// The pairs of annotators with enough common instances.
-pub(super) struct Pairs {
+pub(super) struct PairedAnnotators {
     visits: Vec<Visit>,
-    compared: Vec<Pair>,
+    compared: Vec<AnnotatorPairSums>,
     n_instances: u64,
 }
 
-impl Pairs {
-    pub(super) fn sample(a: &Annotations, categories: &Categories, blocks: Blocks) -> Self {
+impl PairedAnnotators {
+    pub(super) fn sample(a: &Annotations, categories: &Categories, blocks: SumBlocks) -> Self {
         let pairs = |i: usize| {
             let n = a.columns_of_instance(i).len().min(MAX_ANNOTATORS);
             n * n.saturating_sub(1) / 2
@@ -85,7 +86,7 @@ impl Pairs {
                     visit.labels = visit.labels.map(place);
                     instances.push(visit.instance);
                 }
-                pairs.push(Pair { visits: start..start + n, categories });
+                pairs.push(AnnotatorPairSums { visits: start..start + n, categories });
             }
             start += n;
         }
@@ -209,6 +210,6 @@ pub(super) fn expected_of_annotators(a: &Annotations, categories: &Categories) -
 }
 
 /// The agreement by chance is that of all annotations, in the draws of the bootstrap too.
-pub(super) fn conger(sample: &Sample, _: &Categories) -> f64 {
+pub(super) fn conger(sample: &SampleSums, _: &Categories) -> f64 {
     beyond_chance(sample.sums[MEAN_SAME] / sample.sums[PAIRED], sample.conger)
 }

@@ -1,33 +1,34 @@
 //! Gwet's AC1 and AC2: agreement by chance is that of answers drawn evenly, on the instances that are hard to answer.
 
+use super::sample::{SampleSums, beyond_chance};
 use super::sums::PAIRED;
-use super::{Categories, Sample, beyond_chance, fleiss};
+use super::{Categories, fleiss};
 
 /// Names: two labels agree or do not.
-pub(super) fn ac1(sample: &Sample, categories: &Categories) -> f64 {
+pub(super) fn ac1(sample: &SampleSums, categories: &Categories) -> f64 {
     let n = categories.len() as f64;
     beyond_chance(fleiss::percent(sample, categories), hardness(sample) / (n - 1.0))
 }
 
 /// Agreement falls with the distance of the labels.
-pub(super) fn ac2_linear(sample: &Sample, categories: &Categories) -> f64 {
+pub(super) fn ac2_linear(sample: &SampleSums, categories: &Categories) -> f64 {
     weighted(sample, categories, |k, l| distance(categories, k, l))
 }
 
 /// Agreement falls with the square of the distance.
-pub(super) fn ac2_quadratic(sample: &Sample, categories: &Categories) -> f64 {
+pub(super) fn ac2_quadratic(sample: &SampleSums, categories: &Categories) -> f64 {
     weighted(sample, categories, |k, l| distance(categories, k, l).powi(2))
 }
 
 /// Agreement falls with the number of pairs of labels from one to the other.
-pub(super) fn ac2_ordinal(sample: &Sample, categories: &Categories) -> f64 {
+pub(super) fn ac2_ordinal(sample: &SampleSums, categories: &Categories) -> f64 {
     let pairs = |n: usize| (n * n.saturating_sub(1) / 2) as f64;
     weighted(sample, categories, |k, l| pairs(l - k + 1) / pairs(categories.len()))
 }
 
 /// `disagreement(k, l)` is from 0 to 1, for the categories `k < l`.
 fn weighted(
-    sample: &Sample,
+    sample: &SampleSums,
     categories: &Categories,
     disagreement: impl Fn(usize, usize) -> f64,
 ) -> f64 {
@@ -49,6 +50,6 @@ fn distance(categories: &Categories, k: usize, l: usize) -> f64 {
     (scores[l] - scores[k]) / (scores[scores.len() - 1] - scores[0])
 }
 
-fn hardness(sample: &Sample) -> f64 {
+fn hardness(sample: &SampleSums) -> f64 {
     fleiss::shares(sample).map(|p| p * (1.0 - p)).sum()
 }

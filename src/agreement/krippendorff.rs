@@ -1,11 +1,12 @@
 //! Krippendorff's alpha: one minus the observed disagreement by the one of answers that are put together at random. How far
 //! two labels disagree depends on their scale.
 
+use super::Categories;
+use super::sample::SampleSums;
 use super::sums::{COINCIDING, SQUARES};
-use super::{Categories, Sample};
 
 /// Labels are names: two are the same or not.
-pub(super) fn nominal(sample: &Sample, _: &Categories) -> f64 {
+pub(super) fn nominal(sample: &SampleSums, _: &Categories) -> f64 {
     let answers = answers(sample);
     let n: f64 = answers.iter().sum();
     let squares: f64 = answers.iter().map(|n| n * n).sum();
@@ -13,7 +14,7 @@ pub(super) fn nominal(sample: &Sample, _: &Categories) -> f64 {
 }
 
 /// Labels have an order: their distance is the number of answers between them.
-pub(super) fn ordinal(sample: &Sample, _: &Categories) -> f64 {
+pub(super) fn ordinal(sample: &SampleSums, _: &Categories) -> f64 {
     let mut below = 0.0;
     // The mean rank of the answers with a label; its differences are the distances of Krippendorff's ordinal metric.
     let rank = |n: &f64| {
@@ -26,7 +27,7 @@ pub(super) fn ordinal(sample: &Sample, _: &Categories) -> f64 {
 }
 
 /// Labels are numbers with a unit: their difference counts.
-pub(super) fn interval(sample: &Sample, categories: &Categories) -> f64 {
+pub(super) fn interval(sample: &SampleSums, categories: &Categories) -> f64 {
     let answers = answers(sample);
     let n: f64 = answers.iter().sum();
     let of = |x: &dyn Fn(f64) -> f64| -> f64 {
@@ -37,7 +38,7 @@ pub(super) fn interval(sample: &Sample, categories: &Categories) -> f64 {
 }
 
 /// Labels are amounts, with a true zero: their difference as a part of their sum counts.
-pub(super) fn ratio(sample: &Sample, categories: &Categories) -> f64 {
+pub(super) fn ratio(sample: &SampleSums, categories: &Categories) -> f64 {
     let scores = categories.scores();
     if scores.first().is_some_and(|least| *least < 0.0) {
         return f64::NAN;
@@ -48,11 +49,11 @@ pub(super) fn ratio(sample: &Sample, categories: &Categories) -> f64 {
     })
 }
 
-fn answers(sample: &Sample) -> &[f64] {
+fn answers(sample: &SampleSums) -> &[f64] {
     &sample.sums[sample.layout.pairable()]
 }
 
-fn by_cells(sample: &Sample, distance: impl Fn(usize, usize) -> f64) -> f64 {
+fn by_cells(sample: &SampleSums, distance: impl Fn(usize, usize) -> f64) -> f64 {
     let answers = answers(sample);
     let coincident = &sample.sums[sample.layout.coincident()];
     let (mut observed, mut expected) = (0.0, 0.0);

@@ -30,6 +30,7 @@ mod fleiss;
 mod gwet;
 mod instance;
 mod krippendorff;
+mod sample;
 mod statistics;
 mod sums;
 
@@ -37,9 +38,10 @@ use crate::frame::Annotations;
 use crate::run::Rng;
 use bootstrap::Bootstrap;
 pub use categories::{Categories, Scale};
-use cohen::Pairs;
+use cohen::PairedAnnotators;
+use sample::SampleSums;
 pub use statistics::{STATISTICS, Statistic};
-use sums::{BlockSums, Blocks, Layout};
+use sums::{BlockSums, SumBlocks, SumLayout};
 
 /// With more classes none has an interval.
 const MAX_CLASS_INTERVALS: usize = 256;
@@ -61,14 +63,6 @@ pub struct AgreementRow {
     pub n: u64,
 }
 
-/// What the statistics are computed from.
-struct Sample {
-    layout: Layout,
-    sums: Vec<f64>,
-    cohen: [f64; 3],
-    conger: f64,
-}
-
 /// Every statistic that the scale of the labels has, without intervals.
 #[must_use]
 pub fn values(a: &Annotations, categories: &Categories) -> Vec<AgreementRow> {
@@ -82,16 +76,16 @@ pub fn measure(a: &Annotations, categories: &Categories, rng: &mut Rng) -> Vec<A
 }
 
 fn rows(a: &Annotations, categories: &Categories, rng: Option<&mut Rng>) -> Vec<AgreementRow> {
-    let layout = Layout::new(categories);
+    let layout = SumLayout::new(categories);
     let instances = if rng.is_some() { a.dims().instances } else { 1 };
-    let blocks = Blocks::new(instances, layout.len());
+    let blocks = SumBlocks::new(instances, layout.len());
     let sums = BlockSums::add_up(a, categories, layout, blocks);
-    let pairs = Pairs::sample(a, categories, blocks);
+    let pairs = PairedAnnotators::sample(a, categories, blocks);
     let conger = cohen::expected_of_annotators(a, categories);
     let has_classes = categories.len() <= MAX_CLASS_INTERVALS;
     let compute = |weights: &[f64], with_classes: bool| -> Vec<f64> {
         let (sums, cohen) = (sums.weighted(weights), pairs.kappas(weights, categories));
-        let sample = Sample { layout, sums, cohen, conger };
+        let sample = SampleSums { layout, sums, cohen, conger };
         let mut values: Vec<f64> = STATISTICS
             .iter()
             .filter(|s| s.is_of(categories))
@@ -124,12 +118,6 @@ fn rows(a: &Annotations, categories: &Categories, rng: Option<&mut Rng>) -> Vec<
         n: if cohen::NAMES.contains(&statistic) { pairs.n_instances() } else { n_paired },
     })
     .collect()
-}
-
-/// The agreement beyond chance; NaN where chance explains all of it.
-fn beyond_chance(observed: f64, expected: f64) -> f64 {
-    let rest = 1.0 - expected;
-    if rest > 1e-12 { (observed - expected) / rest } else { f64::NAN }
 }
 
 #[cfg(test)]

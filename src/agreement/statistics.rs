@@ -1,11 +1,12 @@
 //! The statistics of agreement, each with the scale that it needs.
 
+use super::sample::SampleSums;
 use super::sums::MAX_ORDERED;
-use super::{Categories, Sample, Scale, cohen, fleiss, gwet, krippendorff};
+use super::{Categories, Scale, cohen, fleiss, gwet, krippendorff};
 
 /// What the labels must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Needs {
+enum NeededSums {
     Nothing,
     /// At most [`MAX_ORDERED`] labels with an order.
     Order,
@@ -20,8 +21,8 @@ pub struct Statistic {
     pub name: &'static str,
     /// What it is.
     pub meaning: &'static str,
-    needs: Needs,
-    compute: fn(&Sample, &Categories) -> f64,
+    needs: NeededSums,
+    compute: fn(&SampleSums, &Categories) -> f64,
 }
 
 impl Statistic {
@@ -32,14 +33,14 @@ impl Statistic {
         let has_numbers = *categories.scale() == Scale::Numbers;
         let are_few = categories.len() <= MAX_ORDERED;
         match self.needs {
-            Needs::Nothing => true,
-            Needs::Order => has_order && are_few,
-            Needs::Numbers => has_numbers,
-            Needs::FewNumbers => has_numbers && are_few,
+            NeededSums::Nothing => true,
+            NeededSums::Order => has_order && are_few,
+            NeededSums::Numbers => has_numbers,
+            NeededSums::FewNumbers => has_numbers && are_few,
         }
     }
 
-    pub(super) fn value(&self, sample: &Sample, categories: &Categories) -> f64 {
+    pub(super) fn value(&self, sample: &SampleSums, categories: &Categories) -> f64 {
         (self.compute)(sample, categories)
     }
 }
@@ -49,78 +50,83 @@ pub static STATISTICS: &[Statistic] = &[
     of(
         "percent_agreement",
         "share of the pairs of annotators that agree; mean over instances",
-        Needs::Nothing,
+        NeededSums::Nothing,
         fleiss::percent,
     ),
     of(
         "scott_pi",
         "Scott's pi; every pair of answers counts the same",
-        Needs::Nothing,
+        NeededSums::Nothing,
         fleiss::scott_pi,
     ),
-    of(cohen::NAMES[0], "Cohen's kappa; mean over pairs of annotators", Needs::Nothing, |s, _| {
-        s.cohen[0]
+    of(
+        cohen::NAMES[0],
+        "Cohen's kappa; mean over pairs of annotators",
+        NeededSums::Nothing,
+        |s, _| s.cohen[0],
+    ),
+    of(cohen::NAMES[1], "Cohen's kappa with linear weights", NeededSums::Order, |s, _| s.cohen[1]),
+    of(cohen::NAMES[2], "Cohen's kappa with quadratic weights", NeededSums::Order, |s, _| {
+        s.cohen[2]
     }),
-    of(cohen::NAMES[1], "Cohen's kappa with linear weights", Needs::Order, |s, _| s.cohen[1]),
-    of(cohen::NAMES[2], "Cohen's kappa with quadratic weights", Needs::Order, |s, _| s.cohen[2]),
     of(
         "conger_kappa",
         "Conger's kappa: Cohen's for any number of annotators",
-        Needs::Nothing,
+        NeededSums::Nothing,
         cohen::conger,
     ),
     of(
         fleiss::NAME,
         "Fleiss' kappa; every instance counts the same",
-        Needs::Nothing,
+        NeededSums::Nothing,
         fleiss::kappa,
     ),
     of(
         "brennan_prediger",
         "Brennan and Prediger's coefficient, or Bennett's S",
-        Needs::Nothing,
+        NeededSums::Nothing,
         fleiss::brennan_prediger,
     ),
     of(
         "krippendorff_nominal",
         "Krippendorff's alpha of names",
-        Needs::Nothing,
+        NeededSums::Nothing,
         krippendorff::nominal,
     ),
     of(
         "krippendorff_ordinal",
         "Krippendorff's alpha of ranks",
-        Needs::Order,
+        NeededSums::Order,
         krippendorff::ordinal,
     ),
     of(
         "krippendorff_interval",
         "Krippendorff's alpha of numbers with a unit",
-        Needs::Numbers,
+        NeededSums::Numbers,
         krippendorff::interval,
     ),
     of(
         "krippendorff_ratio",
         "Krippendorff's alpha of amounts",
-        Needs::FewNumbers,
+        NeededSums::FewNumbers,
         krippendorff::ratio,
     ),
-    of("gwet_ac1", "Gwet's AC1", Needs::Nothing, gwet::ac1),
-    of("gwet_ac2_linear", "Gwet's AC2 with linear weights", Needs::Order, gwet::ac2_linear),
+    of("gwet_ac1", "Gwet's AC1", NeededSums::Nothing, gwet::ac1),
+    of("gwet_ac2_linear", "Gwet's AC2 with linear weights", NeededSums::Order, gwet::ac2_linear),
     of(
         "gwet_ac2_quadratic",
         "Gwet's AC2 with quadratic weights",
-        Needs::Order,
+        NeededSums::Order,
         gwet::ac2_quadratic,
     ),
-    of("gwet_ac2_ordinal", "Gwet's AC2 with ordinal weights", Needs::Order, gwet::ac2_ordinal),
+    of("gwet_ac2_ordinal", "Gwet's AC2 with ordinal weights", NeededSums::Order, gwet::ac2_ordinal),
 ];
 
 const fn of(
     name: &'static str,
     meaning: &'static str,
-    needs: Needs,
-    compute: fn(&Sample, &Categories) -> f64,
+    needs: NeededSums,
+    compute: fn(&SampleSums, &Categories) -> f64,
 ) -> Statistic {
     Statistic { name, meaning, needs, compute }
 }

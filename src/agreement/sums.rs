@@ -43,12 +43,12 @@ const HEAD: usize = 7;
 
 /// Where each sum is.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Layout {
+pub(super) struct SumLayout {
     n: usize,
     has_cells: bool,
 }
 
-impl Layout {
+impl SumLayout {
     pub(super) fn new(categories: &Categories) -> Self {
         let n = categories.len();
         Self { n, has_cells: *categories.scale() != Scale::Nominal && n <= MAX_ORDERED }
@@ -110,12 +110,12 @@ impl Layout {
 /// Drawing millions of instances hundreds of times would take far longer than the data. Instances in blocks by a hash
 /// are as if drawn one by one: the hash knows nothing of the order of ids, which may go by source.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Blocks {
+pub(super) struct SumBlocks {
     n: usize,
     instances: usize,
 }
 
-impl Blocks {
+impl SumBlocks {
     pub(super) fn new(instances: usize, sums: usize) -> Self {
         let most = (NUMBERS_OF_BLOCKS / sums.max(1)).clamp(MIN_BLOCKS, MAX_BLOCKS);
         Self { n: instances.clamp(1, most), instances }
@@ -148,7 +148,7 @@ pub(super) fn mixed(x: u64) -> u64 {
 
 /// The sums of all blocks.
 pub(super) struct BlockSums {
-    layout: Layout,
+    layout: SumLayout,
     /// One block after the other.
     sums: Vec<f64>,
     n_paired: u64,
@@ -159,8 +159,8 @@ impl BlockSums {
     pub(super) fn add_up(
         a: &Annotations,
         categories: &Categories,
-        layout: Layout,
-        blocks: Blocks,
+        layout: SumLayout,
+        blocks: SumBlocks,
     ) -> Self {
         let numbers = blocks.len() * layout.len();
         let most = (NUMBERS_OF_RANGES / numbers).min(a.len() / (4 * numbers));
@@ -213,7 +213,7 @@ fn add_instance(
     sums: &mut [f64],
     counts: &InstanceCounts,
     categories: &Categories,
-    layout: Layout,
+    layout: SumLayout,
 ) {
     let n = counts.annotators;
     if n < 1.0 {

@@ -2,7 +2,8 @@
 
 use super::allocator::bound_job;
 use super::args::AgreementArgs;
-use super::dispatch::{plain_table, run_with};
+use super::plain_table::plain_table;
+use super::run_with::run_with;
 use super::{print_json, print_result};
 use crate::commands::agreement::{AgreementOfGroup, AgreementRequest, agreement, as_json};
 use crate::error::Result;

@@ -3,15 +3,15 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use comfy_table::{ContentArrangement, Table as TextTable, presets::NOTHING};
-
 use super::allocator::bound_job;
 use super::args::{
     AggregateArgs, Args, Command, EvaluateArgs, FileArgs, GateArgs, JobArgs, ModelsArgs,
     PredictArgs, SimulateArgs, SqlArgs, read_text, store,
 };
+use super::plain_table::plain_table;
 use super::progress::Bars;
 use super::publish::PublishingJob;
+use super::run_with::run_with;
 use super::signals::{Signals, or_signalled};
 use super::summary::JobSummary;
 use super::{
@@ -133,11 +133,6 @@ async fn run_job(
         .await
 }
 
-/// The environment of a job with these resources.
-pub(super) fn run_with(engine: &EngineSpec, seed: u64) -> Result<Run> {
-    Ok(Run::new(seed).with_threads(engine.threads())?.with_memory(engine.memory_bytes()))
-}
-
 async fn run_check(args: &FileArgs, run: &mut Run) -> Result<()> {
     check(&load_pipeline(args)?, run).await?;
     print_message(&format!("{}: the spec and the schemas fit", args.file.display()));
@@ -250,10 +245,4 @@ fn print_verdict(verdict: &Verdict) {
         Err(e) => e.to_string().lines().for_each(print_line),
     }
     warnings.iter().for_each(|warning| print_line(&format!("warning: {warning}")));
-}
-
-pub(super) fn plain_table() -> TextTable {
-    let mut table = TextTable::new();
-    table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    table
 }

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::args::{SimulateArgs, store};
-use super::dispatch::run_with;
 use super::publish::PublishingJob;
+use super::run_with::run_with;
 use super::signals::Signals;
 use super::summary::Summary;
 use super::{print_json, print_result};

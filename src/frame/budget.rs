@@ -154,8 +154,8 @@ impl<'a> HeldBytes<'a> {
     fn with_finished(&self, own: String) -> String {
         match self.finished {
             0 => own,
-            1 => format!("{own}, and the posteriors of another question,"),
-            n => format!("{own}, and the posteriors of {n} other questions,"),
+            1 => format!("{own}, and the results of another question,"),
+            n => format!("{own}, and the results of {n} other questions,"),
         }
     }
 }
@@ -245,10 +245,9 @@ mod tests {
         }
         held.hold(1 << 20).unwrap();
         let error = held.expect_fit(1 << 20, &sizes).unwrap_err().to_string();
-        assert!(error.contains("and the posteriors of 2 other questions, take 7"), "{error}");
+        assert!(error.contains("and the results of 2 other questions, take 7"), "{error}");
         let error = held.hold(20 << 20).unwrap_err().to_string();
-        let what =
-            "7 annotations and their ids, and the posteriors of 2 other questions, take 68 MiB";
+        let what = "7 annotations and their ids, and the results of 2 other questions, take 68 MiB";
         assert!(error.contains(what), "{error}");
     }
 

@@ -7,7 +7,7 @@ use arrow::datatypes::Schema;
 
 use super::Duplicates;
 use super::annotation_columns::AnnotationColumns;
-use super::annotations::{Dims, ROWS_OF_RANGE, Repeated};
+use super::annotations::{Dims, Repeated, rows_at_once};
 use super::budget::{BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, HeldBytes};
 use super::classes::{LabelAxis, MAX_LABELS, intern_listed, no_class, too_many_labels};
 use super::finished::{Finished, Unlabelled};
@@ -100,7 +100,9 @@ impl Collector {
             false => instance.n() * BYTES_PER_ANNOTATION as usize,
             // The views, and a range of rows while it is grouped.
             true => {
-                instance.n() * size_of::<u32>() + self.instances.len() * 12 + 32 * ROWS_OF_RANGE
+                instance.n() * size_of::<u32>()
+                    + self.instances.len() * 12
+                    + 32 * rows_at_once(instance.n())
             }
         };
         ids + numbers + weight.len() * BYTES_PER_WEIGHT + times

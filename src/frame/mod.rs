@@ -7,6 +7,7 @@ mod annotation_columns;
 mod annotations;
 mod batch_bytes;
 mod budget;
+mod by_question;
 mod classes;
 mod collector;
 mod evidence;

@@ -16,7 +16,7 @@ use crate::engine::{EngineSpec, scratch_file};
 use crate::error::{Error, Result};
 
 /// Numbers in memory before they are written to the file.
-const NUMBERS_AT_ONCE: usize = 1 << 20;
+const NUMBERS_AT_ONCE: usize = 1 << 16;
 
 /// The numbers of a column. While rows arrive, those that are not in the file yet can be read and changed; after
 /// [`Numbers::map`], all.
@@ -195,15 +195,19 @@ mod tests {
     #[test]
     fn numbers_in_a_file_are_read_and_changed_as_those_in_memory() {
         let folder = ScratchFolder::default();
-        let all: Vec<u32> = (0..3 * NUMBERS_AT_ONCE as u32 / 2).map(|n| n * 7 % 1001).collect();
+        let all: Vec<u32> = (0..5 * NUMBERS_AT_ONCE as u32 / 2).map(|n| n * 7 % 1001).collect();
         let mut numbers = Numbers::new(all[..10].to_vec());
         numbers.spill(&folder).unwrap();
         numbers.memory().extend(&all[10..NUMBERS_AT_ONCE + 10]);
         numbers.flush(&folder).unwrap();
         assert!(numbers.memory().is_empty());
-        numbers.memory().extend(&all[NUMBERS_AT_ONCE + 10..]);
+        numbers.memory().extend(&all[NUMBERS_AT_ONCE + 10..2 * NUMBERS_AT_ONCE]);
         numbers.flush(&folder).unwrap();
-        assert_eq!((numbers.n(), numbers.memory().len()), (all.len(), NUMBERS_AT_ONCE / 2 - 10));
+        assert_eq!(
+            (numbers.n(), numbers.memory().len()),
+            (2 * NUMBERS_AT_ONCE, NUMBERS_AT_ONCE - 10)
+        );
+        numbers.memory().extend(&all[2 * NUMBERS_AT_ONCE..]);
         numbers.map(&folder).unwrap();
         assert!(*numbers == *all);
         numbers.iter_mut().for_each(|n| *n += 1);

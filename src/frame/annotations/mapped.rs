@@ -19,8 +19,10 @@ use crate::error::Result;
 use crate::frame::numbers::{Numbers, ScratchFolder};
 use crate::frame::offsets::{count, number};
 
-/// Rows of a range: some 30 bytes each while it is grouped.
-pub(in crate::frame) const ROWS_OF_RANGE: usize = 1 << 22;
+/// Rows that are grouped at once, of this many: each takes some 30 bytes meanwhile.
+pub(in crate::frame) fn rows_at_once(rows: usize) -> usize {
+    (rows / 16).clamp(1 << 16, 1 << 22)
+}
 
 /// Rows by final numbers, of which all but the weights are in files.
 pub(in crate::frame) struct MappedRows {
@@ -101,7 +103,7 @@ struct Ranges {
 
 impl Ranges {
     fn new(instances: usize, rows: usize) -> Self {
-        let wanted = rows.div_ceil(ROWS_OF_RANGE).max(1);
+        let wanted = rows.div_ceil(rows_at_once(rows)).max(1);
         let shift = instances.div_ceil(wanted).max(1).next_power_of_two().ilog2();
         Self { shift, n: instances.div_ceil(1 << shift) }
     }
@@ -124,7 +126,7 @@ impl Ranges {
                 weights.write_all(&weight[row].to_ne_bytes())?;
             }
             file.n += 1;
-            if row % ROWS_OF_RANGE == 0 {
+            if row.is_multiple_of(1 << 22) {
                 // The pages of the rows before it are of no more use.
                 instance.release();
                 columns.release();
@@ -251,16 +253,17 @@ mod tests {
         mapped
     }
 
-    /// Some 5 M rows, in two ranges; every 1000th is repeated with another label.
+    /// Some 200 000 rows, in three ranges; every 1000th is repeated with another label.
     #[test]
     fn views_of_ranges_are_those_of_all_rows_at_once() {
-        let n = ROWS_OF_RANGE as u32 + 700_000;
-        let dims = Dims { instances: 1_000_001, annotators: 50, classes: 3, labels: 4 };
+        let n = 200_000;
+        assert_eq!(Ranges::new(40_001, n as usize).n, 3);
+        let dims = Dims { instances: 40_001, annotators: 50, classes: 3, labels: 4 };
         let folder = ScratchFolder::default();
         for is_weighted in [false, true] {
             let row = |at: u32| {
                 let of = if at % 1000 == 1 { at - 1 } else { at };
-                ((of.wrapping_mul(2_654_435_761)) % 1_000_000, of % 50, (at ^ (at >> 3)) % 4)
+                ((of.wrapping_mul(2_654_435_761)) % 40_000, of % 50, (at ^ (at >> 3)) % 4)
             };
             let rows = AnnotationRows {
                 instance: (0..n).map(|at| row(at).0).collect(),

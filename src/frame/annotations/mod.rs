@@ -30,7 +30,7 @@ use std::sync::{Arc, OnceLock};
 pub use build::AnnotationRows;
 use by_column::ByColumn;
 pub use duplicates::{Duplicates, Repeated};
-pub(super) use mapped::{MappedRows, ROWS_OF_RANGE};
+pub(super) use mapped::{MappedRows, rows_at_once};
 use weights::Weights;
 pub use weights::{WeightIter, WeightSlice};
 

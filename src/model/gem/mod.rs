@@ -43,39 +43,39 @@
 
 mod best_round;
 mod checkpoint;
-mod predict;
+mod outcome;
 mod sizes;
 #[cfg(test)]
 mod tests;
 mod tree_rounds;
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use predict::{predict, predictions_of};
 use sizes::GemSizes;
 use tree_rounds::TreeRounds;
 
 use crate::error::{Problem, Result};
 use crate::frame::{
-    Annotations, Dims, Evidence, FitBytes, QuestionFeatures, QuestionSizes, dense_fit_bytes,
+    Annotations, Dims, Evidence, FitBytes, Matrix, QuestionFeatures, QuestionSizes, dense_fit_bytes,
 };
 use crate::model::classifier::{Classifier, ClassifierSpec, ExampleFeatures, Examples};
-use crate::model::confusion::{Cells, Confusion, Smoothing};
-use crate::model::em::kernels::{self, PairKernel, Prior, expected_counts_of};
+use crate::model::confusion::Smoothing;
+use crate::model::em::kernels::{self, PairKernel, Prior};
 use crate::model::em::{
     EmSteps, LoopState, Objective, Optimum, StopRule, few_annotations, maximise,
 };
-use crate::model::fitted::{Fitted, Report, Trained};
+use crate::model::fitted::{Fitted, Trained};
 use crate::model::numerics::{MIN_PROBABILITY, at_least, normalise};
 use crate::model::posterior::Posterior;
 use crate::model::preset::Preset;
 use crate::model::snapshot::Snapshot;
-use crate::model::{Capabilities, FeatureUse, Model, ModelKind, Spec, from_features};
+use crate::model::{
+    Capabilities, FeatureUse, Model, ModelKind, Predicted, SavedModel, Spec, from_features,
+};
 use crate::run::{Cancel, Run};
 use crate::spec::Problems;
 
@@ -218,24 +218,6 @@ impl Model for Gem {
     }
 }
 
-impl Params {
-    /// Counts the posteriors.
-    fn count(&mut self, a: &Annotations) {
-        let (t, n) = (&self.t, self.t.n_classes());
-        let write = |instances: Range<usize>, rows: &mut [f64]| {
-            rows.copy_from_slice(&t.values()[instances.start * n..instances.end * n]);
-        };
-        self.kernel.count(a, write);
-    }
-
-    fn report(&self, a: &Annotations) -> Report {
-        let expected_count = expected_counts_of(a, &self.t);
-        let confusion = Confusion { cells: Cells::Counted(self.smoothing), expected_count };
-        let (skill, prior) = (confusion.skill(a), Some(self.t.mean_of_annotated(a)));
-        Report { skill, prior, confusion: Some(confusion), ..Report::default() }
-    }
-}
-
 impl<'a> Steps<'a> {
     fn new(
         spec: &'a Gem,
@@ -365,4 +347,44 @@ impl EmSteps for Steps<'_> {
     fn stop(&self) -> &StopRule {
         &self.spec.stop
     }
+}
+
+/// P(class) of every row of a matrix.
+fn predictions_of(
+    classifier: &dyn Classifier,
+    matrix: &Matrix,
+    n_classes: usize,
+    cancel: &Cancel,
+) -> Result<Posterior> {
+    let rows: Vec<u32> = (0..matrix.len() as u32).collect();
+    let mut predictions = Posterior::zeros(matrix.len(), n_classes);
+    classifier.predict(matrix, &rows, predictions.values_mut(), cancel)?;
+    Ok(predictions)
+}
+
+/// P(class given features) of every row, by a saved model.
+///
+/// # Errors
+/// When the features have another width, the numbers belong to another model, or the device cannot be used: classifiers
+/// other than networks compute on the CPU only.
+fn predict(model: SavedModel<'_>, matrix: &Matrix, run: &Run) -> Result<Predicted> {
+    let mut refused = Ok(());
+    let spec = from_features::spec_of(model.parameters, |spec: &mut Gem| {
+        match (spec.classifier.device_mut(), model.device) {
+            // The device of the training may not exist here.
+            (Some(own), Some(on)) => on.clone_into(own),
+            (Some(_), None) => {}
+            (None, on) => refused = from_features::check_cpu(on, Gem::KIND),
+        }
+    })?;
+    refused?;
+    let sizes: GemSizes = from_features::sizes_of(model.sizes)?;
+    let learned = Snapshot::from_bytes(model.bytes)?;
+    let axes = sizes.checked_axes();
+    let axes = axes.ok_or_else(|| from_features::impossible_sizes(&sizes))?;
+    from_features::check_width(matrix, sizes.features)?;
+    let mut classifier = spec.classifier.build(&axes, sizes.classes);
+    classifier.load(&learned, matrix.len(), run)?;
+    let classes = predictions_of(classifier.as_ref(), matrix, sizes.classes, &run.cancel)?;
+    Ok(Predicted { classes, device: classifier.device() })
 }

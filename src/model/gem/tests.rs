@@ -7,8 +7,6 @@ mod trees;
 mod weights;
 
 use super::*;
-use crate::frame::Matrix;
-use crate::model::SavedModel;
 use crate::model::classifier::{ClassifierKind, LogisticSpec, TreeSpec};
 use crate::model::posterior::best;
 use crate::testing::dense::{self, Rows};
