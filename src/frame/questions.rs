@@ -3,7 +3,7 @@
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::sync::Arc;
 
-use arrow::array::{Array, RecordBatch};
+use arrow::array::RecordBatch;
 use arrow::datatypes::{FieldRef, Fields, Schema, SchemaRef};
 
 use super::budget::{Budget, HeldBytes};
@@ -277,9 +277,8 @@ fn nothing_left(rejects: &Rejects, listed: Option<&Overlap>) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Float64Array, Int64Array, StringArray};
+    use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
     use arrow::compute::concat_batches;
-    
 
     use super::*;
     use crate::engine::EngineSpec;

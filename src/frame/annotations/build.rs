@@ -125,9 +125,14 @@ pub(super) fn distinct_columns(dims: Dims, annotator: &[u32], label: &[u32]) -> 
         }
     } else {
         // Some at a time: there may be many more rows than cells.
-        let mut cells: Vec<(u32, u32)> = Vec::new();
-        for (annotator, label) in annotator.chunks(PAIRS_AT_ONCE).zip(label.chunks(PAIRS_AT_ONCE)) {
-            cells.extend(annotator.iter().copied().zip(label.iter().copied()));
+        let (mut cells, mut rest) = (Vec::new(), pairs.map(|(r, l)| (*r, *l)));
+        loop {
+            // As many as are known already, so that each is sorted a few times at most.
+            let (known, more) = (cells.len(), cells.len().max(PAIRS_AT_ONCE));
+            cells.extend(rest.by_ref().take(more));
+            if cells.len() == known {
+                break;
+            }
             cells.par_sort_unstable();
             cells.dedup();
         }

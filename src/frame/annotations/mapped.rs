@@ -11,7 +11,7 @@ use std::io::{BufWriter, Read as _, Seek as _, Write as _};
 use std::sync::Arc;
 
 use super::build::{SortedColumns, distinct_columns};
-use super::duplicates::{ByInstance, Duplicates, Repeated};
+use super::duplicates::{ByInstance, Duplicates, Repeated, Resolved};
 use super::group::{Grouped, UngroupedRows};
 use super::weights::Weights;
 use super::{Annotations, Dims};
@@ -54,7 +54,9 @@ impl Annotations {
         sorted.of_rows(&annotators, &mut column, &label, dims.labels);
         label.release();
         drop(label);
-        let ranges = Ranges::new(dims.instances, instance.len());
+        let rows_of_instance = count(&instance, dims.instances);
+        instance.release();
+        let ranges = Ranges::new(&rows_of_instance, rows_at_once(instance.len()));
         let files = ranges.files((&instance, &column, &weight), folder);
         let files = files.map_err(|e| folder.failed(&e))?;
         drop((instance, column));
@@ -63,13 +65,12 @@ impl Annotations {
         let mut repeated = Vec::new();
         for (range, file) in files.into_iter().enumerate() {
             let rows = file.read().map_err(|e| folder.failed(&e))?;
-            let first = range << ranges.shift;
-            let width = (1 << ranges.shift).min(dims.instances - first);
-            let (view, counts) = ByInstance::new(Grouped::new(width, rows));
+            let (first, end) = (ranges.bounds[range], ranges.bounds[range + 1]);
+            let (view, _) = ByInstance::new(Grouped::new((end - first) as usize, rows));
             match view.resolve(&annotators, policy) {
-                Ok(resolved) => views.append(resolved, counts),
+                Ok(resolved) => views.append(resolved),
                 Err(Repeated(pairs)) => {
-                    repeated.extend(pairs.into_iter().map(|(i, r)| (i + number(first), r)));
+                    repeated.extend(pairs.into_iter().map(|(i, r)| (i + first, r)));
                 }
             }
         }
@@ -88,24 +89,32 @@ impl Annotations {
             labels: Arc::new(labels),
             annotators: Arc::new(annotators),
             by_column: Arc::default(),
-            rows_of_instance: Arc::new(views.rows_of_instance),
+            rows_of_instance: Arc::new(rows_of_instance),
             rows_of_annotator: Arc::new(rows_of_annotator),
             trusted: None,
         }))
     }
 }
 
-/// Ranges of 2^shift instances.
+/// Ranges of adjacent instances.
 struct Ranges {
-    shift: u32,
-    n: usize,
+    /// The first instance of each range, and one past the last.
+    bounds: Vec<u32>,
 }
 
 impl Ranges {
-    fn new(instances: usize, rows: usize) -> Self {
-        let wanted = rows.div_ceil(rows_at_once(rows)).max(1);
-        let shift = instances.div_ceil(wanted).max(1).next_power_of_two().ilog2();
-        Self { shift, n: instances.div_ceil(1 << shift) }
+    /// Ranges of so many rows, or of one instance that has more.
+    fn new(rows_of_instance: &[u32], rows_at_once: usize) -> Self {
+        let (mut bounds, mut rows) = (vec![0], 0);
+        for (i, n) in rows_of_instance.iter().enumerate() {
+            if rows > 0 && rows + *n as usize > rows_at_once {
+                bounds.push(number(i));
+                rows = 0;
+            }
+            rows += *n as usize;
+        }
+        bounds.push(number(rows_of_instance.len()));
+        Self { bounds }
     }
 
     /// A file with the rows of each range, by numbers within the range.
@@ -114,12 +123,12 @@ impl Ranges {
         (instance, columns, weight): (&Numbers, &Numbers, &[f64]),
         folder: &ScratchFolder,
     ) -> std::io::Result<Vec<RangeFile>> {
-        let mut files: Vec<RangeFile> = (0..self.n)
+        let mut files: Vec<RangeFile> = (1..self.bounds.len())
             .map(|_| RangeFile::new(folder, !weight.is_empty()))
             .collect::<Result<_, _>>()?;
         for (row, (i, column)) in instance.iter().zip(columns.iter()).enumerate() {
-            let file = &mut files[*i as usize >> self.shift];
-            let local = i & ((1 << self.shift) - 1);
+            let range = self.bounds.partition_point(|first| first <= i) - 1;
+            let (file, local) = (&mut files[range], i - self.bounds[range]);
             file.rows.write_all(&local.to_ne_bytes())?;
             file.rows.write_all(&column.to_ne_bytes())?;
             if let Some(weights) = &mut file.weights {
@@ -184,7 +193,6 @@ fn bytes_of(file: BufWriter<File>) -> std::io::Result<Vec<u8>> {
 struct Views {
     offsets: Vec<usize>,
     columns: Vec<u32>,
-    rows_of_instance: Vec<u32>,
     weights: RangeWeights,
 }
 
@@ -205,18 +213,12 @@ impl Views {
         } else {
             RangeWeights::All(Vec::with_capacity(weight.len()))
         };
-        let rows_of_instance = Vec::with_capacity(instances);
-        Self { offsets, columns: Vec::new(), rows_of_instance, weights }
+        Self { offsets, columns: Vec::new(), weights }
     }
 
-    fn append(
-        &mut self,
-        (offsets, columns, weights): super::duplicates::Resolved,
-        counts: Vec<u32>,
-    ) {
+    fn append(&mut self, (offsets, columns, weights): Resolved) {
         let base = self.columns.len();
         self.offsets.extend(offsets[1..].iter().map(|end| base + end));
-        self.rows_of_instance.extend(counts);
         let own = weights.slice(0..columns.len()).iter().take(columns.len());
         match &mut self.weights {
             RangeWeights::All(all) => all.extend(own),
@@ -253,11 +255,17 @@ mod tests {
         mapped
     }
 
-    /// Some 200 000 rows, in three ranges; every 1000th is repeated with another label.
+    #[test]
+    fn a_range_ends_before_it_has_too_many_rows() {
+        let bounds = |rows: &[u32]| Ranges::new(rows, 10).bounds;
+        assert_eq!(bounds(&[4, 6, 1, 30, 0, 2, 8]), [0, 2, 3, 4, 7]);
+        assert_eq!(bounds(&[]), [0, 0]);
+    }
+
+    /// Some 200 000 rows, in four ranges; every 1000th is repeated with another label.
     #[test]
     fn views_of_ranges_are_those_of_all_rows_at_once() {
         let n = 200_000;
-        assert_eq!(Ranges::new(40_001, n as usize).n, 3);
         let dims = Dims { instances: 40_001, annotators: 50, classes: 3, labels: 4 };
         let folder = ScratchFolder::default();
         for is_weighted in [false, true] {
@@ -297,6 +305,8 @@ mod tests {
                 assert!(got.rows_of_instance == want.rows_of_instance);
                 assert!(got.rows_of_annotator == want.rows_of_annotator);
                 assert!(got.labels == want.labels && got.annotators == want.annotators);
+                assert!(got.slots == want.slots && got.in_slots == want.in_slots);
+                assert!(got.by_slot == want.by_slot);
                 assert_eq!(format!("{:?}", got.weights), format!("{:?}", want.weights));
             }
         }

@@ -36,7 +36,7 @@
 //! of a matrix's diagonal, whatever the class shares.
 //!
 //! ```
-//! use labelmill::model::{Model, em::{DawidSkene, Em}};
+//! use labelmill::model::{Model, em::{DawidSkene, ColumnEm}};
 //! use labelmill::testing::tiny;
 //!
 //! // (instance, annotator, label): two agree on everything; the third gives the opposite, which the model inverts.

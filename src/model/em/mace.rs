@@ -13,7 +13,8 @@
 //! T and the parameters before, then new ones. 4. Repeat; of all starts the one with the best objective is kept.
 //!
 //! The objective of `em` is the log-likelihood plus the log-prior of the pseudo-counts, that of `vb` the evidence lower
-//! bound; neither falls. A skill is `knows`; `spam_LABEL` is the probability of a label when the annotator spams.
+//! bound; neither falls. A skill is `knows`; `spam_0`, `spam_1` and so on are the probabilities of
+//! the labels, by their index, when the annotator spams.
 //!
 //! D. Hovy, T. Berg-Kirkpatrick, A. Vaswani, E. Hovy: Learning Whom to Trust with MACE. NAACL 2013, 1120-1130.
 //!
@@ -36,9 +37,9 @@ use rand::Rng as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::kernels::{Annotator, DirichletParameter, Estimator, n_groups};
+use super::kernels::{self, Annotator, DirichletParameter, Estimator, n_groups};
 use super::{ClassPrior, Objective, PairFit, PairModel, StopRule};
-use crate::frame::{Annotations, Dims};
+use crate::frame::{Annotations, Dims, FitBytes, QuestionSizes};
 use crate::model::fitted::Report;
 use crate::model::{Capabilities, Spec};
 use crate::run::Run;
@@ -82,6 +83,16 @@ impl Spec for Mace {
         Capabilities { annotator_prior: true, ..Capabilities::LABELS };
 }
 
+impl Mace {
+    /// The memory of its fit: that of other models of pairs, and the state of every annotator, once more at a start.
+    pub(super) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
+        let own = kernels::fit_bytes(sizes)?;
+        let state = sizes.dims.annotators.checked_mul(sizes.dims.labels.checked_add(2)?)?;
+        let state = state.checked_mul(2 * size_of::<f64>())?;
+        Some(FitBytes { working: own.working.checked_add(state)?, ..own })
+    }
+}
+
 impl PairModel for Mace {
     type Rows = MaceEstimator;
 
@@ -117,12 +128,15 @@ impl PairModel for Mace {
     fn report(&self, a: &Annotations, fit: PairFit<MaceEstimator>) -> Report {
         let Dims { annotators, labels, .. } = a.dims();
         // The factors of variational Bayes do not sum to 1.
-        let share = |state: &[f64], at: usize| state[at] / state.iter().sum::<f64>();
         let of = |r: usize| fit.state_of(a, r).split_at(2);
+        let spam_sums: Vec<f64> = (0..annotators).map(|r| of(r).1.iter().sum()).collect();
         // With a single label, every annotation is right.
-        let knows = |r| if labels < 2 { 1.0 } else { share(of(r).0, 1) };
+        let knows = |r: usize| {
+            let kinds = of(r).0;
+            if labels < 2 { 1.0 } else { kinds[1] / (kinds[0] + kinds[1]) }
+        };
         let skill = (0..annotators).map(knows).collect();
-        let spam = |l: usize| (0..annotators).map(|r| share(of(r).1, l)).collect();
+        let spam = |l: usize| (0..annotators).map(|r| of(r).1[l] / spam_sums[r]).collect();
         let annotator_parameters =
             (0..labels.min(MAX_REPORTED_LABELS)).map(|l| (format!("spam_{l}"), spam(l))).collect();
         Report { skill, annotator_parameters, prior: None, ..Report::default() }
@@ -167,7 +181,13 @@ impl MaceEstimator {
         if self.method == MaceMethod::Vb {
             let (digamma_of_sum, mut term) = of_sum.digamma_and_term(sum);
             term = -term;
+            // Most labels have no count, where there are many.
+            let without = (of_each.digamma_and_term(0.0).0 - digamma_of_sum).exp();
             for count in counts {
+                if *count == 0.0 {
+                    *count = without;
+                    continue;
+                }
                 let (digamma, own) = of_each.digamma_and_term(*count);
                 term += own;
                 *count = (digamma - digamma_of_sum).exp();

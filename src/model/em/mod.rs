@@ -39,7 +39,7 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind::pairs::<DawidSkene>(),
     ModelKind::pairs::<OneCoin>(),
     ModelKind::pairs::<Ibcc>(),
-    ModelKind::pairs::<Mace>(),
+    ModelKind { fit_bytes: Mace::fit_bytes, ..ModelKind::pairs::<Mace>() },
     ModelKind { fit_bytes: Glad::fit_bytes, ..ModelKind::em::<Glad>() },
 ];
 

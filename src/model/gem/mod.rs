@@ -195,6 +195,7 @@ impl Model for Gem {
         let (Optimum { mut params, stop, .. }, trace) = maximise(&steps, kind, a, run)?;
         // Rounds that end before the trees stay end with the best one.
         params.return_to_best(a);
+        let expected_count = params.kernel.expected_counts(a);
         steps.m_step(a, &mut params, &run.cancel)?;
         let (matrix, classifier) = (steps.features.matrix(), params.classifier.as_ref());
         let sizes = GemSizes::new(matrix, a.dims().classes);
@@ -206,7 +207,7 @@ impl Model for Gem {
             description["network"] = modules;
         }
         let device = params.classifier.device();
-        let report = params.report(a);
+        let report = params.report(a, expected_count);
         Ok(Fitted {
             predictions: Some(predictions),
             trace,

@@ -5,7 +5,6 @@ use std::ops::Range;
 use super::Params;
 use crate::frame::Annotations;
 use crate::model::confusion::{Cells, Confusion};
-use crate::model::em::kernels::expected_counts_of;
 use crate::model::fitted::Report;
 
 impl Params {
@@ -18,8 +17,7 @@ impl Params {
         self.kernel.count(a, write);
     }
 
-    pub(super) fn report(&self, a: &Annotations) -> Report {
-        let expected_count = expected_counts_of(a, &self.t);
+    pub(super) fn report(&self, a: &Annotations, expected_count: Vec<f64>) -> Report {
         let confusion = Confusion { cells: Cells::Counted(self.smoothing), expected_count };
         let (skill, prior) = (confusion.skill(a), Some(self.t.mean_of_annotated(a)));
         Report { skill, prior, confusion: Some(confusion), ..Report::default() }

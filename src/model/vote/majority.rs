@@ -66,8 +66,10 @@ impl Model for MajorityVote {
         let a = evidence.annotations;
         let shares = FittedPosterior::on_demand(a, VoteShares { is_hard: false });
         let skill = agreement(a, |i| shares.entries(i).best());
-        let posterior =
-            FittedPosterior::on_demand(a, VoteShares { is_hard: self.vote == VoteMode::Hard });
+        let posterior = match self.vote {
+            VoteMode::Soft => shares,
+            VoteMode::Hard => FittedPosterior::on_demand(a, VoteShares { is_hard: true }),
+        };
         let stop = Stop { converged: true, iterations: 1, objective: None };
         Ok(Fitted { stop, ..Fitted::new(posterior, Report { skill, ..Report::default() }) })
     }

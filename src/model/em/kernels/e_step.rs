@@ -61,7 +61,7 @@ impl<'a> Prior<'a> {
 }
 
 /// P(label given class) of every pair, or its logarithm.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug)]
 pub struct Likelihood {
     pub(super) rows: PairRows,
     pub(super) are_logs: bool,

@@ -104,7 +104,8 @@ impl<const W: usize, E: Estimator> WithSimd for AnnotatorChunk<'_, W, E> {
             }
             for group in own {
                 for cell in group {
-                    let raised = larger(MIN_LIKELIHOOD, *cell);
+                    // NaN stays NaN, which the objective then shows.
+                    let raised = larger(*cell, MIN_LIKELIHOOD);
                     *cell = if to_logs { ln(raised) } else { raised };
                 }
             }

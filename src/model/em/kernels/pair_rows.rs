@@ -54,7 +54,7 @@ macro_rules! for_width {
 pub(super) use for_width;
 
 /// Numbers `[pair, class]`; each row is followed by its padding.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug)]
 pub struct PairRows {
     /// Longer than the rows by almost a cache line, so that the first row can be aligned to one.
     buffer: Vec<f64>,

@@ -4,7 +4,6 @@
 use std::f64::consts::LN_2;
 
 use super::logarithms::{exp, larger, ln, take_exponent};
-use crate::model::posterior::TIE;
 
 /// So many factors of at least `MIN_LIKELIHOOD` (2^-66.5), times a prior of at least 1e-27 (2^-90) or a mantissa, stay
 /// above the least normal f64 (2^-1022).
@@ -68,10 +67,11 @@ pub(super) fn multiply_many<const W: usize>(
         *p *=
             if is_normal { f64::from_bits((1023 - (max - e)).cast_unsigned() << 52) } else { 0.0 };
     }
-    // Of equal products each is rounded in its own way, and EM may make a decision of the difference.
+    // Equal products of so many factors are rounded in different ways, and EM would make a decision of the difference.
     let largest = row.as_flattened().iter().copied().fold(0.0, larger);
+    let least_equal = largest * (1.0 - pairs.len() as f64 * f64::EPSILON);
     for p in row.as_flattened_mut() {
-        *p = if *p >= largest * (1.0 - TIE) { largest } else { *p };
+        *p = if *p >= least_equal { largest } else { *p };
     }
     max as f64 * LN_2
 }
