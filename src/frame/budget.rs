@@ -268,11 +268,11 @@ mod tests {
         held.hold(4 << 20).unwrap();
         assert_eq!(budget.reservation.size() >> 20, 30 + 30 + 4 - 1);
         let error = held.expect_fit(0, &sizes(6, 2)).unwrap_err().to_string();
-        let what = "posteriors of 6 instances and 2 classes (10 MiB) and working memory (30 MiB), and the posteriors \
+        let what = "posteriors of 6 instances and 2 classes (10 MiB) and working memory (30 MiB), and the results \
                     of 3 other questions, take 70 MiB";
         assert!(error.contains(what), "{error}");
         let error = held.hold(40 << 20).unwrap_err().to_string();
-        let what = "1 annotations and their ids and working memory (30 MiB), and the posteriors of 3 other questions, \
+        let what = "1 annotations and their ids and working memory (30 MiB), and the results of 3 other questions, \
                     take 100 MiB";
         assert!(error.contains(what), "{error}");
     }

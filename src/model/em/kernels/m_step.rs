@@ -93,13 +93,21 @@ impl<const W: usize, E: Estimator> WithSimd for AnnotatorChunk<'_, W, E> {
         let (mut terms, mut rest) = (0.0, rows);
         for (nth, slot) in slots.enumerate() {
             let pairs = offsets[slot]..offsets[slot + 1];
+            let has_pairs = !pairs.is_empty();
+            // The state of an annotator without annotations is reported too.
+            if !has_pairs && n_state == 0 {
+                continue;
+            }
             let (own, others) = rest.split_at_mut(pairs.len() * n_groups::<W>(n_classes));
             rest = others;
             let index = a.annotator_in(slot);
             let annotator = Annotator { index, labels: a.labels_in(pairs), n_classes };
             let state = &mut state[nth * n_state..(nth + 1) * n_state];
             match source {
-                EstimatedFrom::Counts => terms += estimator.estimate(annotator, state, own),
+                EstimatedFrom::Counts => {
+                    let term = estimator.estimate(annotator, state, own);
+                    terms += if has_pairs { term } else { 0.0 };
+                }
                 EstimatedFrom::State => estimator.start(annotator, state, own),
             }
             for group in own {
