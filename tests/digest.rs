@@ -97,8 +97,12 @@ fn loaded(job: &Job, kind: &str, set: Option<String>) -> Result<PipelineSpec> {
         classifier.map_or_else(String::new, |kind| format!("model.classifier.kind = '{kind}'\n"));
     // Only a training whose epochs are scored can run out of patience.
     let is_neural = MODELS.iter().any(|model| model.kind == kind && trains_network(model));
-    // An embedding of instances says nothing about those without annotations, which would select the epoch.
-    let select = if is_neural && kind != "lia" { "model.train.select = 'valid'\n" } else { "" };
+    // An embedding of instances says nothing about those without annotations, so that their gold selects no epoch.
+    let select = match (is_neural, kind) {
+        (false, _) => "",
+        (true, "lia") => "model.train.select = 'annotation_likelihood'\n",
+        (true, _) => "model.train.select = 'valid'\n",
+    };
     // Some keys accept the URL of a host. The host does not exist: retries would only wait.
     let text = format!(
         "store.max_retries = 0\n{backbone}{weights}{labels}{classifier}{select}source.annotations = '{dir}in.csv'\nsource.features = '{dir}gold.csv'\nsource.gold = '{dir}gold.csv'\nname = 'n'\nmodel.kind = '{kind}'\nsink.url = '{dir}out'",

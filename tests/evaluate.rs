@@ -321,7 +321,7 @@ fn a_truth_of_other_questions_than_the_run_is_a_warning() {
     assert_says(&told, &["warning: the truth names no question", "for all 2 questions"]);
     let truth = job.write("truth.csv", "instance_id,class,question\n1,y,r\n");
     let error = run_fails(&["evaluate", "--run", &out, "--truth", &truth], 3);
-    assert_says(&error, &["no instance in common"]);
+    assert_says(&error, &["no question in common"]);
 
     job.run(
         "source.annotations = [['1', 'a', 'y']]\nmodel.kind = 'majority_vote'\nsink.run_id = 'one'",
