@@ -206,3 +206,112 @@ fn a_kind_that_loses_to_the_vote_on_gold_is_told() {
         printed.contains("right on 0.0 % of 20 instances of gold, the majority vote on 100.0 %")
     );
 }
+
+/// Annotators 0 to `n` are right with their probabilities, and else give another class, independently.
+fn independent(instances: u32, classes: u32, right: &[f64]) -> Vec<(u32, u32, u32)> {
+    let class = |i| (draw(6, i) * f64::from(classes)) as u32;
+    let label = |i: u32, r: u32| {
+        let n = i * 100 + r;
+        let is_right = draw(7, n) < right[r as usize];
+        let wrong = 1 + (draw(8, n) * f64::from(classes - 1)) as u32;
+        (class(i) + if is_right { 0 } else { wrong }) % classes
+    };
+    let annotators = 0..right.len() as u32;
+    (0..instances).flat_map(|i| annotators.clone().map(move |r| (i, r, label(i, r)))).collect()
+}
+
+/// Two instances of a class tell nearly nothing of the labels that an annotator gives to it.
+#[test]
+fn independent_annotators_of_many_classes_do_not_err_together() {
+    for (instances, classes, right) in
+        [(200, 100, &[0.8; 5][..]), (300, 100, &[0.8; 10]), (100, 200, &[0.95; 3])]
+    {
+        for kind in ["dawid_skene", "majority_vote", "ibcc"] {
+            let folder = tempfile::tempdir().unwrap();
+            let rows = independent(instances, classes, right);
+            let (run, printed) = aggregate(folder.path(), &rows, kind, &[]);
+            assert!(!has(&printed, "dependent_annotators"), "{kind}\n{printed}");
+            let pairs = read_table(&run, "annotator_pairs");
+            let sum: f64 = pairs.iter().map(|pair| number(pair, "excess")).sum();
+            let mean = sum / pairs.len() as f64;
+            assert!(mean.abs() < 0.05, "{classes} {kind}: {mean}");
+        }
+    }
+}
+
+/// Experts agree more than the crowd does: their skills explain it.
+#[test]
+fn independent_experts_in_a_weak_crowd_are_no_copies() {
+    let skills = |n: usize, expert: f64, others: usize, other: f64| {
+        [vec![expert; n], vec![other; others]].concat()
+    };
+    for (instances, classes, right) in [
+        (200, 3, skills(3, 0.985, 5, 0.6)),
+        (300, 2, skills(2, 1.0, 6, 0.6)),
+        (300, 3, skills(2, 0.985, 4, 0.8)),
+    ] {
+        let rows = independent(instances, classes, &right);
+        // The last annotator gives the labels of the one before.
+        let copied: Vec<_> = rows
+            .iter()
+            .filter(|row| row.1 as usize == right.len() - 1)
+            .map(|row| (row.0, row.1 + 1, row.2))
+            .collect();
+        for kind in ["dawid_skene", "majority_vote"] {
+            let folder = tempfile::tempdir().unwrap();
+            let (_, printed) = aggregate(folder.path(), &rows, kind, &[]);
+            assert!(!has(&printed, "near_copies"), "{kind}\n{printed}");
+            let folder = tempfile::tempdir().unwrap();
+            let with_copy = [&rows[..], &copied].concat();
+            let (_, printed) = aggregate(folder.path(), &with_copy, kind, &[]);
+            let names = format!("explain: 1: `{} and {}`", right.len() - 1, right.len());
+            assert!(printed.contains(&names), "{kind}\n{printed}");
+        }
+    }
+}
+
+/// Three annotators are right, two give the opposite; each answer once, or four times.
+#[test]
+fn annotators_who_give_the_opposite_do_not_agree_by_chance_and_are_no_copies() {
+    for (expected, opposite) in [(true, 1.0), (true, 0.9), (false, 0.5)] {
+        // Annotators 3 and 4 are right with the probability that the label is not turned; .5 is a coin, as are all then.
+        let right = if expected { [0.9, 0.9, 0.9, opposite, opposite] } else { [0.5; 5] };
+        let mut rows = independent(300, 2, &right);
+        rows.iter_mut().filter(|row| row.1 > 2).for_each(|row| row.2 = 1 - row.2);
+        let repeated: Vec<_> = rows.iter().flat_map(|row| [*row; 4]).collect();
+        for (rows, duplicates) in [(&rows, "share"), (&repeated, "share"), (&repeated, "keep")] {
+            for kind in ["dawid_skene", "majority_vote"] {
+                let folder = tempfile::tempdir().unwrap();
+                let set = format!("frame.duplicates={duplicates}");
+                let (_, printed) = aggregate(folder.path(), rows, kind, &["--set", &set]);
+                assert_eq!(has(&printed, "agreement_by_chance"), !expected, "{kind}\n{printed}");
+                assert!(!has(&printed, "near_copies"), "{kind}\n{printed}");
+            }
+        }
+    }
+    // All annotators of an instance give other labels, as if options were ranked: nobody agrees.
+    let rows: Vec<_> = (0..300)
+        .flat_map(|i| (0..3).map(move |r| (i, r, ((draw(9, i) * 4.0) as u32 + r) % 4)))
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    let (_, printed) = aggregate(folder.path(), &rows, "majority_vote", &[]);
+    assert!(has(&printed, "agreement_by_chance"), "{printed}");
+}
+
+/// Each annotator answers four times, independently: those who never contradict themselves are nearly always right.
+#[test]
+fn annotators_who_repeat_their_answers_are_no_copies() {
+    let each = independent(300, 3, &[0.7; 12]);
+    let rows: Vec<_> = each.iter().map(|(i, r, label)| (*i, r % 3, *label)).collect();
+    for duplicates in ["share", "keep"] {
+        for kind in ["dawid_skene", "majority_vote"] {
+            let folder = tempfile::tempdir().unwrap();
+            let set = format!("frame.duplicates={duplicates}");
+            let (run, printed) = aggregate(folder.path(), &rows, kind, &["--set", &set]);
+            assert!(!has(&printed, "near_copies"), "{kind}\n{printed}");
+            let pairs = read_table(&run, "annotator_pairs");
+            assert!(pairs.iter().all(|pair| number(pair, "n") == 300.0));
+            assert!(pairs.iter().all(|pair| number(pair, "excess") < 0.2), "{kind}");
+        }
+    }
+}

@@ -1,4 +1,14 @@
 //! The confusion matrices that explain how far annotators agree: those of the fit, or of its labels.
+//!
+//! ```text
+//! pi[r][k][l] = counts[r][k][l] / sum_l counts[r][k][l]
+//! ```
+//! # Why no prior
+//! The annotators are independent given the class, so that the mean of a product of two shares, `pi[r] pi[s]`, is the product
+//! of the means: the expected agreement has no bias however few the counts are. A prior, or one count more for each of a
+//! hundred labels, would draw every matrix to chance or to the crowd's, and independent annotators with two instances of a
+//! class would seem to agree more than their skills explain. The instance itself is among the counts: of `n` instances of a
+//! class a true dependence shows `(n - 1) / n`, and where each class has one instance nothing.
 
 use std::borrow::Cow;
 
@@ -17,8 +27,7 @@ pub(super) struct ExplainingMatrices<'a> {
 /// The most counts that are made for a kind without confusion matrices: 128 MiB.
 const MAX_COUNTS: usize = 1 << 24;
 
-/// Added to every count. It is small: a prior that draws the matrices to a crowd's would explain less than the data say,
-/// and an annotator with few annotations would seem to agree by dependence.
+/// Divided between the labels of a row, so that a row without counts has probabilities too. See the module doc.
 const PSEUDO_COUNT: f64 = 0.01;
 
 /// A class less probable than this changes no expectation that counts.
@@ -67,7 +76,8 @@ impl<'a> ExplainingMatrices<'a> {
     /// Appends the probabilities of the labels that annotator `r` gives to a class.
     pub(super) fn append_row(&self, r: usize, class: usize, rows: &mut Vec<f64>) {
         let (n, start) = (self.a.dims().classes, rows.len());
-        rows.resize(start + self.a.dims().labels, PSEUDO_COUNT);
+        let labels = self.a.dims().labels;
+        rows.resize(start + labels, PSEUDO_COUNT / labels as f64);
         let row = &mut rows[start..];
         for (column, label) in self.a.columns_of(r).zip(self.a.labels_of(r)) {
             row[*label as usize] += self.counts[column * n + class];

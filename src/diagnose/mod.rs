@@ -2,17 +2,20 @@
 //!
 //! ```text
 //! agreement   one pass over all instances: labels against the annotations, the vote, agreement by chance
-//! pairs       one pass over a bounded sample of instances: annotators that err together
+//! pairs       one pass over a bounded sample of instances: annotators that err together, and near_copies
 //! ```
 //! The facts are numbers; `pipeline::warnings` decides which of them a person should act on.
 
 mod agreement;
 mod answers;
 mod matrices;
+mod near_copies;
+mod pair;
 mod pairs;
 
 pub use agreement::{Agreement, ChanceTest, vote};
-pub use pairs::{AnnotatorDependence, AnnotatorPair, MIN_COMMON};
+pub use pair::AnnotatorPair;
+pub use pairs::{AnnotatorDependence, MIN_COMMON};
 
 use crate::agreement::AgreementRow;
 use crate::frame::Annotations;

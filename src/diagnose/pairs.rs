@@ -5,7 +5,11 @@
 //! excess[r,s]      = mean over their common instances of ([labels are equal] - expected)
 //! rho              = sum of the covariances of being right, given the class, over that of the products of deviations
 //! effective number = n / (1 + (n - 1) rho)                              the design effect (Kish 1965)
+//! pattern          = sum over pairs of (z[r,s]^2 - 1), in standard deviations; z of the agreement by chance
 //! ```
+//! An annotator with several labels of an instance agrees by the shares of them. Annotators who give the opposite of what
+//! others give agree seldom, yet not at random: their pairs have a pattern.
+//!
 //! # Why
 //! The number of pairs grows with the square of the annotators of an instance, so that instances are sampled, every
 //! `stride`-th in the order of their ids, once there are more than [`MAX_PAIRS`] pairs of annotations; and of an instance
@@ -15,11 +19,13 @@
 
 use rayon::prelude::*;
 
-use super::answers::SingleAnswers;
+use super::answers::{ShareOfLabel, SharedAnswers};
 use super::matrices::ExplainingMatrices;
+use super::near_copies::mark_near_copies;
+use super::pair::{AnnotationPair, AnnotatorPair};
 use crate::frame::Annotations;
 
-/// The most pairs of annotations that are compared: 20 bytes each, and as much while they are sorted.
+/// The most pairs of annotations that are compared: 24 bytes each, and as much while they are sorted.
 const MAX_PAIRS: usize = 250_000;
 
 /// The most products of probabilities: with many labels fewer pairs are compared.
@@ -37,39 +43,11 @@ pub const MIN_COMMON: u32 = 20;
 /// An excess this many standard errors above 0: one of a thousand independent pairs has it.
 const MAX_Z_SCORE: f64 = 3.0;
 
-/// Two annotators who agree this often, and whose kappa is this much above the expected one, are nearly one. Of a rare class
-/// the agreement alone tells little: most of it is by chance.
-const COPY_AGREEMENT: f64 = 0.95;
-const COPY_EXCESS: f64 = 0.1;
-
-/// The greatest probability that any of the compared pairs agrees so often by accident.
-const MAX_P_VALUE: f64 = 0.01;
+/// Of less of the pattern of pairs may be by those that agree less than by chance.
+const MIN_AGREEING: f64 = 0.1;
 
 /// Sampled instances in one unit of parallel work.
 const INSTANCES_PER_BLOCK: usize = 512;
-
-/// Two annotators with common instances.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AnnotatorPair {
-    /// The annotator with the lower number.
-    pub annotator: u32,
-    /// The other one.
-    pub other: u32,
-    /// The number of common instances that were compared.
-    pub n: u32,
-    /// The share of them with equal labels.
-    pub agreement: f64,
-    /// The agreement by chance, from the shares of the labels of each.
-    pub by_chance: f64,
-    /// Cohen's kappa; `None` where one label alone was given.
-    pub kappa: Option<f64>,
-    /// The agreement beyond the expected one.
-    pub excess: f64,
-    /// The excess in standard errors.
-    pub z_score: f64,
-    /// Whether they give nearly the same labels, beyond what their skills explain.
-    pub is_near_copy: bool,
-}
 
 /// How far annotators depend on each other.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -86,14 +64,8 @@ pub struct AnnotatorDependence {
     pub annotators: f64,
     /// The number of independent annotators that these count as.
     pub effective: f64,
-}
-
-/// Two annotations of one instance.
-#[derive(Clone, Copy)]
-struct AnnotationPair {
-    annotators: [u32; 2],
-    labels: [u32; 2],
-    expected: f32,
+    /// How far the agreement of pairs differs from the one by chance, in standard deviations; 0 where pairs only agree less.
+    pub pattern: f64,
 }
 
 /// What one block of sampled instances adds.
@@ -126,7 +98,12 @@ pub(super) fn measure(a: &Annotations, matrices: &ExplainingMatrices<'_>) -> Ann
     compared.par_sort_by_key(|two| two.annotators);
     let of_pairs: Vec<&[AnnotationPair]> =
         compared.chunk_by(|x, y| x.annotators == y.annotators).collect();
-    found.pairs = of_pairs.par_iter().with_min_len(1024).map(|compared| pair(compared)).collect();
+    found.pairs = of_pairs
+        .par_iter()
+        .with_min_len(1024)
+        .map(|compared| AnnotatorPair::of(compared))
+        .collect();
+    found.pattern = pattern(&found.pairs);
     mark_near_copies(&mut found.pairs);
     for pair in found.pairs.iter().filter(|pair| pair.n >= MIN_COMMON) {
         found.compared += 1;
@@ -157,40 +134,45 @@ fn sample(a: &Annotations) -> Vec<u32> {
 impl SampledBlock {
     fn of(a: &Annotations, matrices: &ExplainingMatrices<'_>, instances: &[u32]) -> Self {
         let mut block = Self::default();
-        let mut answers = SingleAnswers::default();
+        let mut answers = SharedAnswers::default();
         let (mut classes, mut rows) = (Vec::new(), Vec::new());
         for i in instances {
             let i = *i as usize;
-            answers.clear();
-            let columns = a.columns_of_instance(i).iter();
-            columns.for_each(|c| answers.add(a.annotator_of(*c), a.label_of(*c)));
-            let given = answers.sampled(MAX_ANNOTATORS, i);
+            answers.read(a.triples_of(i), MAX_ANNOTATORS, i);
+            let given: Vec<&[ShareOfLabel]> = answers.annotators().collect();
             matrices.classes(i, &mut classes);
             if given.len() < 2 || classes.is_empty() {
                 continue;
             }
             rows.clear();
-            for (r, _) in given {
+            for answer in &given {
                 for (class, _) in &classes {
-                    matrices.append_row(*r as usize, *class, &mut rows);
+                    matrices.append_row(answer[0].annotator as usize, *class, &mut rows);
                 }
             }
-            block.add(given, &classes, &rows, a.dims().labels);
+            block.add(&given, &classes, &rows, a.dims().labels);
         }
         block
     }
 
     /// `rows` has the label probabilities of each annotator for each class, `[annotator, class, label]`.
-    fn add(&mut self, given: &[(u32, u32)], classes: &[(usize, f64)], rows: &[f64], labels: usize) {
+    fn add(
+        &mut self,
+        given: &[&[ShareOfLabel]],
+        classes: &[(usize, f64)],
+        rows: &[f64],
+        labels: usize,
+    ) {
         self.instances += 1.0;
         self.annotators += given.len() as f64;
         let width = classes.len() * labels;
         for (at, (class, t)) in classes.iter().enumerate() {
             let right = |n: usize| rows[n * width + at * labels + class];
             let (mut sum, mut squares, mut sd, mut variances) = (0.0, 0.0, 0.0, 0.0);
-            for (n, (_, label)) in given.iter().enumerate() {
+            for (n, answer) in given.iter().enumerate() {
                 let p = right(n);
-                let residual = f64::from(*label as usize == *class) - p;
+                let of_class = answer.iter().filter(|v| v.label as usize == *class);
+                let residual = of_class.map(|v| v.share).sum::<f64>() - p;
                 let variance = p * (1.0 - p);
                 (sum, squares) = (sum + residual, squares + residual * residual);
                 (sd, variances) = (sd + variance.sqrt(), variances + variance);
@@ -199,141 +181,61 @@ impl SampledBlock {
             self.covariance += t * (sum * sum - squares) / 2.0;
             self.deviations += t * (sd * sd - variances) / 2.0;
         }
-        for (n, (r, label)) in given.iter().enumerate() {
-            for (m, (s, other)) in given.iter().enumerate().skip(n + 1) {
+        for (n, answer) in given.iter().enumerate() {
+            for (m, other) in given.iter().enumerate().skip(n + 1) {
                 let mut expected = 0.0;
                 for (at, (_, t)) in classes.iter().enumerate() {
                     let row = |n: usize| &rows[n * width + at * labels..][..labels];
                     expected += t * row(n).iter().zip(row(m)).map(|(p, q)| p * q).sum::<f64>();
                 }
-                let (annotators, labels) = ([*r, *s], [*label, *other]);
-                self.compared.push(AnnotationPair {
-                    annotators,
-                    labels,
+                let both = answer.iter().flat_map(|v| other.iter().map(move |w| (v, w)));
+                self.compared.extend(both.map(|(v, w)| AnnotationPair {
+                    annotators: [v.annotator, w.annotator],
+                    labels: [v.label, w.label],
                     expected: expected as f32,
-                });
+                    weight: (v.share * w.share) as f32,
+                }));
             }
         }
     }
 }
 
-fn pair(compared: &[AnnotationPair]) -> AnnotatorPair {
-    let n = compared.len() as f64;
-    let agreed = compared.iter().filter(|v| v.labels[0] == v.labels[1]).count() as f64;
-    let (mut expected, mut variance) = (0.0, 0.0);
-    for two in compared {
-        let p = f64::from(two.expected);
-        expected += p;
-        variance += p * (1.0 - p);
+/// Where labels say nothing, `z^2` of a pair has the mean 1, however few its instances are, and the variance 2; more by one over
+/// the agreements that are expected where labels agree seldom, and the more where one label has nearly all.
+fn pattern(pairs: &[AnnotatorPair]) -> f64 {
+    let (mut excess, mut variance, mut all, mut agreeing) = (0.0, 0.0, 0.0, 0.0);
+    for pair in pairs.iter().filter(|pair| pair.variance > 0.0) {
+        let square = pair.correlation * pair.correlation / pair.variance;
+        let rare = 1.0 / pair.by_chance + 4.0 / (1.0 - pair.by_chance).powi(2);
+        excess += square - 1.0;
+        variance += 2.0 + rare / f64::from(pair.n);
+        all += square;
+        agreeing += if pair.correlation > 0.0 { square } else { 0.0 };
     }
-    let by_chance = by_chance(compared);
-    let kappa = (by_chance < 1.0).then(|| (agreed / n - by_chance) / (1.0 - by_chance));
-    AnnotatorPair {
-        annotator: compared[0].annotators[0],
-        other: compared[0].annotators[1],
-        n: compared.len() as u32,
-        agreement: agreed / n,
-        by_chance,
-        kappa,
-        excess: (agreed - expected) / n,
-        // A quarter more, as for one more label by chance: matrices that explain all leave no variance.
-        z_score: (agreed - expected) / (variance + 0.25).sqrt(),
-        is_near_copy: false,
-    }
-}
-
-/// Marks the pairs that are nearly one annotator.
-///
-/// # Why
-/// A fit may believe two copies in a weak crowd: they become perfect, and perfection explains their agreement. If kappa is
-/// a product of skills, `b[r] b[s]`, the kappas of `r` with others have the mean `b[r] b`, and all pairs `b^2`: the product
-/// of the means of `r` and of `s`, by the mean of all, is the kappa that this pair should have, without the fit.
-fn mark_near_copies(pairs: &mut [AnnotatorPair]) {
-    // (sum, number) of the kappas of an annotator, and of all.
-    let (mut of, mut all) = (std::collections::BTreeMap::new(), (0.0_f64, 0.0_f64));
-    for pair in pairs.iter().filter(|pair| pair.n >= MIN_COMMON) {
-        let kappa = pair.kappa.unwrap_or_default();
-        all = (all.0 + kappa, all.1 + 1.0);
-        for r in [pair.annotator, pair.other] {
-            let (sum, n) = of.entry(r).or_insert((0.0, 0.0));
-            (*sum, *n) = (*sum + kappa, *n + 1.0);
-        }
-    }
-    let most = MAX_P_VALUE / all.1.max(1.0);
-    for pair in pairs.iter_mut() {
-        if pair.n < MIN_COMMON || pair.agreement < COPY_AGREEMENT {
-            continue;
-        }
-        // One label alone: nothing can disagree.
-        let Some(kappa) = pair.kappa else { continue };
-        // Without this pair.
-        let without = |(sum, n): (f64, f64)| (n > 1.0).then(|| (sum - kappa) / (n - 1.0));
-        let mean = |r| of.get(&r).copied().and_then(without);
-        let by_others = match (mean(pair.annotator), mean(pair.other), without(all)) {
-            (Some(r), Some(s), Some(all)) if all > 0.0 => {
-                Some((r.max(0.0) * s.max(0.0) / all).min(1.0))
-            }
-            _ => None,
-        };
-        let by_chance = pair.by_chance;
-        let by_fit = Some((pair.agreement - pair.excess - by_chance) / (1.0 - by_chance));
-        let is_beyond = |expected: f64| {
-            kappa - expected >= COPY_EXCESS
-                && p_value(pair, by_chance + expected * (1.0 - by_chance)) < most
-        };
-        // With few annotators the others tell nothing, and the fit must.
-        pair.is_near_copy = by_others.or(by_fit).is_some_and(is_beyond);
-    }
-}
-
-/// The most that the probability of an agreement as frequent as this can be, where `expected` is expected (Chernoff).
-fn p_value(pair: &AnnotatorPair, expected: f64) -> f64 {
-    let term = |p: f64, q: f64| if p > 0.0 { p * (p / q.max(1e-9)).ln() } else { 0.0 };
-    let divergence = term(pair.agreement, expected) + term(1.0 - pair.agreement, 1.0 - expected);
-    (-f64::from(pair.n) * divergence).exp()
-}
-
-/// The agreement of two annotators by chance, from the shares of the labels of each.
-fn by_chance(compared: &[AnnotationPair]) -> f64 {
-    let sorted = |side: usize| {
-        let mut labels: Vec<u32> = compared.iter().map(|v| v.labels[side]).collect();
-        labels.sort_unstable();
-        labels
-    };
-    let (own, others) = (sorted(0), sorted(1));
-    let count = |labels: &[u32], label| {
-        labels.partition_point(|l| *l <= label) - labels.partition_point(|l| *l < label)
-    };
-    let products = own.chunk_by(|x, y| x == y).map(|equal| equal.len() * count(&others, equal[0]));
-    products.sum::<usize>() as f64 / (compared.len() as f64).powi(2)
+    if agreeing > MIN_AGREEING * all { excess / variance.sqrt() } else { 0.0 }
 }
 
 #[cfg(test)]
 mod tests {
+    use rand::Rng as _;
+
     use super::*;
     use crate::diagnose::dependence;
     use crate::model::Model as _;
     use crate::model::vote::MajorityVote;
     use crate::run::Run;
-    use crate::testing::{assert_close, tiny};
+    use crate::testing::tiny;
 
     #[test]
-    fn a_pair_has_the_agreement_kappa_and_excess_worked_out_by_hand() {
-        let two = |x, y| AnnotationPair { annotators: [3, 5], labels: [x, y], expected: 0.5 };
-        let found = pair(&[two(0, 0), two(0, 0), two(1, 1), two(0, 1)]);
-        assert_eq!((found.annotator, found.other, found.n), (3, 5, 4));
-        // By chance 3/4 * 2/4 + 1/4 * 2/4 = 1/2; the variance is 4 * 1/4, and 1/4.
-        let got = [found.agreement, found.kappa.unwrap(), found.excess, found.z_score];
-        assert_close(&got, &[0.75, 0.5, 0.25, 1.0 / 1.25_f64.sqrt()], 1e-12, "pair");
-        assert_eq!(pair(&[two(1, 1)]).kappa, None);
-    }
-
-    #[test]
-    fn who_gives_one_instance_several_labels_is_left_out_there() {
+    fn an_answer_of_several_labels_is_divided_between_them() {
         let a = tiny(2, &[(0, 0, 0), (0, 0, 1), (0, 1, 1), (0, 2, 1), (0, 2, 1), (1, 0, 0)]);
-        let mut answers = SingleAnswers::default();
-        a.triples_of(0).for_each(|(r, label, _)| answers.add(r, label));
-        assert_eq!(answers.sampled(MAX_ANNOTATORS, 0), [(1, 1), (2, 1)]);
+        let mut answers = SharedAnswers::default();
+        answers.read(a.triples_of(0), MAX_ANNOTATORS, 0);
+        let sums: Vec<(u32, f64)> = answers
+            .annotators()
+            .map(|v| (v[0].annotator, v.iter().filter(|v| v.label == 1).map(|v| v.share).sum()))
+            .collect();
+        assert_eq!(sums, [(0, 0.5), (1, 1.0), (2, 1.0)]);
     }
 
     #[test]
@@ -344,5 +246,34 @@ mod tests {
         let found = dependence(&a, &fitted);
         // 2000 / 256 rounded up is 8; 250 annotators make 31 125 pairs, of which 10 000 are kept.
         assert_eq!((found.annotators, found.pairs.len()), (250.0, MAX_ROWS));
+    }
+
+    /// However rare a label is, and however few instances two annotators share; an opponent shows.
+    #[test]
+    fn pairs_of_random_labels_have_no_pattern_and_opponents_have_one() {
+        let pattern_of = |rows: &[(u32, u32, u32)]| {
+            let a = tiny(2, rows);
+            let fitted = MajorityVote::default().fit((&a).into(), &mut Run::new(0)).unwrap();
+            dependence(&a, &fitted).pattern
+        };
+        for share in [0.05, 0.5] {
+            let random = |n: u64| {
+                let mut rng = crate::run::rng(n, "labels");
+                let places = (0..200).flat_map(|i| (0..4).map(move |r| (i, (i * 7 + r * 3) % 11)));
+                let rows: Vec<_> =
+                    places.map(|(i, r)| (i, r, u32::from(rng.random::<f64>() < share))).collect();
+                pattern_of(&rows)
+            };
+            let significant = (0..100).filter(|n| random(*n) > 3.1).count();
+            assert!(significant <= 2, "{share}: {significant} of 100");
+        }
+        // Labels are random, but those of annotators 1 and 2 are equal, and that of 0 is the opposite.
+        let mut rng = crate::run::rng(1, "labels");
+        let truth: Vec<u32> = (0..40).map(|_| u32::from(rng.random::<bool>())).collect();
+        let rows: Vec<_> = (0..40)
+            .flat_map(|i| (0..3).map(move |r| (i, r)))
+            .map(|(i, r)| (i, r, truth[i as usize] ^ u32::from(r == 0)))
+            .collect();
+        assert!(pattern_of(&rows) > 10.0, "{}", pattern_of(&rows));
     }
 }

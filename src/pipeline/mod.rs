@@ -296,7 +296,7 @@ fn fit_question(
     let agreement = pool.install(|| Agreement::measure(&frame.annotations, label));
     let kind = &spec.model.kind;
     warn_of_one_time_annotators(kind, &frame, run);
-    warn_of_agreement(kind, &frame, &agreement, run);
+    warn_of_agreement(kind, &frame, (&agreement, &dependence), run);
     warn_of_loss_to_vote(kind, (&spec.decide, tie_seed), &frame, &fitted, run);
     warn_of_dependence(&frame, &dependence, is_calibrated, run);
     let categories = Categories::new(&frame.classes(), spec.frame.classes.is_some());

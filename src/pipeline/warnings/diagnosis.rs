@@ -1,7 +1,7 @@
 //! Warns of what the data cannot support, as an honest statistician would.
 
 use crate::decide::{DecideSpec, TieSeed};
-use crate::diagnose::{Agreement, AnnotatorDependence, MIN_COMMON, vote};
+use crate::diagnose::{Agreement, AnnotatorDependence, ChanceTest, MIN_COMMON, vote};
 use crate::error::offenders;
 use crate::frame::Frame;
 use crate::model::fitted::Fitted;
@@ -53,10 +53,18 @@ fn safe_kinds(kind: &str) -> String {
 }
 
 /// Warns of labels that contradict the annotations, and of annotations that agree by chance.
-pub(crate) fn warn_of_agreement(kind: &str, frame: &Frame, found: &Agreement, run: &mut Run) {
+pub(crate) fn warn_of_agreement(
+    kind: &str,
+    frame: &Frame,
+    (found, dependence): (&Agreement, &AnnotatorDependence),
+    run: &mut Run,
+) {
     let Agreement { labelled, given_by_nobody, against_unanimous, differs_from_vote, chance } =
         *found;
-    if let Some(chance) = chance.filter(|c| c.pairs >= MIN_PAIRS && c.z_score < MAX_Z_SCORE) {
+    // Where some annotators give the opposite of others, the pattern of pairs tells them apart.
+    let is_random = dependence.pattern < MAX_Z_SCORE;
+    let by_chance = |c: &ChanceTest| c.pairs >= MIN_PAIRS && c.z_score < MAX_Z_SCORE && is_random;
+    if let Some(chance) = chance.filter(by_chance) {
         run.warn_code(
             WarningCode::AgreementByChance,
             format!(
