@@ -10,7 +10,7 @@ use super::annotation_columns::AnnotationColumns;
 use super::annotations::{Dims, Repeated, rows_at_once};
 use super::budget::{BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, HeldBytes};
 use super::classes::{LabelAxis, MAX_LABELS, intern_listed, no_class, too_many_labels};
-use super::finished::{Finished, Unlabelled};
+use super::finished::{Finished, Unlabelled, instances_that_stay};
 use super::fit_bytes::QuestionSizes;
 use super::gold::{Gold, GoldNumber, GoldRows, UnknownGold, replace_values};
 use super::id_columns::id_columns;
@@ -209,19 +209,7 @@ impl Collector {
         if spec.classes.is_none() && n > MAX_LABELS {
             return Err(too_many_labels(n));
         }
-        let looking = looking_bytes([&self.instances, &self.annotators, &self.labels]);
-        let hold =
-            |rows: &Self| held.hold(rows.building().max(rows.bytes(0).saturating_add(looking)));
-        // Times are read in no order, and stay in memory.
-        let can_spill = !self.rows.is_spilled && self.rows.annotated_at.is_empty();
-        if let Err(e) = hold(&self) {
-            if !can_spill {
-                return Err(e);
-            }
-            self.rows.spill(folder)?;
-            hold(&self)?;
-        }
-        self.rows.map(folder)?;
+        self.make_room(spec, held, folder)?;
         let building = self.building();
         let (same, mut warnings) = self.join_equal_numbers(&of_rows, &listed);
         let [same_instances, same_annotators, same_labels] = same;
@@ -314,6 +302,28 @@ impl Collector {
         })))
     }
 
+    /// Reserves the bytes that building the frame takes, and makes all rows readable; in scratch files, if they do not fit
+    /// into memory.
+    fn make_room(
+        &mut self,
+        spec: &FrameSpec,
+        held: &HeldBytes<'_>,
+        folder: &ScratchFolder,
+    ) -> Result<()> {
+        let looking = looking_bytes([&self.instances, &self.annotators, &self.labels]);
+        let reserve =
+            |rows: &Self| held.hold(rows.building().max(rows.bytes(0).saturating_add(looking)));
+        if let Err(e) = reserve(self) {
+            // The newest of several answers are found among all rows in memory.
+            if self.rows.is_spilled || spec.duplicates == Duplicates::Last {
+                return Err(e);
+            }
+            self.rows.spill(folder)?;
+            reserve(self)?;
+        }
+        self.rows.map(folder)
+    }
+
     /// Joins the spellings of equal numbers in the rows. Returns, for instances, annotators and labels, the value that stands
     /// for each one where some were joined; and warnings of spellings.
     fn join_equal_numbers(
@@ -368,17 +378,6 @@ fn used(numbers: &[u32], n: usize, is_certain: bool) -> Vec<bool> {
     let mut used = vec![false; n];
     numbers.iter().for_each(|x| used[*x as usize] = true);
     used
-}
-
-/// Whether each of `n` instances is one of the frame. An instance whose rows were all rejected stays, without a label;
-/// only gold that trains adds one. A value that another one of `same` stands for is none.
-fn instances_that_stay(n: usize, same: &[u32], gold: &[GoldNumber]) -> Vec<bool> {
-    let mut stays = vec![true; n];
-    gold.iter().filter(|g| g.is_new).for_each(|g| stays[g.instance as usize] = false);
-    gold.iter().filter(|g| g.role.trains()).for_each(|g| stays[g.instance as usize] = true);
-    let replaced = (0..).zip(same).filter(|(n, other)| n != *other);
-    replaced.for_each(|(n, _)| stays[n as usize] = false);
-    stays
 }
 
 fn answered_again(repeated: &Repeated, instances: &Ids, annotators: &Ids) -> Error {

@@ -43,3 +43,14 @@ impl Unlabelled {
         }
     }
 }
+
+/// Whether each of `n` instances is one of the frame. An instance whose rows were all rejected stays, without a label;
+/// only gold that trains adds one. A value that another one of `same` stands for is none.
+pub(super) fn instances_that_stay(n: usize, same: &[u32], gold: &[GoldNumber]) -> Vec<bool> {
+    let mut stays = vec![true; n];
+    gold.iter().filter(|g| g.is_new).for_each(|g| stays[g.instance as usize] = false);
+    gold.iter().filter(|g| g.role.trains()).for_each(|g| stays[g.instance as usize] = true);
+    let replaced = (0..).zip(same).filter(|(n, other)| n != *other);
+    replaced.for_each(|(n, _)| stays[n as usize] = false);
+    stays
+}

@@ -116,6 +116,8 @@ fn build(
 /// # Panics
 /// When the fit fails.
 #[must_use]
+// By value, as specs are written in place.
+#[allow(clippy::needless_pass_by_value)]
 pub fn fit<S: Spec>(spec: S, a: &Annotations) -> Fitted {
     let parameters = serde_json::json!(spec);
     let loaded = model_kind(S::KIND).and_then(|kind| kind.load(parameters));

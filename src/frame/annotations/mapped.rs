@@ -166,10 +166,9 @@ impl RangeFile {
             weight: Vec::new(),
         };
         let bytes = bytes_of(self.rows)?;
-        for row in bytes.as_chunks::<8>().0 {
-            let [a, b, c, d, e, f, g, h] = *row;
-            rows.instance.push(u32::from_ne_bytes([a, b, c, d]));
-            rows.column.push(u32::from_ne_bytes([e, f, g, h]));
+        for numbers in bytes.as_chunks::<4>().0.as_chunks::<2>().0 {
+            rows.instance.push(u32::from_ne_bytes(numbers[0]));
+            rows.column.push(u32::from_ne_bytes(numbers[1]));
         }
         drop(bytes);
         if let Some(weights) = self.weights {

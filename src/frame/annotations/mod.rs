@@ -122,12 +122,14 @@ impl Annotations {
     }
 
     /// (column, weight) of every annotation of instance `i`.
+    #[must_use]
     pub fn annotations_of(&self, i: usize) -> impl ExactSizeIterator<Item = (u32, f64)> {
         let weights = self.weights_of(i);
         self.columns_of_instance(i).iter().enumerate().map(move |(n, c)| (*c, weights.get(n)))
     }
 
     /// (annotator, label, weight) of every annotation of instance `i`.
+    #[must_use]
     pub fn triples_of(&self, i: usize) -> impl ExactSizeIterator<Item = (u32, u32, f64)> {
         let of_column = |c: u32| (self.annotators[c as usize], self.labels[c as usize]);
         self.annotations_of(i).map(move |(column, weight)| {

@@ -9,8 +9,10 @@
 //! vb   spams = exp(digamma(K0 + a) - digamma(K0 + K1 + a + b)), knows likewise with b,
 //!      xi[l] = exp(digamma(S[l] + 10) - digamma(sum S + 10 L));  a = b = 0.5
 //! ```
-//! 1. Parameters at random, the same for each seed; the first start at knows = 1/2 and xi uniform. 2. E: T. 3. M: K and S from
-//! T and the parameters before, then new ones. 4. Repeat; of all starts the one with the best objective is kept.
+//! 1. Parameters: the first start has knows = 1/2 and xi uniform; further ones are random, the same for each seed.
+//! 2. E: T. 3. M: K and S from T and the parameters before, then new ones. 4. Repeat.
+//!
+//! Of all starts the one with the best objective is kept.
 //!
 //! The objective of `em` is the log-likelihood plus the log-prior of the pseudo-counts, that of `vb` the evidence lower
 //! bound; neither falls. A skill is `knows`; `spam_0`, `spam_1` and so on are the probabilities of
@@ -226,12 +228,12 @@ impl Estimator for MaceEstimator {
             let (counts, l) = (&row.as_flattened()[..n_classes], *label as usize);
             let all: f64 = counts.iter().sum();
             let right = counts.get(l).copied().unwrap_or_default();
-            let known = right * knows / (knows + spams * xi[l]);
-            n_known += known;
-            n_spam += all - known;
+            let not_spam = right * knows / (knows + spams * xi[l]);
+            n_known += not_spam;
+            n_spam += all - not_spam;
             // Labels ascend: those between two of them have no annotations.
             xi[used.end..l].fill(0.0);
-            xi[l] = all - known;
+            xi[l] = all - not_spam;
             used.end = l + 1;
         }
         xi[used.end..].fill(0.0);
@@ -298,8 +300,9 @@ mod tests {
 
     #[test]
     fn a_spammer_shows_his_habit_and_no_skill() {
-        let label =
-            |i: u32, r: u32| if r == 4 { 2 } else { (i + u32::from(r == 3 && i % 4 == 0)) % 3 };
+        let label = |i: u32, r: u32| {
+            if r == 4 { 2 } else { (i + u32::from(r == 3 && i.is_multiple_of(4))) % 3 }
+        };
         let rows: Vec<_> = (0..150).map(|n| (n / 5, n % 5, label(n / 5, n % 5))).collect();
         let fitted = fit(Mace::default(), &tiny(3, &rows));
         let skill = &fitted.report.skill;

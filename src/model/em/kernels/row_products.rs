@@ -109,8 +109,8 @@ impl<const W: usize> LogRow<W> {
             for (at, pair) in pairs.iter().enumerate() {
                 let (mut logs, weight) = (factors[*pair as usize * m + group], weight(at));
                 if !are_logs {
-                    for k in 0..W {
-                        logs[k] = ln(logs[k]);
+                    for log in &mut logs {
+                        *log = ln(*log);
                     }
                 }
                 for k in 0..W {
