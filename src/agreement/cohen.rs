@@ -179,10 +179,14 @@ fn single_answers(a: &Annotations, categories: &Categories, i: usize, given: &mu
 }
 
 /// The agreement by chance of two annotators, over all pairs of them: each counts the same, however much it annotated.
-pub(super) fn expected_of_annotators(a: &Annotations, categories: &Categories) -> f64 {
+pub(super) fn expected_of_annotators(
+    a: &Annotations,
+    categories: &Categories,
+    blocks: SumBlocks,
+) -> f64 {
     let mut of_column = vec![0.0; a.n_columns()];
     let mut parts: Vec<(u32, f64)> = Vec::new();
-    for i in 0..a.dims().instances {
+    for i in (0..a.dims().instances).filter(|i| blocks.takes(*i)) {
         let all = a.annotations_of(i).filter(|(c, _)| categories.of(a.label_of(*c)).is_some());
         parts.clear();
         parts.extend(all);

@@ -66,22 +66,33 @@ pub struct AgreementRow {
 /// Every statistic that the scale of the labels has, without intervals.
 #[must_use]
 pub fn values(a: &Annotations, categories: &Categories) -> Vec<AgreementRow> {
-    rows(a, categories, None)
+    rows(a, categories, None, usize::MAX)
 }
 
-/// Every statistic that the scale of the labels has, with intervals. Call it in the run's pool of threads.
+/// Every statistic that the scale of the labels has, with intervals, of all instances or of a sample of about `at_most`.
+/// Call it in the run's pool of threads.
 #[must_use]
-pub fn measure(a: &Annotations, categories: &Categories, rng: &mut Rng) -> Vec<AgreementRow> {
-    rows(a, categories, Some(rng))
+pub fn measure(
+    a: &Annotations,
+    categories: &Categories,
+    rng: &mut Rng,
+    at_most: usize,
+) -> Vec<AgreementRow> {
+    rows(a, categories, Some(rng), at_most)
 }
 
-fn rows(a: &Annotations, categories: &Categories, rng: Option<&mut Rng>) -> Vec<AgreementRow> {
+fn rows(
+    a: &Annotations,
+    categories: &Categories,
+    rng: Option<&mut Rng>,
+    at_most: usize,
+) -> Vec<AgreementRow> {
     let layout = SumLayout::new(categories);
     let instances = if rng.is_some() { a.dims().instances } else { 1 };
-    let blocks = SumBlocks::new(instances, layout.len());
+    let blocks = SumBlocks::new(instances, layout.len(), at_most);
     let sums = BlockSums::add_up(a, categories, layout, blocks);
     let pairs = PairedAnnotators::sample(a, categories, blocks);
-    let conger = cohen::expected_of_annotators(a, categories);
+    let conger = cohen::expected_of_annotators(a, categories, blocks);
     let has_classes = categories.len() <= MAX_CLASS_INTERVALS;
     let compute = |weights: &[f64], with_classes: bool| -> Vec<f64> {
         let (sums, cohen) = (sums.weighted(weights), pairs.kappas(weights, categories));

@@ -113,12 +113,22 @@ impl SumLayout {
 pub(super) struct SumBlocks {
     n: usize,
     instances: usize,
+    /// One instance in this many counts, drawn by a hash.
+    every: u64,
 }
 
 impl SumBlocks {
-    pub(super) fn new(instances: usize, sums: usize) -> Self {
+    /// Of all instances, or of about `at_most`.
+    pub(super) fn new(instances: usize, sums: usize, at_most: usize) -> Self {
         let most = (NUMBERS_OF_BLOCKS / sums.max(1)).clamp(MIN_BLOCKS, MAX_BLOCKS);
-        Self { n: instances.clamp(1, most), instances }
+        let every = instances.div_ceil(at_most).max(1) as u64;
+        Self { n: instances.clamp(1, most), instances, every }
+    }
+
+    /// Whether an instance counts.
+    #[inline]
+    pub(super) fn takes(self, instance: usize) -> bool {
+        self.every == 1 || mixed(!(instance as u64)).is_multiple_of(self.every)
     }
 
     pub(super) fn len(self) -> usize {
@@ -169,7 +179,7 @@ impl BlockSums {
             let (mut sums, mut n_paired) = (vec![0.0; numbers], 0);
             let mut counts = InstanceCounts::default();
             let (first, range) = (instances.start, a.range(instances));
-            for i in 0..range.len() {
+            for i in (0..range.len()).filter(|i| blocks.takes(first + i)) {
                 counts.count(categories, range.triples(i));
                 n_paired += u64::from(counts.annotators >= 2.0);
                 let start = blocks.of(first + i) * layout.len();

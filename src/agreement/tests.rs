@@ -86,7 +86,7 @@ fn an_interval_has_the_width_of_independent_instances() {
     let agree = |i: u32| u32::from(super::sums::mixed(u64::from(i)) % 10 < 3);
     let triples: Vec<_> = (0..n).flat_map(|i| [(i, 0, 0), (i, 1, agree(i))]).collect();
     let a = tiny(2, &triples);
-    let found = measure(&a, &names(2), &mut rng(7, "agreement"));
+    let found = measure(&a, &names(2), &mut rng(7, "agreement"), usize::MAX);
     let row = &found[0];
     let (p, width) = (row.value.unwrap(), row.high.unwrap() - row.low.unwrap());
     let want = 2.0 * 1.96 * (p * (1.0 - p) / f64::from(n)).sqrt();
@@ -109,4 +109,17 @@ fn many_numbers_have_an_interval_alpha() {
     let observed = 2.0 * ((total - 1.0) + (total - 1.0).powi(2));
     let want = 1.0 - (2.0 * total - 1.0) * observed / expected;
     assert_close(&[value(&found, "krippendorff_interval").unwrap()], &[want], 1e-9, "alpha");
+}
+
+/// Two of three annotators agree on a third of the instances, and all on the others.
+#[test]
+fn a_sample_has_about_so_many_instances_and_about_the_same_agreement() {
+    let rows: Vec<_> = (0..12_000).map(|n| (n / 3, n % 3, u32::from(n % 9 == 0))).collect();
+    let a = tiny(2, &rows);
+    let of = |at_most| measure(&a, &names(2), &mut rng(7, "agreement"), at_most);
+    let (all, some) = (of(usize::MAX), of(1000));
+    assert_eq!((all[0].statistic, all[0].n), ("percent_agreement", 4000));
+    assert!((900..1100).contains(&some[0].n), "{}", some[0].n);
+    let (all, some) = (all[0].value.unwrap(), some[0].value.unwrap());
+    assert!((all - 7.0 / 9.0).abs() < 1e-3 && (some - all).abs() < 0.04, "{all} {some}");
 }

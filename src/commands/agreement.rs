@@ -201,6 +201,6 @@ fn measured_in_pool(frame: &Frame, categories: &Categories, run: &Run) -> Vec<Ag
     let mut rng = run.rng("agreement");
     let pool = run.pool();
     tokio::task::block_in_place(|| {
-        pool.install(|| measure(&frame.annotations, categories, &mut rng))
+        pool.install(|| measure(&frame.annotations, categories, &mut rng, usize::MAX))
     })
 }

@@ -301,11 +301,17 @@ fn fit_question(
     warn_of_dependence(&frame, &dependence, is_calibrated, run);
     let categories = Categories::new(&frame.classes(), spec.frame.classes.is_some());
     let mut rng = run.rng("agreement");
-    let statistics = pool.install(|| agreement::measure(&frame.annotations, &categories, &mut rng));
+    let statistics = pool.install(|| {
+        agreement::measure(&frame.annotations, &categories, &mut rng, AGREEMENT_SAMPLE)
+    });
     let diagnosis = Diagnosis { agreement, dependence, statistics };
     let result = QuestionResult { frame, fitted, tie_seed, tally, diagnosis };
     Ok((result, measured, lack))
 }
+
+/// The table `agreement` of a run comes from about so many instances, where there are more: a job is not to wait for it.
+/// `labelmill agreement` reads all.
+const AGREEMENT_SAMPLE: usize = 250_000;
 
 /// Refuses NaN and infinities, which no table may hold; `what` gave them.
 fn refuse_not_finite(fitted: &Fitted, what: &str, place: &str) -> Result<()> {

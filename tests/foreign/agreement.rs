@@ -95,7 +95,7 @@ fn irr_cac_four_raters() {
     assert_published(&data, &published, 0.000_5);
     // The standard error of AC1 is .143 by a linear approximation. Of 12 instances, draws that miss the one where all differ
     // have a value near 1, beyond which there is none.
-    let rows = measure(&data.0, &data.1, &mut rng(0, "agreement"));
+    let rows = measure(&data.0, &data.1, &mut rng(0, "agreement"), usize::MAX);
     let by_draws = width(&rows, "gwet_ac1") / (2.0 * 1.96);
     assert!((by_draws - 0.143).abs() < 0.03, "{by_draws}");
     assert_eq!(row(&rows, "gwet_ac1").n, 11);
@@ -226,7 +226,7 @@ fn sas_kappa_of_statsmodels() {
     let data = table(&[&[0, 4, 1], &[0, 8, 0], &[0, 1, 5]]);
     let published = [("cohen_kappa", 0.4842), ("cohen_kappa_linear", 0.4701)];
     assert_published(&data, &published, 0.000_05);
-    let rows = measure(&data.0, &data.1, &mut rng(0, "agreement"));
+    let rows = measure(&data.0, &data.1, &mut rng(0, "agreement"), usize::MAX);
     let [simple, linear] = published.map(|(name, _)| row(&rows, name).clone());
     for (row, low, high) in [(simple, 0.2137, 0.7547), (linear, 0.1845, 0.7558)] {
         assert!((row.low.unwrap() - low).abs() < 0.08, "{row:?}");
