@@ -2,6 +2,7 @@
 
 pub mod aggregate;
 pub mod agreement;
+mod agreement_functions;
 pub mod check;
 pub mod evaluate;
 pub mod explain;

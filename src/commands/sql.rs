@@ -4,6 +4,7 @@
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::prelude::SessionContext;
 
+use super::agreement_functions::register_agreement;
 use super::named_query::RunQuery;
 use super::{at_options, table_with_url};
 use crate::engine::EngineSpec;
@@ -13,8 +14,8 @@ use crate::sink::{RunTables, register_run};
 use crate::source::{Location, Source, SourceSpec, name_problems};
 use crate::spec::Problems;
 use crate::sql::{
-    NamedQuery, Statement, explains, locations, only_reads, options, parse, register_agreement,
-    what_it_does, with_known_tables,
+    NamedQuery, Statement, explains, locations, only_reads, options, parse, what_it_does,
+    with_known_tables,
 };
 use crate::store::{StoreSpec, open, parse_url, secret_problem};
 

@@ -14,8 +14,9 @@ mod pair;
 mod pairs;
 
 pub use agreement::{Agreement, ChanceTest, vote};
+pub use near_copies::MIN_COMMON;
 pub use pair::AnnotatorPair;
-pub use pairs::{AnnotatorDependence, MIN_COMMON};
+pub use pairs::AnnotatorDependence;
 
 use crate::agreement::AgreementRow;
 use crate::frame::Annotations;

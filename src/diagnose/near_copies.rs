@@ -13,7 +13,9 @@
 use std::collections::BTreeMap;
 
 use super::pair::AnnotatorPair;
-use super::pairs::MIN_COMMON;
+
+/// Pairs with fewer common instances say nothing about their dependence.
+pub const MIN_COMMON: u32 = 20;
 
 /// Two annotators who agree this often, and whose kappa is this much above the expected one, are nearly one. Of a rare class
 /// the agreement alone tells little: most of it is by chance.

@@ -21,7 +21,7 @@ use rayon::prelude::*;
 
 use super::answers::{ShareOfLabel, SharedAnswers};
 use super::matrices::ExplainingMatrices;
-use super::near_copies::mark_near_copies;
+use super::near_copies::{MIN_COMMON, mark_near_copies};
 use super::pair::{AnnotationPair, AnnotatorPair};
 use crate::frame::Annotations;
 
@@ -36,9 +36,6 @@ const MAX_ANNOTATORS: usize = 256;
 
 /// The most rows of the table.
 const MAX_ROWS: usize = 10_000;
-
-/// Pairs with fewer common instances say nothing about their dependence.
-pub const MIN_COMMON: u32 = 20;
 
 /// An excess this many standard errors above 0: one of a thousand independent pairs has it.
 const MAX_Z_SCORE: f64 = 3.0;

@@ -7,7 +7,6 @@
 //! stack overflow. So the depth is checked on the tokens, before there is a tree. A plan may be larger and deeper than
 //! its text; `expansion.rs` limits it.
 
-mod agreement;
 mod expansion;
 mod named;
 mod unknown_table;
@@ -27,7 +26,6 @@ use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 use futures::FutureExt;
 
 use crate::error::{Error, Result};
-pub use agreement::register_agreement;
 pub use named::{NAMED_QUERIES, NamedQuery, QueryParameter};
 pub use unknown_table::with_known_tables;
 

@@ -21,7 +21,7 @@ use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates};
 use crate::run::Run;
 
 /// Registers a function for each statistic.
-pub fn register_agreement(ctx: &SessionContext) {
+pub(super) fn register_agreement(ctx: &SessionContext) {
     for statistic in STATISTICS {
         ctx.register_udaf(AggregateUDF::from(AgreementFunction {
             name: statistic.name,
