@@ -300,7 +300,8 @@ fn fit_question(
     warn_of_loss_to_vote(kind, (&spec.decide, tie_seed), &frame, &fitted, run);
     warn_of_dependence(&frame, &dependence, is_calibrated, run);
     let categories = Categories::new(&frame.classes(), spec.frame.classes.is_some());
-    let mut rng = run.rng("agreement");
+    // Intervals of measures do not depend on the seed of the job, as the tables of most kinds do not.
+    let mut rng = crate::run::rng(0, "agreement");
     let statistics = pool.install(|| {
         agreement::measure(&frame.annotations, &categories, &mut rng, AGREEMENT_SAMPLE)
     });

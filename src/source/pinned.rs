@@ -129,6 +129,10 @@ impl ObjectStore for PinnedStore {
             Ok(_) | Err(StoreError::Precondition { .. } | StoreError::NotFound { .. }) => {
                 Err(self.changed(listed).await)
             }
+            // The range is in the object that was listed. Some stores look at it before they compare the tag.
+            Err(other) if is_part && other.to_string().contains("416 Range Not Satisfiable") => {
+                Err(self.changed(listed).await)
+            }
             Err(other) => Err(other),
         }
     }
