@@ -13,11 +13,9 @@ use serde_json::{Value, json};
 
 use super::at_options;
 use crate::agreement::{AgreementRow, Categories, measure};
-use crate::engine::EngineSpec;
+use crate::engine::{EngineSpec, ScratchFolder};
 use crate::error::Result;
-use crate::frame::{
-    FitBytes, Frame, FrameSpec, Reason, Rejects, Relations, ScratchFolder, collect,
-};
+use crate::frame::{FitBytes, Frame, FrameSpec, Reason, Rejects, Relations, collect};
 use crate::pipeline::warn_of_rows;
 use crate::run::Run;
 use crate::sink::RunTables;

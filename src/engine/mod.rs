@@ -3,6 +3,7 @@
 mod bounded;
 mod memory;
 mod named_files;
+mod scratch_folder;
 mod sizes;
 mod spill;
 mod statistics;
@@ -28,7 +29,7 @@ use statistics::DropParquetStatistics;
 
 pub(crate) use memory::{bytes_in_words, too_little_memory};
 pub(crate) use named_files::own_root;
-pub(crate) use spill::scratch_file;
+pub use scratch_folder::ScratchFolder;
 
 /// Resources of a run. None of them changes a byte of the result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -41,9 +42,10 @@ pub struct EngineSpec {
     #[schemars(range(min = 1, max = 1_048_576))]
     pub batch_size: usize,
     /// Memory that the run may take for queries, ids and annotations, such as "512MiB" or "4GB"; at least 4KiB. Queries
-    /// spill to disk before they take more, features that are larger than half of it go to a scratch file, and
-    /// annotations that do not fit are an error; with less than 8 GiB networks predict fewer rows at once. Left out, three
-    /// quarters of the memory of the machine or container, of which at least 256 MiB stay for memory that is not counted.
+    /// spill to disk before they take more, features that are larger than half of it go to a scratch file, as rows of
+    /// annotations do that do not fit, and ids and models that do not fit are an error; with less than 8 GiB networks
+    /// predict fewer rows at once. Left out, three quarters of the memory of the machine or container, of which at least
+    /// 256 MiB stay for memory that is not counted.
     pub memory_limit: Option<String>,
     /// Folder for spilled data, which the system frees when the job ends, however it ends; left out, the system's
     /// temporary folder.

@@ -19,6 +19,8 @@ use datafusion::common::DataFusionError;
 use datafusion::execution::{SpillFile, SpillWriter, TempFileFactory};
 use futures::{Stream, stream};
 
+use super::scratch_folder::scratch_file;
+
 /// Bytes that are read at once, as many as DataFusion's own files read. Arrow counts the whole chunk as the memory of each
 /// batch that lies in it.
 const CHUNK: u64 = 128 << 10;
@@ -46,20 +48,6 @@ pub(super) fn check(folder: &Path) -> io::Result<()> {
     // The parent of a single name is empty.
     let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
     tempfile::tempfile_in(parent.unwrap_or(Path::new("."))).map(drop)
-}
-
-/// A file without a name in the folder, which is created where it does not exist.
-///
-/// # Errors
-/// When it cannot be written.
-pub(crate) fn scratch_file(folder: &Path) -> io::Result<File> {
-    match tempfile::tempfile_in(folder) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            std::fs::create_dir_all(folder)?;
-            tempfile::tempfile_in(folder)
-        }
-        file => file,
-    }
 }
 
 /// A file that is written at its end and read at any place.

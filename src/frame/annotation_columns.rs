@@ -6,10 +6,11 @@ use super::AnnotationRows;
 use super::annotations::{Annotations, Dims, Duplicates, MappedRows, Repeated};
 use super::classes::LabelAxis;
 use super::ids::NULL;
-use super::numbers::{Numbers, ScratchFolder};
+use super::numbers::Numbers;
 use super::offsets::{Cursors, count, prefix_sum, split_by};
 use super::rejects::{Reason, Rejects};
 use super::units::ITEMS_PER_BLOCK;
+use crate::engine::ScratchFolder;
 use crate::error::Result;
 
 /// Used rows, by provisional numbers; the optional columns are as long as the others or empty.
@@ -20,8 +21,6 @@ pub(super) struct AnnotationColumns {
     pub(super) label: Numbers,
     pub(super) weight: Vec<f64>,
     pub(super) annotated_at: Vec<i128>,
-    /// Whether the numbers are in scratch files.
-    pub(super) is_spilled: bool,
 }
 
 impl AnnotationColumns {
@@ -119,19 +118,16 @@ impl AnnotationColumns {
         folder: &ScratchFolder,
     ) -> Result<std::result::Result<Annotations, Repeated>> {
         let map = |numbers: &mut Numbers, rank: &[u32]| {
-            let numbers_in_memory: &mut [u32] = numbers;
-            numbers_in_memory
-                .par_iter_mut()
-                .with_min_len(ITEMS_PER_BLOCK)
-                .for_each(|n| *n = rank[*n as usize]);
+            let all = numbers.par_iter_mut().with_min_len(ITEMS_PER_BLOCK);
+            all.for_each(|n| *n = rank[*n as usize]);
             numbers.release();
         };
         map(&mut self.instance, instance);
         map(&mut self.annotator, annotator);
         map(&mut self.label, label);
-        let is_mapped = self.is_spilled;
+        let is_spilled = self.is_spilled();
         let Self { instance, annotator, label, weight, .. } = self;
-        if is_mapped {
+        if is_spilled {
             let rows = MappedRows { instance, annotator, label, weight };
             return Annotations::build_mapped(dims, rows, policy, folder);
         }
@@ -145,12 +141,16 @@ impl AnnotationColumns {
         [&mut self.instance, &mut self.annotator, &mut self.label]
     }
 
+    /// Whether the numbers are in scratch files.
+    pub(super) fn is_spilled(&self) -> bool {
+        self.instance.is_in_file()
+    }
+
     /// Moves the rows to scratch files, to which further ones go too.
     ///
     /// # Errors
     /// When a file cannot be written.
     pub(super) fn spill(&mut self, folder: &ScratchFolder) -> Result<()> {
-        self.is_spilled = true;
         self.numbers().into_iter().try_for_each(|numbers| numbers.spill(folder))
     }
 

@@ -31,6 +31,13 @@ pub(super) const BYTES_PER_TIME: usize = 29;
 /// Bytes that are not counted, so that small jobs run under any limit.
 const NEGLIGIBLE: usize = 1 << 20;
 
+/// The bytes of a vector after `more` values: a full one grows to twice its size.
+pub(super) fn grown_bytes<T>(values: &Vec<T>, more: usize) -> usize {
+    let (n, capacity) = (values.len().saturating_add(more), values.capacity());
+    let grown = if n > capacity { n.max(2 * capacity) } else { capacity };
+    grown.saturating_mul(size_of::<T>())
+}
+
 /// A reservation in the session's memory pool.
 pub(super) struct Budget {
     pool: Arc<dyn MemoryPool>,

@@ -8,14 +8,15 @@ use arrow::datatypes::Schema;
 use super::Duplicates;
 use super::annotation_columns::AnnotationColumns;
 use super::annotations::{Dims, Repeated, rows_at_once};
-use super::budget::{BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, HeldBytes};
+use super::budget::{
+    BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, HeldBytes, grown_bytes,
+};
 use super::classes::{LabelAxis, MAX_LABELS, intern_listed, no_class, too_many_labels};
 use super::finished::{Finished, Unlabelled, instances_that_stay};
 use super::fit_bytes::QuestionSizes;
 use super::gold::{Gold, GoldNumber, GoldRows, UnknownGold, replace_values};
 use super::id_columns::id_columns;
 use super::ids::{Ids, Interner, NULL};
-use super::numbers::ScratchFolder;
 use super::optional_columns::OptionalColumns;
 use super::overlaps::GoldValues;
 use super::rejects::{Reason, Rejects};
@@ -23,6 +24,7 @@ use super::shape::Shape;
 use super::shown_column::ShownColumn;
 use super::spellings::{ColumnValues, DataWarning, looking_bytes, replace};
 use super::{Frame, FrameSpec};
+use crate::engine::ScratchFolder;
 use crate::error::{Error, Result, offenders};
 
 /// The rows of one question, from which [`Collector::finish`] makes a [`Frame`].
@@ -51,7 +53,7 @@ impl Collector {
     /// Allocates room for the number of rows that metadata states, but for no more than 2^28.
     pub(super) fn reserve(&mut self, rows: u64) {
         let rows = usize::try_from(rows).unwrap_or(usize::MAX).min(1 << 28);
-        if !self.rows.is_spilled {
+        if !self.rows.is_spilled() {
             self.rows.instance.memory().reserve(rows);
             self.rows.annotator.memory().reserve(rows);
             self.rows.label.memory().reserve(rows);
@@ -61,20 +63,11 @@ impl Collector {
     /// Bytes that are held after a further batch of `rows` rows.
     pub(super) fn bytes(&self, rows: usize) -> usize {
         let AnnotationColumns { instance, annotator, label, weight, annotated_at, .. } = &self.rows;
-        // A column that is full grows to twice its size.
-        let column = |length: usize, capacity: usize, size: usize| {
-            if length + rows > capacity {
-                (2 * capacity).max(length + rows) * size
-            } else {
-                capacity * size
-            }
-        };
         let numbers = [instance, annotator, label].into_iter();
         let numbers: usize = numbers.map(|numbers| numbers.bytes(rows)).sum();
-        let weights = column(weight.len(), weight.capacity(), size_of::<f64>());
-        let times = column(annotated_at.len(), annotated_at.capacity(), size_of::<i128>());
+        let optional = grown_bytes(weight, rows) + grown_bytes(annotated_at, rows);
         let ids = [&self.instances, &self.annotators, &self.labels].into_iter();
-        numbers + weights + times + ids.map(|ids| ids.bytes(rows)).sum::<usize>()
+        numbers + optional + ids.map(|ids| ids.bytes(rows)).sum::<usize>()
     }
 
     /// The number of usable annotations so far.
@@ -94,9 +87,9 @@ impl Collector {
     pub(super) fn building(&self) -> usize {
         let ids = [&self.instances, &self.annotators, &self.labels].into_iter();
         let ids: usize = ids.map(|ids| ids.bytes(0)).sum();
-        let AnnotationColumns { instance, weight, annotated_at, is_spilled, .. } = &self.rows;
+        let AnnotationColumns { instance, weight, annotated_at, .. } = &self.rows;
         let times = annotated_at.len() * (BYTES_PER_TIME + size_of::<i128>());
-        let numbers = match is_spilled {
+        let numbers = match self.rows.is_spilled() {
             false => instance.n() * BYTES_PER_ANNOTATION as usize,
             // The views, and a range of rows while it is grouped.
             true => {
@@ -315,7 +308,7 @@ impl Collector {
             |rows: &Self| held.hold(rows.building().max(rows.bytes(0).saturating_add(looking)));
         if let Err(e) = reserve(self) {
             // The newest of several answers are found among all rows in memory.
-            if self.rows.is_spilled || spec.duplicates == Duplicates::Last {
+            if self.rows.is_spilled() || spec.duplicates == Duplicates::Last {
                 return Err(e);
             }
             self.rows.spill(folder)?;

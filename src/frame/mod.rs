@@ -49,7 +49,6 @@ pub use gold::{Gold, UnknownGold};
 pub use id_columns::{check_type_of_features, check_types_of_gold};
 pub(crate) use ids::IdIndex;
 pub use ids::Ids;
-pub use numbers::ScratchFolder;
 pub use offsets::split_by;
 #[cfg(feature = "neural")]
 pub(crate) use offsets::{Cursors, count, prefix_sum};

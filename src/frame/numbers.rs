@@ -8,11 +8,11 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
 use std::ops::{Deref, DerefMut};
-use std::path::PathBuf;
 
 use memmap2::{MmapMut, UncheckedAdvice};
 
-use crate::engine::{EngineSpec, scratch_file};
+use super::budget::grown_bytes;
+use crate::engine::ScratchFolder;
 use crate::error::{Error, Result};
 
 /// Numbers in memory before they are written to the file.
@@ -41,17 +41,19 @@ impl Numbers {
         self.n_written + self.memory.len()
     }
 
+    /// Whether they are in a scratch file, but for those that are not written yet.
+    pub(super) fn is_in_file(&self) -> bool {
+        self.file.is_some() || self.map.is_some()
+    }
+
     /// Those that are in memory, to which further ones are added.
     pub(super) fn memory(&mut self) -> &mut Vec<u32> {
         &mut self.memory
     }
 
-    /// The bytes that they take after `more` numbers: a column that is full grows to twice its size.
+    /// The bytes of memory that they take after `more` numbers.
     pub(super) fn bytes(&self, more: usize) -> usize {
-        let (length, capacity) = (self.memory.len(), self.memory.capacity());
-        let grown =
-            if length + more > capacity { (2 * capacity).max(length + more) } else { capacity };
-        grown * size_of::<u32>()
+        grown_bytes(&self.memory, more)
     }
 
     /// Moves all to a scratch file, to which further ones go too.
@@ -59,7 +61,7 @@ impl Numbers {
     /// # Errors
     /// When the file cannot be written.
     pub(super) fn spill(&mut self, folder: &ScratchFolder) -> Result<()> {
-        let file = folder.file().map_err(|e| folder.failed(&e))?;
+        let file = folder.file().map_err(|e| failed(folder, &e))?;
         self.file = Some(BufWriter::with_capacity(1 << 20, file));
         self.write(folder)?;
         self.memory = Vec::new();
@@ -80,7 +82,7 @@ impl Numbers {
     fn write(&mut self, folder: &ScratchFolder) -> Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
         let mut write = |n: &u32| file.write_all(&n.to_ne_bytes());
-        self.memory.iter().try_for_each(&mut write).map_err(|e| folder.failed(&e))?;
+        self.memory.iter().try_for_each(&mut write).map_err(|e| failed(folder, &e))?;
         self.n_written += self.memory.len();
         self.memory.clear();
         Ok(())
@@ -93,10 +95,10 @@ impl Numbers {
     pub(super) fn map(&mut self, folder: &ScratchFolder) -> Result<()> {
         self.write(folder)?;
         if let Some(file) = self.file.take() {
-            let file = file.into_inner().map_err(|e| folder.failed(e.error()))?;
+            let file = file.into_inner().map_err(|e| failed(folder, e.error()))?;
             // A mapping of nothing is an error.
             if self.n_written > 0 {
-                self.map = Some(map(&file).map_err(|e| folder.failed(&e))?);
+                self.map = Some(map(&file).map_err(|e| failed(folder, &e))?);
             }
             self.memory = Vec::new();
         }
@@ -162,30 +164,9 @@ impl DerefMut for Numbers {
     }
 }
 
-/// The folder of scratch files; `None` for the system's temporary folder.
-#[derive(Debug, Clone, Default)]
-pub struct ScratchFolder(pub Option<PathBuf>);
-
-impl ScratchFolder {
-    /// The folder that an engine names.
-    #[must_use]
-    pub fn of_engine(engine: &EngineSpec) -> Self {
-        Self(engine.scratch.as_ref().map(PathBuf::from))
-    }
-
-    /// A new file without a name.
-    pub(super) fn file(&self) -> io::Result<File> {
-        self.0.as_deref().map_or_else(tempfile::tempfile, scratch_file)
-    }
-
-    /// The error of a file that cannot be written or mapped.
-    pub(super) fn failed(&self, e: &io::Error) -> Error {
-        let folder = self.0.clone().unwrap_or_else(std::env::temp_dir);
-        let failed = Error::store(format!("the scratch file fails: {e}"))
-            .at(format!("engine.scratch: {}", folder.display()))
-            .help("annotations that do not fit into the memory limit are kept there: give it room");
-        Error::of_io(e, failed)
-    }
+/// The error of a scratch file of annotations.
+pub(super) fn failed(folder: &ScratchFolder, e: &io::Error) -> Error {
+    folder.failed(e, "annotations that do not fit into the memory limit")
 }
 
 #[cfg(test)]

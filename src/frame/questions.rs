@@ -14,12 +14,12 @@ use super::finished::{Finished, Unlabelled};
 use super::gold::GoldRows;
 use super::id_columns::{id_columns, label_column};
 use super::ids::{Ids, Interner, NULL, as_text};
-use super::numbers::ScratchFolder;
 use super::optional_columns::OptionalColumns;
 use super::rejects::{Reason, Rejects};
 use super::shown_column::ShownColumn;
 use super::spellings::{ColumnValues, DataWarning};
 use super::{Duplicates, Frame, FrameSpec, QuestionLeftOut, subject_of};
+use crate::engine::ScratchFolder;
 use crate::error::{Error, Overlap, Result, offenders};
 use crate::run::Run;
 

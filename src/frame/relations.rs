@@ -21,13 +21,12 @@ use super::features::{FeatureReader, Features, Scratch, refuse_permuted};
 use super::fit_bytes::FitMemory;
 use super::gold::{Gold, GoldRows};
 use super::ids::{IdIndex, Ids};
-use super::numbers::ScratchFolder;
 use super::overlaps::{
     check_gold, instances_without_features, warn_of_unlisted_labels, without_features,
 };
 use super::questions::Questions;
 use super::{Duplicates, Frame, FrameSpec};
-use crate::engine::bytes_in_words;
+use crate::engine::{ScratchFolder, bytes_in_words};
 use crate::error::{Error, Overlap, Result};
 use crate::run::Run;
 use crate::source::{BATCHES_IN_FLIGHT, batches_at_once};

@@ -15,8 +15,9 @@ use super::duplicates::{ByInstance, Duplicates, Repeated, Resolved};
 use super::group::{Grouped, UngroupedRows};
 use super::weights::Weights;
 use super::{Annotations, Dims};
+use crate::engine::ScratchFolder;
 use crate::error::Result;
-use crate::frame::numbers::{Numbers, ScratchFolder};
+use crate::frame::numbers::{Numbers, failed};
 use crate::frame::offsets::{count, number};
 
 /// Rows that are grouped at once, of this many: each takes some 30 bytes meanwhile.
@@ -58,13 +59,13 @@ impl Annotations {
         instance.release();
         let ranges = Ranges::new(&rows_of_instance, rows_at_once(instance.len()));
         let files = ranges.files((&instance, &column, &weight), folder);
-        let files = files.map_err(|e| folder.failed(&e))?;
+        let files = files.map_err(|e| failed(folder, &e))?;
         drop((instance, column));
         let mut views = Views::new(dims.instances, &weight);
         drop(weight);
         let mut repeated = Vec::new();
         for (range, file) in files.into_iter().enumerate() {
-            let rows = file.read().map_err(|e| folder.failed(&e))?;
+            let rows = file.read().map_err(|e| failed(folder, &e))?;
             let (first, end) = (ranges.bounds[range], ranges.bounds[range + 1]);
             let (view, _) = ByInstance::new(Grouped::new((end - first) as usize, rows));
             match view.resolve(&annotators, policy) {

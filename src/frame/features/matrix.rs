@@ -7,15 +7,15 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
 
 use arrow::array::RecordBatch;
 use arrow::buffer::ScalarBuffer;
 use datafusion::common::stats::Precision;
 use memmap2::{Advice, Mmap};
 
-use crate::engine::scratch_file;
+use crate::engine::ScratchFolder;
 use crate::error::{Error, Result};
+use crate::frame::budget::grown_bytes;
 
 /// The type of one number as it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,8 +40,8 @@ impl NumberType {
 pub struct Scratch {
     /// Bytes that may stay in memory; `None` for no limit.
     pub budget: Option<usize>,
-    /// The folder of scratch files; `None` for the system's temporary folder.
-    pub folder: Option<PathBuf>,
+    /// The folder of scratch files.
+    pub folder: ScratchFolder,
     /// How many rows will arrive.
     pub rows: Precision<usize>,
 }
@@ -186,12 +186,7 @@ impl MatrixWriter {
         if self.file.is_some() || self.scratch.budget.is_some_and(|budget| grown > budget) {
             return 0;
         }
-        // A vector that is full grows to twice its size.
-        if grown > self.memory.capacity() {
-            grown.max(2 * self.memory.capacity())
-        } else {
-            self.memory.capacity()
-        }
+        grown_bytes(&self.memory, more)
     }
 
     /// Appends whole rows of f32 values.
@@ -209,11 +204,8 @@ impl MatrixWriter {
     pub fn push_bytes(&mut self, bytes: &[u8]) -> Result<()> {
         let full = self.scratch.budget.is_some_and(|b| self.memory.len() + bytes.len() > b);
         if full && self.file.is_none() {
-            let file = match &self.scratch.folder {
-                Some(folder) => scratch_file(folder),
-                None => tempfile::tempfile(),
-            };
-            let mut file = BufWriter::with_capacity(1 << 20, file.map_err(|e| self.failed(&e))?);
+            let file = self.scratch.folder.file().map_err(|e| self.failed(&e))?;
+            let mut file = BufWriter::with_capacity(1 << 20, file);
             file.write_all(&self.memory).map_err(|e| self.failed(&e))?;
             self.memory = Vec::new();
             self.file = Some(file);
@@ -241,11 +233,7 @@ impl MatrixWriter {
     }
 
     fn failed(&self, e: &std::io::Error) -> Error {
-        let folder = self.scratch.folder.as_deref().unwrap_or(Path::new("the temporary folder"));
-        let failed = Error::store(format!("the scratch file fails: {e}"))
-            .at(format!("engine.scratch: {}", folder.display()))
-            .help("features larger than half of the memory limit are kept there: give it room");
-        Error::of_io(e, failed)
+        self.scratch.folder.failed(e, "features larger than half of the memory limit")
     }
 }
 

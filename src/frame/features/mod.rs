@@ -5,7 +5,6 @@ mod reader;
 mod row_bytes;
 mod tensor;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::Schema;
@@ -15,7 +14,7 @@ pub(super) use reader::FeatureReader;
 pub(super) use tensor::refuse_permuted;
 
 use super::ids::Ids;
-use crate::engine::EngineSpec;
+use crate::engine::{EngineSpec, ScratchFolder};
 use crate::error::Result;
 
 /// The features of one relation.
@@ -33,7 +32,7 @@ impl Scratch {
     /// The scratch space of an engine: half of its memory for features, the other half for queries and the model.
     #[must_use]
     pub fn of(engine: &EngineSpec) -> Self {
-        let folder = engine.scratch.as_ref().map(PathBuf::from);
+        let folder = ScratchFolder::of_engine(engine);
         let budget = Some(engine.memory_bytes() / 2);
         Self { budget, folder, ..Self::default() }
     }
