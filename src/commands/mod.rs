@@ -2,18 +2,15 @@
 
 pub mod aggregate;
 pub mod agreement;
-mod agreement_functions;
 pub mod check;
 pub mod evaluate;
 pub mod explain;
 pub mod models;
-mod named_query;
 pub mod predict;
 mod run_source;
 pub mod simulate;
 pub mod sql;
 pub mod test;
-mod values_of_run;
 
 use crate::error::{Error, QUERY_MEMORY_HELP, Result};
 

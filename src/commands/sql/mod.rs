@@ -1,11 +1,13 @@
 //! `labelmill sql`: queries over a run's tables and any other source; statements that change something only with
 //! `--write`.
 
+mod agreement_functions;
+mod named_query;
+mod values_of_run;
+
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::prelude::SessionContext;
 
-use super::agreement_functions::register_agreement;
-use super::named_query::RunQuery;
 use super::{at_options, table_with_url};
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
@@ -18,6 +20,8 @@ use crate::sql::{
     with_known_tables,
 };
 use crate::store::{StoreSpec, open, parse_url, secret_problem};
+use agreement_functions::register_agreement;
+use named_query::RunQuery;
 
 /// What `labelmill sql` runs.
 #[derive(Clone, Copy)]

@@ -9,9 +9,9 @@ use datafusion::logical_expr::lit;
 use datafusion::prelude::{DataFrame, SessionContext, cast, col};
 use serde_json::Value;
 
-use super::run_source::{has_column, source_of_run};
-use super::table_with_url;
 use super::values_of_run::as_in_run;
+use crate::commands::run_source::{has_column, source_of_run};
+use crate::commands::table_with_url;
 use crate::error::{Error, Result, did_you_mean, offenders};
 use crate::run::Run;
 use crate::sink::RunTables;

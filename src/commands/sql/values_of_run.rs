@@ -10,7 +10,7 @@ use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{ColumnarValue, Volatility, create_udf, lit};
 use datafusion::prelude::{DataFrame, Expr, SessionContext, cast as cast_to, col};
 
-use super::run_source::has_column;
+use crate::commands::run_source::has_column;
 use crate::error::Result;
 use crate::frame::{IdIndex, Ids};
 use crate::source::{Decimal, as_plain_integer, value_type};
