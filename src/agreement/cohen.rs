@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use super::Categories;
+use super::pairs::{SingleAnswers, instances_with_pairs};
 use super::sample::{SampleSums, beyond_chance};
 use super::sums::{MEAN_SAME, PAIRED, SumBlocks};
 use crate::frame::Annotations;
@@ -14,85 +15,84 @@ use crate::frame::Annotations;
 /// Plain, with linear and with quadratic weights.
 pub(super) const NAMES: [&str; 3] = ["cohen_kappa", "cohen_kappa_linear", "cohen_kappa_quadratic"];
 
-/// The most pairs of annotations that are compared.
-const MAX_VISITS: usize = 1 << 17;
-
-/// The most annotators of an instance that are compared.
-const MAX_ANNOTATORS: usize = 256;
+/// The most pairs of answers that are compared.
+const MAX_PAIRS: usize = 1 << 17;
 
 /// Two annotators with fewer common instances say nothing about their agreement beyond chance.
 const MIN_COMMON: usize = 5;
 
-/// Two annotations of one instance.
-struct Visit {
+/// The answers of two annotators to one instance.
+struct AnswerPair {
     annotators: [u32; 2],
-    /// The places of the labels among those of the pair.
+    /// The places of the labels among those of the two annotators.
     labels: [u32; 2],
     block: u32,
     instance: u32,
 }
 
-/// The annotations of two annotators for their common instances.
-struct AnnotatorPairSums {
-    visits: Range<usize>,
+/// Two annotators with enough common instances.
+struct ComparedAnnotators {
+    answers: Range<usize>,
     /// The categories that the two used, ascending.
     categories: Vec<u32>,
 }
 
 /// The pairs of annotators with enough common instances.
 pub(super) struct PairedAnnotators {
-    visits: Vec<Visit>,
-    compared: Vec<AnnotatorPairSums>,
+    answers: Vec<AnswerPair>,
+    compared: Vec<ComparedAnnotators>,
     n_instances: u64,
 }
 
 impl PairedAnnotators {
     pub(super) fn sample(a: &Annotations, categories: &Categories, blocks: SumBlocks) -> Self {
-        let pairs = |i: usize| {
-            let n = a.columns_of_instance(i).len().min(MAX_ANNOTATORS);
-            n * n.saturating_sub(1) / 2
-        };
-        let total: usize = (0..a.dims().instances).map(pairs).sum();
-        let (mut visits, mut given) = (Vec::with_capacity(total.min(MAX_VISITS)), Vec::new());
-        for i in (0..a.dims().instances).step_by(total.div_ceil(MAX_VISITS).max(1)) {
-            single_answers(a, categories, i, &mut given);
-            let block = blocks.of(i) as u32;
+        let (mut pairs, mut answers) = (Vec::new(), SingleAnswers::default());
+        for instance in instances_with_pairs(a, MAX_PAIRS) {
+            let i = instance as usize;
+            answers.clear();
+            for (annotator, label, _) in a.triples_of(i) {
+                if let Some(category) = categories.of(label) {
+                    answers.add(annotator, category);
+                }
+            }
+            let (given, block) = (answers.by_annotator(), blocks.of(i) as u32);
             for (n, (annotator, label)) in given.iter().enumerate() {
-                visits.extend(given[n + 1..].iter().map(|(other, more)| Visit {
+                pairs.extend(given[n + 1..].iter().map(|(other, more)| AnswerPair {
                     annotators: [*annotator, *other],
                     labels: [*label, *more],
                     block,
-                    instance: i as u32,
+                    instance,
                 }));
             }
         }
         // Stable, so that sums are in the order of instances.
-        visits.sort_by_key(|visit| visit.annotators);
-        Self::of(visits)
+        pairs.sort_by_key(|pair| pair.annotators);
+        Self::of(pairs)
     }
 
-    fn of(mut visits: Vec<Visit>) -> Self {
+    /// Of the pairs of answers, sorted by annotators.
+    fn of(mut answers: Vec<AnswerPair>) -> Self {
         let lengths: Vec<usize> =
-            visits.chunk_by(|v, w| v.annotators == w.annotators).map(<[Visit]>::len).collect();
-        let (mut pairs, mut start, mut instances) = (Vec::new(), 0, Vec::new());
+            answers.chunk_by(|x, y| x.annotators == y.annotators).map(<[_]>::len).collect();
+        let (mut compared, mut start, mut instances) = (Vec::new(), 0, Vec::new());
         for n in lengths {
-            let of_pair = &mut visits[start..start + n];
+            let of_two = &mut answers[start..start + n];
             if n >= MIN_COMMON {
-                let mut categories: Vec<u32> = of_pair.iter().flat_map(|v| v.labels).collect();
+                let mut categories: Vec<u32> = of_two.iter().flat_map(|pair| pair.labels).collect();
                 categories.sort_unstable();
                 categories.dedup();
                 let place = |k: u32| categories.partition_point(|other| *other < k) as u32;
-                for visit in of_pair.iter_mut() {
-                    visit.labels = visit.labels.map(place);
-                    instances.push(visit.instance);
+                for pair in of_two.iter_mut() {
+                    pair.labels = pair.labels.map(place);
+                    instances.push(pair.instance);
                 }
-                pairs.push(AnnotatorPairSums { visits: start..start + n, categories });
+                compared.push(ComparedAnnotators { answers: start..start + n, categories });
             }
             start += n;
         }
         instances.sort_unstable();
         instances.dedup();
-        Self { visits, compared: pairs, n_instances: instances.len() as u64 }
+        Self { answers, compared, n_instances: instances.len() as u64 }
     }
 
     pub(super) fn n_instances(&self) -> u64 {
@@ -100,28 +100,28 @@ impl PairedAnnotators {
     }
 
     pub(super) fn size(&self) -> usize {
-        self.compared.iter().map(|pair| pair.visits.len()).sum()
+        self.compared.iter().map(|two| two.answers.len()).sum()
     }
 
     /// The mean kappa over the pairs, by each way to weigh disagreement; `weights` has that of each block.
     pub(super) fn kappas(&self, weights: &[f64], categories: &Categories) -> [f64; 3] {
         let (mut sums, mut total) = ([0.0; 3], 0.0);
         let (mut rows, mut columns) = (Vec::new(), Vec::new());
-        for pair in &self.compared {
+        for two in &self.compared {
             let zeros = |counts: &mut Vec<f64>| {
                 counts.clear();
-                counts.resize(pair.categories.len(), 0.0);
+                counts.resize(two.categories.len(), 0.0);
             };
             zeros(&mut rows);
             zeros(&mut columns);
             let score = |place: usize| {
-                let category = pair.categories[place] as usize;
+                let category = two.categories[place] as usize;
                 categories.scores().get(category).copied().unwrap_or_default()
             };
             let (mut n, mut observed) = (0.0, [0.0; 3]);
-            for visit in &self.visits[pair.visits.clone()] {
-                let weight = weights[visit.block as usize];
-                let [x, y] = visit.labels.map(|place| place as usize);
+            for pair in &self.answers[two.answers.clone()] {
+                let weight = weights[pair.block as usize];
+                let [x, y] = pair.labels.map(|place| place as usize);
                 n += weight;
                 rows[x] += weight;
                 columns[y] += weight;
@@ -162,20 +162,6 @@ fn expected(rows: &[f64], columns: &[f64], n: f64, score: impl Fn(usize) -> f64)
         squares += (r + c) * x * x;
     }
     [n * n - same, linear, n * squares - 2.0 * sums[0] * sums[1]]
-}
-
-/// (annotator, category) of the annotators who gave instance `i` one label only, ascending by annotator; of too many
-/// annotators the first.
-fn single_answers(a: &Annotations, categories: &Categories, i: usize, given: &mut Vec<(u32, u32)>) {
-    given.clear();
-    let all = a.triples_of(i).filter_map(|(r, label, _)| Some((r, categories.of(label)?)));
-    given.extend(all);
-    given.sort_unstable();
-    given.dedup();
-    let several: Vec<u32> =
-        given.windows(2).filter(|two| two[0].0 == two[1].0).map(|two| two[0].0).collect();
-    given.retain(|(r, _)| several.binary_search(r).is_err());
-    given.truncate(MAX_ANNOTATORS);
 }
 
 /// The agreement by chance of two annotators, over all pairs of them: each counts the same, however much it annotated.

@@ -5,7 +5,7 @@
 //! instance    the labels of one instance: how many annotators gave each
 //! sums        one pass over the instances adds them up, by block
 //! statistics  the list of statistics; fleiss, gwet, krippendorff: each is a function of the sums
-//! cohen       pairs of annotators, which sums of labels cannot tell apart
+//! cohen       pairs of annotators, which sums of labels cannot tell apart; pairs: which are compared
 //! bootstrap   draws blocks with replacement and computes the statistics again
 //! ```
 //! # What counts
@@ -30,6 +30,7 @@ mod fleiss;
 mod gwet;
 mod instance;
 mod krippendorff;
+mod pairs;
 mod sample;
 mod statistics;
 mod sums;
@@ -39,6 +40,7 @@ use crate::run::Rng;
 use bootstrap::Bootstrap;
 pub use categories::{Categories, Scale};
 use cohen::PairedAnnotators;
+pub(crate) use pairs::{MAX_ANNOTATORS, SingleAnswers, instances_with_pairs};
 use sample::SampleSums;
 pub use statistics::{STATISTICS, Statistic};
 use sums::{BlockSums, SumBlocks, SumLayout};

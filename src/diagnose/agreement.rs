@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::answers::SingleAnswers;
+use crate::agreement::SingleAnswers;
 use crate::frame::{Annotations, MAX_RANGES, ranges_of_instances};
 
 /// Counts over all instances without a trusted class.

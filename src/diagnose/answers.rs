@@ -1,44 +1,4 @@
-//! The answers of annotators to one instance: those of one label only, and those divided between several.
-
-/// (annotator, label) of each annotator of one instance who gave one label only, in the order of arrival. The labels of an
-/// annotator arrive one after the other; a repeated one is no second opinion.
-#[derive(Debug, Clone, Default)]
-pub(super) struct SingleAnswers {
-    given: Vec<(u32, u32)>,
-    /// The last annotator with several labels.
-    several: Option<u32>,
-}
-
-impl SingleAnswers {
-    pub(super) fn clear(&mut self) {
-        self.given.clear();
-        self.several = None;
-    }
-
-    pub(super) fn add(&mut self, annotator: u32, label: u32) {
-        match self.given.last() {
-            Some((last, other)) if *last == annotator => {
-                if *other != label {
-                    self.given.pop();
-                    self.several = Some(annotator);
-                }
-            }
-            _ if self.several == Some(annotator) => {}
-            _ => self.given.push((annotator, label)),
-        }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.given.len()
-    }
-
-    /// Each label with the number of annotators who gave it; sorts the answers by label.
-    pub(super) fn counts(&mut self) -> impl Iterator<Item = (u32, f64)> {
-        self.given.sort_unstable_by_key(|(_, label)| *label);
-        let equal = self.given.chunk_by(|x, y| x.1 == y.1);
-        equal.map(|equal| (equal[0].1, equal.len() as f64))
-    }
-}
+//! The answers of annotators to one instance, divided between their labels.
 
 /// The share of an annotator's answer to one instance that a label has.
 #[derive(Debug, Clone, Copy, PartialEq)]

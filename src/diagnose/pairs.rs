@@ -23,6 +23,7 @@ use super::answers::{ShareOfLabel, SharedAnswers};
 use super::matrices::ExplainingMatrices;
 use super::near_copies::{MIN_COMMON, mark_near_copies};
 use super::pair::{AnnotationPair, AnnotatorPair};
+use crate::agreement::{MAX_ANNOTATORS, instances_with_pairs};
 use crate::frame::Annotations;
 
 /// The most pairs of annotations that are compared: 24 bytes each, and as much while they are sorted.
@@ -30,9 +31,6 @@ const MAX_PAIRS: usize = 250_000;
 
 /// The most products of probabilities: with many labels fewer pairs are compared.
 const MAX_PRODUCTS: usize = 1 << 26;
-
-/// The most annotators of an instance that are compared.
-const MAX_ANNOTATORS: usize = 256;
 
 /// The most rows of the table.
 const MAX_ROWS: usize = 10_000;
@@ -76,7 +74,8 @@ struct SampledBlock {
 }
 
 pub(super) fn measure(a: &Annotations, matrices: &ExplainingMatrices<'_>) -> AnnotatorDependence {
-    let sampled = sample(a);
+    let at_most = (MAX_PRODUCTS / a.dims().labels.max(1)).clamp(1, MAX_PAIRS);
+    let sampled = instances_with_pairs(a, at_most);
     let blocks = sampled.par_chunks(INSTANCES_PER_BLOCK);
     let blocks: Vec<SampledBlock> =
         blocks.map(|block| SampledBlock::of(a, matrices, block)).collect();
@@ -113,19 +112,6 @@ pub(super) fn measure(a: &Annotations, matrices: &ExplainingMatrices<'_>) -> Ann
         .sort_by(|x, y| y.is_near_copy.cmp(&x.is_near_copy).then(y.z_score.total_cmp(&x.z_score)));
     found.pairs.truncate(MAX_ROWS);
     found
-}
-
-/// The instances whose annotators are compared.
-fn sample(a: &Annotations) -> Vec<u32> {
-    let pairs = |i: usize| {
-        let n = a.columns_of_instance(i).len().min(MAX_ANNOTATORS);
-        n * n.saturating_sub(1) / 2
-    };
-    let most = (MAX_PRODUCTS / a.dims().labels.max(1)).clamp(1, MAX_PAIRS);
-    let total: usize = (0..a.dims().instances).into_par_iter().with_min_len(4096).map(pairs).sum();
-    let stride = total.div_ceil(most).max(1);
-    let with_pairs = (0..a.dims().instances).step_by(stride).filter(|i| pairs(*i) > 0);
-    with_pairs.map(|i| i as u32).collect()
 }
 
 impl SampledBlock {
