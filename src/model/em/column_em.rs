@@ -274,23 +274,19 @@ pub(super) struct StepFrom {
 impl StepFrom {
     pub(super) fn new(model: &impl PairModel, a: &Annotations, t: &Posterior) -> Self {
         let (steps, n) = (ColumnEm(model.clone()), t.n_classes());
-        let [mut params, mut reported] = [(); 2].map(|()| {
+        let counted = || {
             let mut params = steps.params(a);
             params.kernel.count(a, |instances, rows| {
                 rows.copy_from_slice(&t.values()[instances.start * n..instances.end * n]);
             });
-            let counts = params.kernel.expected_counts(a);
-            let Params { classes, estimator, kernel } = &mut params;
-            classes.estimate(&kernel.class_counts(n));
-            kernel.estimate(a, estimator);
-            (params, counts)
-        });
-        let posterior =
-            params.0.kernel.likelihood().posteriors(a, Prior::Class(&params.0.classes.factors));
-        let objective = steps.e_step(a, &mut params.0);
-        let expected_count = std::mem::take(&mut reported.1);
-        let Params { classes, estimator, kernel } = reported.0;
-        let fit = PairFit { prior: classes.shares, estimator, expected_count, kernel };
-        Self { report: model.report(a, fit), objective, posterior }
+            params
+        };
+        let (mut params, cancel) = (counted(), Cancel::default());
+        steps.m_step(a, &mut params, &cancel).unwrap();
+        let prior = Prior::Class(&params.classes.factors);
+        let posterior = params.kernel.likelihood().posteriors(a, prior);
+        let objective = steps.e_step(a, &mut params);
+        let (_, report) = steps.finish(a, counted(), &cancel).unwrap();
+        Self { report, objective, posterior }
     }
 }

@@ -15,15 +15,14 @@
 //! Of all starts the one with the best objective is kept.
 //!
 //! The objective of `em` is the log-likelihood plus the log-prior of the pseudo-counts, that of `vb` the evidence lower
-//! bound; neither falls. A skill is `knows`; `spam_0`, `spam_1` and so on are the probabilities of
-//! the labels, by their index, when the annotator spams.
+//! bound; neither falls. A skill is `knows`; `spam_0`, `spam_1` and so on are the probabilities of the labels, by their
+//! index, when the annotator spams.
 //!
 //! D. Hovy, T. Berg-Kirkpatrick, A. Vaswani, E. Hovy: Learning Whom to Trust with MACE. NAACL 2013, 1120-1130.
 //!
 //! Differs from the authors' program and crowd-kit's `MACE` in that the first start is not random and, by default, the only
-//! one: random ones break ties. Further, in the objective by
-//! which starts are compared (theirs leaves out the prior), and from crowd-kit 1.4 in that each start has noise of its own.
-//! An adversary cannot be inverted: `knows` is not below 0.
+//! one, since random ones break ties; in the objective by which starts are compared, to which theirs does not add the prior;
+//! and from crowd-kit 1.4 in that each start has noise of its own. An adversary cannot be inverted: `knows` is not below 0.
 //!
 //! ```
 //! use labelmill::model::{Model, em::{ColumnEm, Mace}};
