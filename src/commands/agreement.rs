@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::at_options;
 use crate::agreement::{AgreementRow, Categories, measure};
-use crate::engine::{EngineSpec, ScratchFolder};
+use crate::engine::EngineSpec;
 use crate::error::Result;
 use crate::frame::{FitBytes, Frame, FrameSpec, Reason, Rejects, Relations, collect};
 use crate::pipeline::warn_of_rows;
@@ -187,7 +187,7 @@ async fn frames(
         features: None,
         annotator_features: None,
         fit_memory: Box::new(|_| Some(FitBytes::default())),
-        scratch: ScratchFolder::of_engine(&spec.engine),
+        scratch: spec.engine.scratch_folder(),
     };
     let of_frame = spec.frame.normalised(&spec.source.cleaning());
     let frames = collect(relations, &of_frame, run).await;

@@ -126,6 +126,12 @@ impl EngineSpec {
         Self { memory_limit: Some(memory_limit.unwrap_or_else(limit)), ..Self::default() }
     }
 
+    /// The folder of scratch files.
+    #[must_use]
+    pub fn scratch_folder(&self) -> ScratchFolder {
+        ScratchFolder(self.scratch.as_ref().map(PathBuf::from))
+    }
+
     /// A session with these resources.
     ///
     /// # Errors
@@ -140,13 +146,13 @@ impl EngineSpec {
         // A folder is read recursively.
         config.options_mut().execution.listing_table_ignore_subdirectory = false;
         config.options_mut().sql_parser.map_string_types_to_utf8view = false;
-        let folder = self.scratch.as_ref().map_or_else(std::env::temp_dir, PathBuf::from);
-        if self.scratch.is_some() {
-            spill::check(&folder).map_err(|e| {
+        let folder = self.scratch_folder();
+        if let Some(path) = &folder.0 {
+            folder.check().map_err(|e| {
                 let unusable =
                     Error::of_folder(format!("the scratch folder cannot be used: {e}"), &e)
                         .at("engine.scratch")
-                        .found(folder.display().to_string())
+                        .found(path.display().to_string())
                         .help("name a folder that can be written to");
                 Error::of_io(&e, unusable)
             })?;

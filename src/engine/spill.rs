@@ -9,7 +9,6 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,35 +18,20 @@ use datafusion::common::DataFusionError;
 use datafusion::execution::{SpillFile, SpillWriter, TempFileFactory};
 use futures::{Stream, stream};
 
-use super::scratch_folder::scratch_file;
+use super::scratch_folder::ScratchFolder;
 
 /// Bytes that are read at once, as many as DataFusion's own files read. Arrow counts the whole chunk as the memory of each
 /// batch that lies in it.
 const CHUNK: u64 = 128 << 10;
 
 /// Creates the spill files of a session.
-pub(super) struct SpillFolder(pub(super) PathBuf);
+pub(super) struct SpillFolder(pub(super) ScratchFolder);
 
 impl TempFileFactory for SpillFolder {
     fn create_temp_file(&self, _: &str) -> Result<Arc<dyn SpillFile>, DataFusionError> {
-        let file = Arc::new(scratch_file(&self.0)?);
+        let file = Arc::new(self.0.file()?);
         Ok(Arc::new(UnnamedFile { file, written: Arc::default() }))
     }
-}
-
-/// Checks that the folder can be written to or, where it does not exist, that its parent can. No folder is created:
-/// commands that write nothing check it too.
-///
-/// # Errors
-/// When the system refuses to write there.
-pub(super) fn check(folder: &Path) -> io::Result<()> {
-    // A link that leads nowhere is in the way of a folder.
-    if folder.exists() || folder.is_symlink() {
-        return tempfile::tempfile_in(folder).map(drop);
-    }
-    // The parent of a single name is empty.
-    let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
-    tempfile::tempfile_in(parent.unwrap_or(Path::new("."))).map(drop)
 }
 
 /// A file that is written at its end and read at any place.
@@ -135,7 +119,7 @@ mod tests {
     #[tokio::test]
     async fn a_spill_file_is_read_as_often_as_asked_and_has_no_name() {
         let folder = tempfile::tempdir().unwrap();
-        let spills = SpillFolder(folder.path().to_owned());
+        let spills = SpillFolder(ScratchFolder(Some(folder.path().to_owned())));
         let file = spills.create_temp_file("a test").unwrap();
         let bytes: Vec<u8> = (0..5 * CHUNK as usize / 2).map(|n| (n * 31 % 251) as u8).collect();
         let mut writer = file.open_writer().unwrap();

@@ -89,14 +89,13 @@ impl Collector {
         let ids: usize = ids.map(|ids| ids.bytes(0)).sum();
         let AnnotationColumns { instance, weight, annotated_at, .. } = &self.rows;
         let times = annotated_at.len() * (BYTES_PER_TIME + size_of::<i128>());
-        let numbers = match self.rows.is_spilled() {
-            false => instance.n() * BYTES_PER_ANNOTATION as usize,
+        let numbers = if self.rows.is_spilled() {
             // The views, and a range of rows while it is grouped.
-            true => {
-                instance.n() * size_of::<u32>()
-                    + self.instances.len() * 12
-                    + 32 * rows_at_once(instance.n())
-            }
+            instance.n() * size_of::<u32>()
+                + self.instances.len() * 12
+                + 32 * rows_at_once(instance.n())
+        } else {
+            instance.n() * BYTES_PER_ANNOTATION as usize
         };
         ids + numbers + weight.len() * BYTES_PER_WEIGHT + times
     }

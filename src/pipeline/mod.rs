@@ -16,7 +16,6 @@ use crate::agreement::{self, Categories};
 use crate::calibration::{Lack, calibrate, check_data, report_lacks};
 use crate::decide::{Tally, TieSeed};
 use crate::diagnose::{Agreement, Diagnosis, dependence};
-use crate::engine::ScratchFolder;
 use crate::error::{Error, Problem, Result, Stage};
 use crate::frame::{Frame, QuestionSizes, Relations, Scratch, collect};
 use crate::gate::Measures;
@@ -181,7 +180,7 @@ async fn read_relations(
         features: None,
         annotator_features: None,
         fit_memory: Box::new(fit_memory),
-        scratch: ScratchFolder::of_engine(&spec.engine),
+        scratch: spec.engine.scratch_folder(),
     };
     if kind.capabilities.features.are_read() {
         let features = source.features(ctx, run).await?;

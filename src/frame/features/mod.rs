@@ -14,7 +14,7 @@ pub(super) use reader::FeatureReader;
 pub(super) use tensor::refuse_permuted;
 
 use super::ids::Ids;
-use crate::engine::{EngineSpec, ScratchFolder};
+use crate::engine::EngineSpec;
 use crate::error::Result;
 
 /// The features of one relation.
@@ -32,7 +32,7 @@ impl Scratch {
     /// The scratch space of an engine: half of its memory for features, the other half for queries and the model.
     #[must_use]
     pub fn of(engine: &EngineSpec) -> Self {
-        let folder = ScratchFolder::of_engine(engine);
+        let folder = engine.scratch_folder();
         let budget = Some(engine.memory_bytes() / 2);
         Self { budget, folder, ..Self::default() }
     }
