@@ -32,7 +32,7 @@ fn ten_thousand_agreeing_annotators_are_certain() {
         assert_eq!(cells(&labels, &DECIDED), ["1 7 10000 decided", "2 8 2 decided"], "{kind}");
         let found: Vec<f64> = posteriors.iter().map(|r| number(r, "probability")).collect();
         assert_close(&found[..2], &[1.0, 0.0], 1e-9, kind);
-        // The priors of three models temper the evidence of two annotations.
+        // The priors of some models temper the evidence of two annotations.
         let doubt = match kind {
             "ibcc" | "mace" => 0.05,
             "glad" => 1e-3,

@@ -1,9 +1,12 @@
 //! The toy crowd with hand-checked numbers: six items, four annotators, three classes.
 
 use labelmill::frame::Annotations;
-use labelmill::model::em::{DawidSkene, Glad, Ibcc, Mace, MaceMethod, OneCoin, StopRule};
+use labelmill::model::em::{
+    DawidSkene, FastDawidSkene, FastStart, Glad, Ibcc, Mace, MaceMethod, OneCoin,
+    StopRule,
+};
 use labelmill::model::fitted::Fitted;
-use labelmill::model::posterior::Posterior;
+use labelmill::model::posterior::{Posterior, best};
 use labelmill::model::{Model, Spec, vote::MajorityVote};
 use labelmill::run::Run;
 use labelmill::testing::dense::{self, DenseModel};
@@ -148,6 +151,17 @@ fn one_coin_is_that_of_the_reference_after_five_e_steps() {
     assert_close(&fitted.posterior.row(5), &[0.033_153, 0.061_533, 0.905_314], TOLERANCE, "T5");
     let skill = [0.959_430, 0.711_226, 0.726_814, 0.420_075];
     assert_close(&fitted.report.skill, &skill, TOLERANCE, "s");
+}
+
+/// Instance 5 is a tie of classes 1 and 2: the lower one is chosen, as in the reference.
+#[test]
+fn fast_dawid_skene_has_the_labels_of_the_reference() {
+    for start in [FastStart::Votes, FastStart::DawidSkene] {
+        let fitted = fit(FastDawidSkene { start, ..FastDawidSkene::default() });
+        let labels: Vec<_> = (0..6).map(|i| best(&fitted.posterior.row(i)).unwrap().0).collect();
+        let (of_votes, of_hybrid) = ([0, 1, 2, 0, 1, 1], [0, 1, 2, 0, 1, 2]);
+        assert_eq!(labels, if start == FastStart::Votes { of_votes } else { of_hybrid });
+    }
 }
 
 /// From knows = 1/2 and uniform spam, computed with arrays of numpy, annotation by annotation.

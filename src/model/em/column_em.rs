@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::assignments::Assignments;
 use super::kernels::{DirichletParameter, Estimator, Likelihood, PairKernel, Prior, Sweep};
 use super::start::write_start;
 use super::{EmModel, EmSteps, Objective, StopRule, fit};
@@ -12,6 +13,7 @@ use crate::model::fitted_posterior::{FittedPosterior, PosteriorRows};
 use crate::model::numerics::{MIN_PROBABILITY, at_least, normalise};
 #[cfg(test)]
 use crate::model::posterior::Posterior;
+use crate::model::posterior::harden;
 use crate::model::{Model, Spec};
 use crate::run::{Cancel, Run};
 
@@ -26,6 +28,11 @@ pub trait PairModel: Spec {
     /// The state of every annotator at which an attempt starts, `[annotator, state_len]`; `None` to start at the shares of
     /// the votes, which attempts after the first mix with noise.
     fn start(&self, _a: &Annotations, _attempt: u32, _run: &Run) -> Option<Vec<f64>> {
+        None
+    }
+    /// At which change of P(class) between two M-steps, the sum over the classes, E-steps assign instances to their most
+    /// probable classes (classification EM); infinite to do so from the votes on, `None` for posteriors throughout.
+    fn assigns_below(&self) -> Option<f64> {
         None
     }
     /// The objective of this marginal log-likelihood and the terms of the estimator and of the class prior.
@@ -88,6 +95,7 @@ impl<M> From<M> for ColumnEm<M> {
 /// The parameters of a model of pairs.
 pub struct Params<E> {
     classes: ClassShares,
+    assignments: Assignments,
     estimator: E,
     kernel: PairKernel,
 }
@@ -98,6 +106,7 @@ impl<M: PairModel> EmSteps for ColumnEm<M> {
     fn params(&self, a: &Annotations) -> Self::Params {
         Params {
             classes: ClassShares::new(self.0.class_prior(a), a.dims().classes),
+            assignments: Assignments::new(self.0.assigns_below()),
             estimator: self.0.estimator(a),
             kernel: PairKernel::new(a),
         }
@@ -112,23 +121,30 @@ impl<M: PairModel> EmSteps for ColumnEm<M> {
     ) -> Option<f64> {
         params.classes = ClassShares::new(params.classes.rule, a.dims().classes);
         params.estimator = self.0.estimator(a);
+        params.assignments = Assignments::new(self.0.assigns_below());
+        params.kernel.set_hard(params.assignments.are_made());
         if let Some(state) = self.0.start(a, attempt, run) {
             params.kernel.start_at(a, &params.estimator, &state);
             // Its objective lacks the terms of an estimate.
             self.e_step(a, params);
             return None;
         }
+        let are_hard = params.assignments.are_made();
         let write = |instances: Range<usize>, rows: &mut [f64]| {
             write_start(a, instances, attempt, run, rows);
+            if are_hard {
+                rows.chunks_exact_mut(a.dims().classes.max(1)).for_each(harden);
+            }
         };
         params.kernel.count(a, write);
         None
     }
 
     fn m_step(&self, a: &Annotations, params: &mut Self::Params, _: &Cancel) -> Result<()> {
-        let Params { classes, estimator, kernel } = params;
+        let Params { classes, assignments, estimator, kernel } = params;
         classes.estimate(&kernel.class_counts(a.dims().classes));
         kernel.estimate(a, estimator);
+        kernel.set_hard(assignments.after_m_step(&classes.shares));
         Ok(())
     }
 
@@ -140,6 +156,14 @@ impl<M: PairModel> EmSteps for ColumnEm<M> {
 
     fn caution(&self, a: &Annotations, run: &Run) -> Option<String> {
         self.0.caution(a, run)
+    }
+
+    fn is_in_training(&self, params: &Self::Params) -> bool {
+        params.assignments.are_to_come()
+    }
+
+    fn has_new_objective(&self, params: &Self::Params) -> bool {
+        params.assignments.begin_now()
     }
 
     fn stop(&self) -> &StopRule {
@@ -158,7 +182,7 @@ impl<M: PairModel> EmModel for ColumnEm<M> {
         params: Self::Params,
         _: &Cancel,
     ) -> Result<(FittedPosterior, Report)> {
-        let Params { mut classes, mut estimator, mut kernel } = params;
+        let Params { mut classes, mut estimator, mut kernel, .. } = params;
         let likelihood = kernel.take_likelihood(a);
         let (prior, shares) = (classes.factors.clone(), classes.shares.clone());
         classes.estimate(&kernel.class_counts(a.dims().classes));

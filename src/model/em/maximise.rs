@@ -88,7 +88,8 @@ fn run_em<E: EmSteps>(
         let began = run.clock.seconds();
         steps.m_step(a, &mut params, &run.cancel)?;
         let Objective { maximised, traced: objective } = steps.e_step(a, &mut params);
-        let change = state.maximised.map(|last| maximised - last);
+        let last = state.maximised.filter(|_| !steps.has_new_objective(&params));
+        let change = last.map(|last| maximised - last);
         let (step, seconds) = (state.iterations, run.clock.seconds() - began);
         tracing::debug!(phase, step, objective, change, seconds, "iteration");
         run.progress.at(u64::from(step), &format!("objective {objective:.3}"));

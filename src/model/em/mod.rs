@@ -5,9 +5,11 @@
 //! likelihood is not such a product implements [`LogLikelihood`](kernels::LogLikelihood). A model with a classifier has
 //! steps with the data of a fit, and reports with the classifier itself ([`gem`](super::gem)).
 
+mod assignments;
 mod column_em;
 mod crowd_rows;
 mod dawid_skene;
+mod fast_dawid_skene;
 mod glad;
 mod ibcc;
 pub mod kernels;
@@ -26,6 +28,7 @@ use crate::run::{Cancel, Run};
 pub use column_em::{ClassPrior, ColumnEm, PairFit, PairModel};
 pub(crate) use dawid_skene::few_annotations;
 pub use dawid_skene::{DawidSkene, MatrixPrior};
+pub use fast_dawid_skene::{FastDawidSkene, FastStart};
 pub use glad::Glad;
 pub use ibcc::Ibcc;
 pub use mace::{Mace, MaceMethod};
@@ -37,6 +40,7 @@ pub use stop::{OnExhausted, StopRule};
 /// The models of this folder.
 pub static KINDS: &[ModelKind] = &[
     ModelKind::pairs::<DawidSkene>(),
+    ModelKind::pairs::<FastDawidSkene>(),
     ModelKind::pairs::<OneCoin>(),
     ModelKind::pairs::<Ibcc>(),
     ModelKind { fit_bytes: Mace::fit_bytes, ..ModelKind::pairs::<Mace>() },
@@ -100,6 +104,10 @@ pub trait EmSteps {
     }
     /// Whether the parameters are still being trained, so that the loop must go on, however little the objective changes.
     fn is_in_training(&self, _params: &Self::Params) -> bool {
+        false
+    }
+    /// Whether the last E-step was the first of another objective, which does not go on from the one before.
+    fn has_new_objective(&self, _params: &Self::Params) -> bool {
         false
     }
     /// The state in the checkpoint of an interrupted fit, whose parameters go into `params`; `None` to start anew, as by

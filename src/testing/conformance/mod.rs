@@ -162,6 +162,7 @@ mod tests {
         gem,
         glad,
         ibcc,
+        fast_dawid_skene,
         mace,
         one_coin,
         dawid_skene,

@@ -18,11 +18,12 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 
 use super::estimator::n_groups;
-use super::logarithms::LogProduct;
+use super::logarithms::{LogProduct, larger};
 use super::pair_rows::{LIST_DISTANCE, PREFETCH_DISTANCE, PairRows, for_width, pad, prefetch_row};
 use super::row_products::{LogRow, MAX_FACTORS, add, count, multiply, multiply_many, normalise};
 use super::statistics::Statistics;
 use crate::frame::{InstanceRange, WeightSlice};
+use crate::model::posterior::harden;
 use crate::prefetch::prefetch;
 
 /// P(class) before any annotation, shared by all instances or one for each. A probability must be 0, which excludes the
@@ -78,7 +79,7 @@ pub struct Sweep<'a> {
 }
 
 impl Sweep<'_> {
-    /// Adds the posteriors to `statistics`, and writes them into `rows`, `[instance, class]`, where these are given. The
+    /// Adds the posteriors, or the assignments that follow from them, to `statistics`, and writes the posteriors into `rows`, `[instance, class]`, where these are given. The
     /// row of a trusted instance is one-hot, and its term of the log-likelihood the log-joint of its class. The row of an
     /// instance without annotations is the prior, and has no term.
     pub fn run(
@@ -128,13 +129,14 @@ impl<const W: usize> Pass<'_, W> {
         let factors = likelihood.rows.cells().as_chunks::<W>().0;
         let (mut no_counts, mut no_classes) = ([], []);
         let mut log_likelihood = 0.0;
-        let (counts, class_counts, log_likelihood) = match self.statistics {
-            Some(Statistics { counts, class_counts, log_likelihood, .. }) => (
+        let (counts, class_counts, log_likelihood, are_hard) = match self.statistics {
+            Some(Statistics { counts, class_counts, log_likelihood, are_hard, .. }) => (
                 counts.cells_mut().as_chunks_mut::<W>().0,
                 class_counts.as_chunks_mut::<W>().0,
                 log_likelihood,
+                *are_hard,
             ),
-            None => (&mut no_counts[..], &mut no_classes[..], &mut log_likelihood),
+            None => (&mut no_counts[..], &mut no_classes[..], &mut log_likelihood, false),
         };
         // Sums in memory of this thread: beside those of other threads, each write would wait for them.
         let mut class_sums = vec![[0.0; W]; class_counts.len()];
@@ -201,6 +203,10 @@ impl<const W: usize> Pass<'_, W> {
                 continue;
             }
             terms += term;
+            if are_hard {
+                product.push(row.as_flattened().iter().copied().fold(0.0, larger));
+                harden(row.as_flattened_mut());
+            }
             add(&mut class_sums, row);
             if counts.is_empty() {
                 continue;

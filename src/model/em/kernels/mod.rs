@@ -73,6 +73,11 @@ impl PairKernel {
         }
     }
 
+    /// Whether the E-steps that follow count assignments: the most probable classes of an instance share it.
+    pub fn set_hard(&mut self, are_hard: bool) {
+        self.parts.iter_mut().for_each(|part| part.are_hard = are_hard);
+    }
+
     /// Counts the posteriors of a start: `write` writes those of adjacent instances, `[instance, class]`, into zeros.
     pub fn count(&mut self, a: &Annotations, write: impl Fn(Range<usize>, &mut [f64]) + Sync) {
         let n = a.dims().classes.max(1);
@@ -132,7 +137,8 @@ impl PairKernel {
         self.terms = m_step::estimate(a, estimator, EstimatedFrom::Counts, state, likelihood);
     }
 
-    /// The E-step: the statistics of the posteriors that follow from the likelihood. Returns the marginal log-likelihood.
+    /// The E-step: the statistics of the posteriors that follow from the likelihood. Returns the marginal log-likelihood;
+    /// of assignments, the sum of the log-joints of the most probable classes.
     /// Posteriors are stored where `rows`, `[instance, class]`, is given.
     pub fn sweep(
         &mut self,

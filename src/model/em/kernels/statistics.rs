@@ -18,8 +18,11 @@ pub struct Statistics {
     pub(super) counts: PairRows,
     /// The sum of the posterior rows of annotated instances, `[class]`, padded as a row of counts.
     pub(super) class_counts: Vec<f64>,
-    /// The range's term of the marginal log-likelihood.
+    /// The range's term of the marginal log-likelihood, or, of assignments, of the log-joint of their classes.
     pub(super) log_likelihood: f64,
+    /// Whether an instance counts as its most probable classes, which share it, instead of its posterior: the hard E-step
+    /// of classification EM.
+    pub(super) are_hard: bool,
 }
 
 impl Statistics {
@@ -31,6 +34,7 @@ impl Statistics {
             counts: PairRows::zeros(n_pairs, n_classes),
             class_counts: vec![0.0; stride(n_classes)],
             log_likelihood: 0.0,
+            are_hard: false,
         }
     }
 
