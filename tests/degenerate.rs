@@ -34,7 +34,7 @@ fn ten_thousand_agreeing_annotators_are_certain() {
         assert_close(&found[..2], &[1.0, 0.0], 1e-9, kind);
         // The priors of some models temper the evidence of two annotations.
         let doubt = match kind {
-            "ibcc" | "mace" => 0.05,
+            "ibcc" | "mace" | "snorkel" => 0.05,
             "glad" => 1e-3,
             _ => 1e-9,
         };

@@ -2,7 +2,7 @@
 
 use labelmill::frame::Annotations;
 use labelmill::model::em::{
-    DawidSkene, FastDawidSkene, FastStart, Glad, Ibcc, Mace, MaceMethod, OneCoin,
+    DawidSkene, FastDawidSkene, FastStart, Glad, Ibcc, Mace, MaceMethod, OneCoin, Snorkel,
     StopRule,
 };
 use labelmill::model::fitted::Fitted;
@@ -162,6 +162,20 @@ fn fast_dawid_skene_has_the_labels_of_the_reference() {
         let (of_votes, of_hybrid) = ([0, 1, 2, 0, 1, 1], [0, 1, 2, 0, 1, 2]);
         assert_eq!(labels, if start == FastStart::Votes { of_votes } else { of_hybrid });
     }
+}
+
+/// From theta = 1, computed with arrays of numpy and a maximum found by halving.
+#[test]
+fn snorkel_has_the_likelihoods_of_the_reference_after_five_iterations() {
+    let fitted = fit(Snorkel { stop: iterations(5), ..Snorkel::default() });
+    let ll = [-18.494_132, -18.378_172, -18.323_110, -18.290_743, -18.272_529];
+    assert_close(&objectives(&fitted), &ll, TOLERANCE, "LL");
+    assert_close(&fitted.posterior.row(0), &[0.896_216, 0.083_416, 0.020_368], TOLERANCE, "T0");
+    assert_close(&fitted.posterior.row(5), &[0.073_000, 0.103_194, 0.823_807], TOLERANCE, "T5");
+    let theta = &fitted.report.annotator_parameters[0].1;
+    assert_close(theta, &[1.224_441, 0.685_065, 0.707_074, 0.170_996], TOLERANCE, "theta");
+    let accuracy = [0.852_675, 0.663_065, 0.672_827, 0.413_102];
+    assert_close(&fitted.report.skill, &accuracy, TOLERANCE, "accuracy");
 }
 
 /// From knows = 1/2 and uniform spam, computed with arrays of numpy, annotation by annotation.

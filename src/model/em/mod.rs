@@ -16,6 +16,7 @@ pub mod kernels;
 mod mace;
 mod maximise;
 mod one_coin;
+mod snorkel;
 mod start;
 mod stop;
 
@@ -35,6 +36,7 @@ pub use mace::{Mace, MaceMethod};
 pub use maximise::LoopState;
 pub(crate) use maximise::{Optimum, maximise};
 pub use one_coin::OneCoin;
+pub use snorkel::Snorkel;
 pub use stop::{OnExhausted, StopRule};
 
 /// The models of this folder.
@@ -44,6 +46,7 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind::pairs::<OneCoin>(),
     ModelKind::pairs::<Ibcc>(),
     ModelKind { fit_bytes: Mace::fit_bytes, ..ModelKind::pairs::<Mace>() },
+    ModelKind::pairs::<Snorkel>(),
     ModelKind { fit_bytes: Glad::fit_bytes, ..ModelKind::em::<Glad>() },
 ];
 

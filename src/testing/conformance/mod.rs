@@ -163,6 +163,7 @@ mod tests {
         glad,
         ibcc,
         fast_dawid_skene,
+        snorkel,
         mace,
         one_coin,
         dawid_skene,
