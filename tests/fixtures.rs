@@ -2,7 +2,7 @@
 
 use labelmill::frame::Annotations;
 use labelmill::model::em::{
-    DawidSkene, FastDawidSkene, FastStart, Glad, Ibcc, Mace, MaceMethod, OneCoin, Snorkel,
+    ConalEm, DawidSkene, FastDawidSkene, FastStart, Glad, Ibcc, Mace, MaceMethod, OneCoin, Snorkel,
     StopRule,
 };
 use labelmill::model::fitted::Fitted;
@@ -176,6 +176,23 @@ fn snorkel_has_the_likelihoods_of_the_reference_after_five_iterations() {
     assert_close(theta, &[1.224_441, 0.685_065, 0.707_074, 0.170_996], TOLERANCE, "theta");
     let accuracy = [0.852_675, 0.663_065, 0.672_827, 0.413_102];
     assert_close(&fitted.report.skill, &accuracy, TOLERANCE, "accuracy");
+}
+
+#[test]
+fn conal_em_is_that_of_the_reference_after_five_e_steps() {
+    let fitted = fit(ConalEm { stop: iterations(5), ..ConalEm::default() });
+    let ll = [-15.616_599, -13.929_902, -12.688_995, -11.956_626, -11.513_627];
+    assert_close(&objectives(&fitted), &ll, TOLERANCE, "LL");
+    assert_close(&fitted.posterior.row(5), &[0.000_472, 0.656_632, 0.342_896], TOLERANCE, "T5");
+    let (name, om) = &fitted.report.annotator_parameters[0];
+    assert_eq!(name, "common_share");
+    assert_close(om, &[0.365_961, 0.317_214, 0.331_136, 0.082_877], TOLERANCE, "om");
+    let pg = [
+        [0.975_956, 0.016_701, 0.007_343],
+        [0.004_250, 0.951_039, 0.044_711],
+        [0.053_887, 0.022_588, 0.923_525],
+    ];
+    assert_close(&fitted.report.common.unwrap().probability, &pg.concat(), TOLERANCE, "pg");
 }
 
 /// From knows = 1/2 and uniform spam, computed with arrays of numpy, annotation by annotation.

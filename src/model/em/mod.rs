@@ -7,6 +7,7 @@
 
 mod assignments;
 mod column_em;
+mod conal_em;
 mod crowd_rows;
 mod dawid_skene;
 mod fast_dawid_skene;
@@ -27,6 +28,7 @@ use crate::model::fitted_posterior::FittedPosterior;
 use crate::model::{Model, ModelKind, Spec};
 use crate::run::{Cancel, Run};
 pub use column_em::{ClassPrior, ColumnEm, PairFit, PairModel};
+pub use conal_em::ConalEm;
 pub(crate) use dawid_skene::few_annotations;
 pub use dawid_skene::{DawidSkene, MatrixPrior};
 pub use fast_dawid_skene::{FastDawidSkene, FastStart};
@@ -47,6 +49,7 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind::pairs::<Ibcc>(),
     ModelKind { fit_bytes: Mace::fit_bytes, ..ModelKind::pairs::<Mace>() },
     ModelKind::pairs::<Snorkel>(),
+    ModelKind { fit_bytes: ConalEm::fit_bytes, ..ModelKind::pairs::<ConalEm>() },
     ModelKind { fit_bytes: Glad::fit_bytes, ..ModelKind::em::<Glad>() },
 ];
 

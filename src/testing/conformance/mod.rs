@@ -162,6 +162,7 @@ mod tests {
         gem,
         glad,
         ibcc,
+        conal_em,
         fast_dawid_skene,
         snorkel,
         mace,

@@ -1,5 +1,7 @@
 //! The M-step of a model of pairs: expected counts of an annotator become the likelihood of his pairs.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::pair_rows::PairRows;
@@ -23,6 +25,16 @@ pub trait Estimator: Send + Sync {
         0
     }
 
+    /// How many numbers of each pair pass from one iteration to the next. They follow the `state_len` numbers of their
+    /// annotator, in the order of his pairs.
+    ///
+    /// # Why
+    /// A mixture within an annotation, such as CoNAL's, splits the counts of a pair by the matrices before, which the counts
+    /// have replaced. A state of all labels for each annotator would be a dense matrix.
+    fn pair_state_len(&self, _n_classes: usize) -> usize {
+        0
+    }
+
     /// Reads the counts of all annotators, before those of each: for priors that they share.
     fn pool(&mut self, _counts: &PooledCounts<'_>) {}
 
@@ -32,13 +44,19 @@ pub trait Estimator: Send + Sync {
     ///
     /// # Shapes
     /// `rows`: `[pair, group]`, groups of `W` classes; as many groups for each pair as [`n_groups`] says. The padding of
-    /// counts is 0, that of the likelihood is ignored. `state`: `[state_len]`.
+    /// counts is 0, that of the likelihood is ignored. `state`: `[state_len]`, then `[pair, pair_state_len]`; zeros at
+    /// first.
     fn estimate<const W: usize>(
         &self,
         annotator: Annotator<'_>,
         state: &mut [f64],
         rows: &mut [[f64; W]],
     ) -> f64;
+
+    /// The term of the objective of what all annotators share, after [`Estimator::pool`].
+    fn shared_term(&self) -> f64 {
+        0.0
+    }
 
     /// Writes the likelihood that follows from a state alone, for models that start at one; shapes as in
     /// [`Estimator::estimate`].
@@ -62,6 +80,46 @@ pub fn n_groups<const W: usize>(n_classes: usize) -> usize {
 pub struct PooledCounts<'a> {
     pub(super) a: &'a Annotations,
     pub(super) rows: &'a PairRows,
+    /// The state of all annotators.
+    pub(super) state: &'a [f64],
+    pub(super) layout: StateLayout,
+}
+
+/// Where the states of annotators lie, which follow one another in the order of the pairs.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct StateLayout {
+    of_annotator: usize,
+    of_pair: usize,
+}
+
+impl StateLayout {
+    pub(super) fn new(estimator: &impl Estimator, n_classes: usize) -> Self {
+        let of_pair = estimator.pair_state_len(n_classes);
+        Self { of_annotator: estimator.state_len(), of_pair }
+    }
+
+    /// Whether annotators have a state.
+    pub(super) fn has_any(self) -> bool {
+        self.of_annotator + self.of_pair > 0
+    }
+
+    /// The state of the annotators of adjacent slots.
+    pub(super) fn of_slots(self, a: &Annotations, slots: &Range<usize>) -> Range<usize> {
+        let begin = |slot| slot * self.of_annotator + a.column_offsets()[slot] * self.of_pair;
+        begin(slots.start)..begin(slots.end)
+    }
+
+    /// The number of numbers.
+    pub(super) fn len(self, a: &Annotations) -> usize {
+        a.dims().annotators * self.of_annotator + a.n_columns() * self.of_pair
+    }
+
+    /// The numbers of a pair.
+    fn of_pair(self, a: &Annotations, pair: usize) -> Range<usize> {
+        let slot = a.slot_of(a.annotator_of(pair as u32) as usize);
+        let begin = (slot + 1) * self.of_annotator + pair * self.of_pair;
+        begin..begin + self.of_pair
+    }
 }
 
 impl PooledCounts<'_> {
@@ -75,9 +133,24 @@ impl PooledCounts<'_> {
     #[must_use]
     pub fn by_label(&self) -> Vec<f64> {
         let (n, n_labels) = self.axes();
-        self.sum_blocks(n_labels * n, |label, counts, sums| {
-            let sums = &mut sums[label as usize * n..(label as usize + 1) * n];
+        self.sum_blocks(n_labels * n, |pair, counts, sums| {
+            let label = self.a.label_of(pair as u32) as usize;
+            let sums = &mut sums[label * n..(label + 1) * n];
             sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        })
+    }
+
+    /// As [`PooledCounts::by_label`], each count times the number that the state of its pair has for the class.
+    #[must_use]
+    pub fn shares_by_label(&self) -> Vec<f64> {
+        let (n, n_labels) = self.axes();
+        self.sum_blocks(n_labels * n, |pair, counts, sums| {
+            let label = self.a.label_of(pair as u32) as usize;
+            let sums = &mut sums[label * n..(label + 1) * n];
+            let shares = &self.state[self.layout.of_pair(self.a, pair)];
+            for ((sum, count), share) in sums.iter_mut().zip(counts).zip(shares) {
+                *sum += count * share;
+            }
         })
     }
 
@@ -85,15 +158,20 @@ impl PooledCounts<'_> {
     #[must_use]
     pub fn right(&self) -> [f64; 2] {
         let n = self.a.dims().classes;
-        let sums = self.sum_blocks(2, |label, counts, sums| {
-            sums[0] += counts[..n].get(label as usize).copied().unwrap_or_default();
+        let sums = self.sum_blocks(2, |pair, counts, sums| {
+            let label = self.a.label_of(pair as u32) as usize;
+            sums[0] += counts[..n].get(label).copied().unwrap_or_default();
             sums[1] += counts[..n].iter().sum::<f64>();
         });
         [sums[0], sums[1]]
     }
 
-    /// Adds up `add(label, counts, sums)` of all pairs, in an order that does not depend on the number of threads.
-    fn sum_blocks(&self, n_sums: usize, add: impl Fn(u32, &[f64], &mut [f64]) + Sync) -> Vec<f64> {
+    /// Adds up `add(pair, counts, sums)` of all pairs, in an order that does not depend on the number of threads.
+    fn sum_blocks(
+        &self,
+        n_sums: usize,
+        add: impl Fn(usize, &[f64], &mut [f64]) + Sync,
+    ) -> Vec<f64> {
         let pairs_per_block = ITEMS_PER_BLOCK.max(8 * n_sums);
         let blocks = self.rows.cells().par_chunks(pairs_per_block * self.rows.stride());
         let of_blocks: Vec<Vec<f64>> = blocks
@@ -102,7 +180,7 @@ impl PooledCounts<'_> {
                 let mut sums = vec![0.0; n_sums];
                 let pairs = block * pairs_per_block..;
                 for (pair, counts) in pairs.zip(rows.chunks_exact(self.rows.stride())) {
-                    add(self.a.label_of(pair as u32), counts, &mut sums);
+                    add(pair, counts, &mut sums);
                 }
                 sums
             })

@@ -6,7 +6,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::e_step::Likelihood;
-use super::estimator::{Annotator, Estimator, n_groups};
+use super::estimator::{Annotator, Estimator, StateLayout, n_groups};
 use super::logarithms::{larger, ln};
 use super::pair_rows::{PairRows, for_width};
 use super::statistics::{Statistics, add};
@@ -36,8 +36,7 @@ pub(super) enum EstimatedFrom {
     State,
 }
 
-/// Computes the likelihood of all annotators; returns the sum of their terms. `state`: `[annotator, state_len]`, in the
-/// order of the pairs.
+/// Computes the likelihood of all annotators; returns the sum of their terms.
 pub(super) fn estimate<E: Estimator>(
     a: &Annotations,
     estimator: &E,
@@ -49,11 +48,11 @@ pub(super) fn estimate<E: Estimator>(
     let at_once = (a.dims().annotators / 512).clamp(8, 4096);
     let (stride, to_logs) = (likelihood.rows.stride(), likelihood.are_logs);
     let work = split_by(likelihood.rows.cells_mut(), a.column_offsets(), stride, at_once);
-    let n_state = estimator.state_len();
+    let layout = StateLayout::new(estimator, a.dims().classes);
     let mut rest = state;
     let mut units = Vec::with_capacity(work.len());
     for (slots, cells) in work {
-        let (state, others) = rest.split_at_mut(slots.len() * n_state);
+        let (state, others) = rest.split_at_mut(layout.of_slots(a, &slots).len());
         units.push((slots, cells, state));
         rest = others;
     }
@@ -88,21 +87,23 @@ impl<const W: usize, E: Estimator> WithSimd for AnnotatorChunk<'_, W, E> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> f64 {
         let Self { a, estimator, source, slots, state, rows, to_logs } = self;
-        let (offsets, n_classes, n_state) =
-            (a.column_offsets(), a.dims().classes, estimator.state_len());
-        let (mut terms, mut rest) = (0.0, rows);
-        for (nth, slot) in slots.enumerate() {
+        let (offsets, n_classes) = (a.column_offsets(), a.dims().classes);
+        let layout = StateLayout::new(estimator, n_classes);
+        let (mut terms, mut rest, mut rest_of_state) = (0.0, rows, state);
+        for slot in slots {
             let pairs = offsets[slot]..offsets[slot + 1];
             let has_pairs = !pairs.is_empty();
             // The state of an annotator without annotations is reported too.
-            if !has_pairs && n_state == 0 {
+            if !has_pairs && !layout.has_any() {
                 continue;
             }
             let (own, others) = rest.split_at_mut(pairs.len() * n_groups::<W>(n_classes));
             rest = others;
             let index = a.annotator_in(slot);
             let annotator = Annotator { index, labels: a.labels_in(pairs), n_classes };
-            let state = &mut state[nth * n_state..(nth + 1) * n_state];
+            let (state, others) =
+                rest_of_state.split_at_mut(layout.of_slots(a, &(slot..slot + 1)).len());
+            rest_of_state = others;
             match source {
                 EstimatedFrom::Counts => {
                     let term = estimator.estimate(annotator, state, own);

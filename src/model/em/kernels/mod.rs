@@ -31,6 +31,7 @@ use std::ops::Range;
 pub use dirichlet::Dirichlet;
 pub(crate) use dirichlet::DirichletParameter;
 pub use e_step::{Likelihood, Prior, Sweep};
+use estimator::StateLayout;
 pub use estimator::{Annotator, Estimator, PooledCounts, n_groups};
 pub use log_domain::LogLikelihood;
 use m_step::EstimatedFrom;
@@ -50,8 +51,9 @@ use crate::model::posterior::Posterior;
 pub struct PairKernel {
     parts: Vec<Statistics>,
     likelihood: Likelihood,
-    /// The estimator's state, `[annotator, state_len]`, in the order of the pairs.
+    /// The estimator's state of all annotators, in the order of the pairs.
     state: Vec<f64>,
+    layout: StateLayout,
     /// The estimator's terms of the objective, at the likelihood of the last M-step.
     terms: f64,
 }
@@ -69,6 +71,7 @@ impl PairKernel {
             parts: ranges.into_iter().map(part).collect(),
             likelihood: Likelihood { rows, are_logs: a.are_weighted() },
             state: Vec::new(),
+            layout: StateLayout::default(),
             terms: 0.0,
         }
     }
@@ -80,6 +83,7 @@ impl PairKernel {
 
     /// Counts the posteriors of a start: `write` writes those of adjacent instances, `[instance, class]`, into zeros.
     pub fn count(&mut self, a: &Annotations, write: impl Fn(Range<usize>, &mut [f64]) + Sync) {
+        self.state.clear();
         let n = a.dims().classes.max(1);
         self.parts.par_iter_mut().with_max_len(1).for_each(|part| {
             part.clear();
@@ -118,9 +122,10 @@ impl PairKernel {
         self.likelihood.rows.unpadded(a.dims().classes)
     }
 
-    /// Starts at a state of every annotator, `[annotator, state_len]`.
+    /// Starts at a state of every annotator, `[annotator, state_len]`, of an estimator without states of pairs.
     pub fn start_at<E: Estimator>(&mut self, a: &Annotations, estimator: &E, state: &[f64]) {
         let n_state = estimator.state_len();
+        self.layout = StateLayout::new(estimator, a.dims().classes);
         self.state = vec![0.0; state.len()];
         for (r, state) in state.chunks_exact(n_state.max(1)).enumerate() {
             self.state[a.slot_of(r) * n_state..][..n_state].copy_from_slice(state);
@@ -131,10 +136,12 @@ impl PairKernel {
     /// The M-step: estimates the likelihood from the counts.
     pub fn estimate<E: Estimator>(&mut self, a: &Annotations, estimator: &mut E) {
         m_step::merge_counts(&self.parts, &mut self.likelihood.rows);
-        estimator.pool(&PooledCounts { a, rows: &self.likelihood.rows });
-        self.state.resize(a.dims().annotators * estimator.state_len(), 0.0);
-        let Self { state, likelihood, .. } = self;
-        self.terms = m_step::estimate(a, estimator, EstimatedFrom::Counts, state, likelihood);
+        self.layout = StateLayout::new(estimator, a.dims().classes);
+        self.state.resize(self.layout.len(a), 0.0);
+        let Self { state, layout, likelihood, .. } = self;
+        estimator.pool(&PooledCounts { a, rows: &likelihood.rows, state, layout: *layout });
+        let terms = m_step::estimate(a, estimator, EstimatedFrom::Counts, state, likelihood);
+        self.terms = terms + estimator.shared_term();
     }
 
     /// The E-step: the statistics of the posteriors that follow from the likelihood. Returns the marginal log-likelihood;
@@ -188,9 +195,8 @@ impl PairKernel {
     /// The estimator's state of annotator `r`, after the last M-step.
     #[must_use]
     pub fn state_of(&self, a: &Annotations, r: usize) -> &[f64] {
-        let n_state = self.state.len() / a.dims().annotators.max(1);
         let slot = a.slot_of(r);
-        &self.state[slot * n_state..(slot + 1) * n_state]
+        &self.state[self.layout.of_slots(a, &(slot..slot + 1))]
     }
 }
 
@@ -206,7 +212,7 @@ impl Likelihood {
             row[..n].copy_from_slice(counts);
         }
         let mut likelihood = Self { rows, are_logs: a.are_weighted() };
-        let mut state = vec![0.0; a.dims().annotators * estimator.state_len()];
+        let mut state = vec![0.0; StateLayout::new(estimator, n).len(a)];
         m_step::estimate(a, estimator, EstimatedFrom::Counts, &mut state, &mut likelihood);
         likelihood
     }

@@ -49,6 +49,23 @@ impl Smoothing {
     }
 }
 
+impl Smoothing {
+    /// The shares of the labels of one matrix, given its counts, `[label, class]`, of all labels; and the log-prior.
+    pub(crate) fn shares_of(self, n_classes: usize, counts: &[f64]) -> (PairRows, f64) {
+        let labels: Vec<u32> = (0..self.n_labels as u32).collect();
+        let mut shares = PairRows::zeros(labels.len(), n_classes);
+        let all = Annotator { index: 0, labels: &labels, n_classes };
+        let log_prior = for_width!(shares.stride(), W => {
+            let m = n_groups::<W>(n_classes);
+            let groups = shares.cells_mut().as_chunks_mut::<W>().0;
+            let rows = counts.chunks_exact(n_classes.max(1));
+            groups.chunks_exact_mut(m).zip(rows).for_each(|(to, row)| pad(row, to));
+            self.estimate(all, &mut [], groups)
+        });
+        (shares, log_prior)
+    }
+}
+
 /// The likelihood is the smoothed share of each label.
 impl Estimator for Smoothing {
     #[inline(always)]
