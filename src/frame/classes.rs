@@ -8,11 +8,11 @@ use arrow::compute::{cast, concat};
 use arrow::datatypes::{DataType, Field};
 use arrow::util::display::array_value_to_string;
 
-use super::FrameSpec;
-use super::exact_text::cast_exact_text;
-use super::ids::{Ids, Interner, NULL};
-use super::spellings::DataWarning;
+use super::collect::spellings::DataWarning;
 use crate::error::{Error, Overlap, Problem, Result, offenders};
+use crate::frame::FrameSpec;
+use crate::frame::ids::exact_text::cast_exact_text;
+use crate::frame::ids::{Ids, Interner, NULL};
 use crate::run::WarningCode;
 use crate::source::{Scalar, value_type};
 

@@ -3,62 +3,42 @@
 //! Ids are interned on arrival and numbered once in sorted order ([`Ids`]); rows that cannot be used are counted in
 //! [`Rejects`]; several questions become several frames. A model sees numbers only.
 
-mod annotation_columns;
 mod annotations;
-mod batch_bytes;
-mod budget;
-mod by_question;
 mod classes;
-mod collector;
+mod collect;
 mod evidence;
-mod exact_text;
 mod features;
-mod finished;
-mod fit_bytes;
 mod gold;
-mod id_columns;
 mod ids;
-mod numbers;
-mod offsets;
-mod optional_columns;
-mod overlaps;
-mod questions;
-mod read_all;
+mod memory;
 mod rejects;
-mod relations;
-mod role;
-mod shape;
-mod shown_column;
-mod spellings;
-mod truth;
-mod units;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use annotations::offsets::split_by;
+#[cfg(feature = "neural")]
+pub(crate) use annotations::offsets::{Cursors, count, prefix_sum};
+pub use annotations::units::{ITEMS_PER_BLOCK, MAX_RANGES, ranges_of_instances};
 pub use annotations::{
     AnnotationRows, Annotations, Dims, Duplicates, InstanceRange, Repeated, WeightIter, WeightSlice,
 };
-pub use budget::BYTES_PER_ANNOTATION;
 pub(crate) use classes::MAX_LABELS;
+pub use collect::questions::{check_columns, check_listed_labels};
+pub use collect::read_all::read_all;
+pub use collect::relations::{Relations, collect, read_features, rows_in};
 pub use evidence::{Evidence, QuestionFeatures};
-pub(crate) use exact_text::cast_exact_text;
 pub use features::{Features, Matrix, MatrixWriter, NumberType, Scratch, number_columns};
-pub use fit_bytes::{FitBytes, FitBytesOf, FitMemory, QuestionSizes, dense_fit_bytes};
+pub use gold::role::Role;
+pub use gold::truth::{TrueCrowd, Truth};
 pub use gold::{Gold, UnknownGold};
-pub use id_columns::{check_type_of_features, check_types_of_gold};
 pub(crate) use ids::IdIndex;
 pub use ids::Ids;
-pub use offsets::split_by;
-#[cfg(feature = "neural")]
-pub(crate) use offsets::{Cursors, count, prefix_sum};
-pub use questions::{check_columns, check_listed_labels};
-pub use read_all::read_all;
+pub(crate) use ids::exact_text::cast_exact_text;
+pub use ids::id_columns::{check_type_of_features, check_types_of_gold};
+pub use memory::budget::BYTES_PER_ANNOTATION;
+pub use memory::fit_bytes::{FitBytes, FitBytesOf, FitMemory, QuestionSizes, dense_fit_bytes};
 pub use rejects::{KEPT_CHARACTERS, Reason, Rejects};
-pub use relations::{Relations, collect, read_features, rows_in};
-pub use role::Role;
-pub use truth::{TrueCrowd, Truth};
-pub use units::{ITEMS_PER_BLOCK, MAX_RANGES, ranges_of_instances};
 
 use crate::error::Overlap;
 use crate::run::WarningCode;

@@ -7,10 +7,10 @@ use rayon::prelude::*;
 use super::by_column::ByColumn;
 use super::duplicates::{ByInstance, Duplicates, Repeated};
 use super::group::{Grouped, UngroupedRows};
+use super::offsets::{Cursors, count, number, owners, prefix_sum};
+use super::units::ITEMS_PER_BLOCK;
 use super::weights::Weights;
 use super::{Annotations, Dims};
-use crate::frame::offsets::{Cursors, count, number, owners, prefix_sum};
-use crate::frame::units::ITEMS_PER_BLOCK;
 
 /// Annotations in any order, as parallel columns.
 #[derive(Debug, Clone, Default)]

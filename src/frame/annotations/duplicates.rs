@@ -7,9 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::group::Grouped;
+use super::offsets::{number, split_by};
+use super::units::ITEMS_PER_BLOCK;
 use super::weights::Weights;
-use crate::frame::offsets::{number, split_by};
-use crate::frame::units::ITEMS_PER_BLOCK;
 
 /// What to do with repeated answers of one annotator to one instance (and question).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -13,12 +13,12 @@ use std::sync::Arc;
 use super::build::{SortedColumns, distinct_columns};
 use super::duplicates::{ByInstance, Duplicates, Repeated, Resolved};
 use super::group::{Grouped, UngroupedRows};
+use super::offsets::{count, number};
 use super::weights::Weights;
 use super::{Annotations, Dims};
 use crate::engine::ScratchFolder;
 use crate::error::Result;
-use crate::frame::numbers::{Numbers, failed};
-use crate::frame::offsets::{count, number};
+use crate::frame::memory::numbers::{Numbers, failed};
 
 /// Rows that are grouped at once, of this many: each takes some 30 bytes meanwhile.
 pub(in crate::frame) fn rows_at_once(rows: usize) -> usize {

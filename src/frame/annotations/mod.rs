@@ -21,7 +21,9 @@ mod by_column;
 mod duplicates;
 mod group;
 mod mapped;
+pub(super) mod offsets;
 mod split;
+pub(super) mod units;
 mod weights;
 
 use std::ops::Range;

@@ -2,9 +2,9 @@
 
 use std::mem::replace;
 
+use super::offsets::number;
 use super::{AnnotationRows, Annotations, Duplicates};
 use crate::error::{Error, Result};
-use crate::frame::offsets::number;
 
 impl Annotations {
     /// The annotations whose flag is set, and the other annotations; both parts have the same instances, annotators and

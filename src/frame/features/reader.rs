@@ -14,8 +14,8 @@ use super::row_bytes::row_bytes;
 use super::tensor::tensor_shape;
 use super::{Features, number_columns};
 use crate::error::{Error, Result, SHOWN_OFFENDERS, offenders};
+use crate::frame::ids::shown_column::ShownColumn;
 use crate::frame::ids::{Interner, NULL, in_plain_form};
-use crate::frame::shown_column::ShownColumn;
 
 /// Collects features batch by batch.
 pub(in crate::frame) struct FeatureReader {

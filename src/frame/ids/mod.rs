@@ -7,15 +7,14 @@
 mod common_type;
 mod decode;
 mod dictionary;
-mod direct;
+pub(super) mod exact_text;
 mod floats;
-mod hash;
+pub(super) mod id_columns;
 mod interner;
 mod key;
-mod long_keys;
 mod lookup;
 mod run_ends;
-mod table;
+pub(super) mod shown_column;
 mod times;
 mod untyped;
 

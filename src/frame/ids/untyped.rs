@@ -8,10 +8,10 @@ use arrow::array::{ArrayRef, ArrowPrimitiveType, AsArray, LargeStringArray, Prim
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Int64Type, UInt64Type};
 
+use super::interner::long_keys::LongKeys;
 use super::key::{Packed, with_bytes};
-use super::long_keys::LongKeys;
 use crate::error::Result;
-use crate::frame::offsets::number;
+use crate::frame::annotations::offsets::number;
 use crate::source::files::UNTYPED;
 use crate::source::{as_plain_integer, is_plain_integer};
 

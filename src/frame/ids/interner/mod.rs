@@ -1,5 +1,9 @@
 //! Gives values provisional numbers as they arrive; [`Interner::finish`] then numbers them in sorted order.
 
+pub(super) mod direct;
+pub(super) mod hash;
+pub(super) mod long_keys;
+pub(super) mod table;
 mod text;
 
 use std::sync::Arc;
@@ -15,16 +19,16 @@ use super::Ids;
 use super::decode::{to_array, to_shown_array};
 use super::dictionary::dictionary;
 use super::floats::finite;
-use super::hash::Secret;
 use super::key::{IdType, IndexedKey, Key, NULL, Packed, bytes_of, encoded, for_each_key};
-use super::long_keys::{LongKeys, hasher, in_order, word};
 use super::run_ends::without_run_ends;
-use super::table::{KeyTable, LOOKUP};
 use super::times::{stored, stored_type};
 use super::untyped::{as_integers, integers as plain_integers, is_untyped, may_become_integers};
 use crate::error::{Error, Result};
-use crate::frame::offsets::number;
+use crate::frame::annotations::offsets::number;
 use crate::source::views::type_in_files;
+use hash::Secret;
+use long_keys::{LongKeys, hasher, in_order, word};
+use table::{KeyTable, LOOKUP};
 
 /// Gives each distinct value a provisional number. New values get the next numbers in the order of the rows in which they
 /// first occur, whatever their length and layout: callers recognise new values by their numbers.

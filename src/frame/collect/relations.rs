@@ -14,20 +14,20 @@ use futures::StreamExt;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::batch_bytes::BytesInFlight;
-use super::budget::{Budget, HeldBytes};
-use super::evidence::QuestionFeatures;
-use super::features::{FeatureReader, Features, Scratch, refuse_permuted};
-use super::fit_bytes::FitMemory;
-use super::gold::{Gold, GoldRows};
-use super::ids::{IdIndex, Ids};
 use super::overlaps::{
     check_gold, instances_without_features, warn_of_unlisted_labels, without_features,
 };
 use super::questions::Questions;
-use super::{Duplicates, Frame, FrameSpec};
 use crate::engine::{ScratchFolder, bytes_in_words};
 use crate::error::{Error, Overlap, Result};
+use crate::frame::evidence::QuestionFeatures;
+use crate::frame::features::{FeatureReader, Features, Scratch, refuse_permuted};
+use crate::frame::gold::{Gold, GoldRows};
+use crate::frame::ids::{IdIndex, Ids};
+use crate::frame::memory::batch_bytes::BytesInFlight;
+use crate::frame::memory::budget::{Budget, HeldBytes};
+use crate::frame::memory::fit_bytes::FitMemory;
+use crate::frame::{Duplicates, Frame, FrameSpec};
 use crate::run::Run;
 use crate::source::{BATCHES_IN_FLIGHT, batches_at_once};
 use crate::sql::catch_panics;

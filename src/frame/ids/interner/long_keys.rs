@@ -14,13 +14,13 @@ use foldhash::fast::SeedableRandomState;
 use rayon::prelude::*;
 
 use super::hash::Secret;
-use super::key::{Key, LONG, NULL, Packed, compare, with_bytes};
 use super::table::LOOKUP;
+use crate::frame::ids::key::{Key, LONG, NULL, Packed, compare, with_bytes};
 use crate::prefetch::prefetch;
 
 /// The bytes of long keys, by the number of the key.
 #[derive(Debug, Default)]
-pub(super) struct LongKeys {
+pub(in crate::frame) struct LongKeys {
     bytes: Vec<u8>,
     /// Where the bytes of each number end; a packed key has none here.
     ends: Vec<usize>,
@@ -49,7 +49,7 @@ impl LongKeys {
     }
 
     /// The key `n`, for which `word` stands in the table of keys.
-    pub(super) fn key(&self, n: u32, word: u128) -> Key<'_> {
+    pub(in crate::frame) fn key(&self, n: u32, word: u128) -> Key<'_> {
         match word & LONG {
             LONG => Key::Long(self.get(n)),
             _ => Key::Packed(Packed(word)),

@@ -1,7 +1,7 @@
 //! Warns of tables whose shape shows that a column is probably the wrong one.
 
-use super::Dims;
 use super::spellings::DataWarning;
+use crate::frame::Dims;
 use crate::run::WarningCode;
 
 /// The size of a question.

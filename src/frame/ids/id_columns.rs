@@ -3,7 +3,7 @@
 use arrow::array::new_empty_array;
 use arrow::datatypes::{DataType, Field, Schema};
 
-use super::ids::Interner;
+use super::Interner;
 use crate::error::{Error, Problem, Result, Stage};
 use crate::source::views::type_in_files;
 
@@ -11,7 +11,7 @@ use crate::source::views::type_in_files;
 ///
 /// # Errors
 /// Every one of them whose type cannot be that of an id, at once.
-pub(super) fn id_columns(schema: &Schema) -> Result<[&Field; 3]> {
+pub(in crate::frame) fn id_columns(schema: &Schema) -> Result<[&Field; 3]> {
     let [instance, annotator, label] =
         ["instance_id", "annotator_id", "label"].map(|name| schema.field_with_name(name));
     let columns = [instance?, annotator?, label?];
@@ -20,7 +20,7 @@ pub(super) fn id_columns(schema: &Schema) -> Result<[&Field; 3]> {
 }
 
 /// The column of labels, where its type can be that of an id.
-pub(super) fn label_column(schema: &Schema) -> Option<&Field> {
+pub(in crate::frame) fn label_column(schema: &Schema) -> Option<&Field> {
     id_field(schema, "label")
 }
 

@@ -1,5 +1,8 @@
 //! Trusted classes: rows of the gold relation by role, matched to the instances that were read.
 
+pub(super) mod role;
+pub(super) mod truth;
+
 use std::collections::HashSet;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
@@ -10,13 +13,13 @@ use arrow::error::ArrowError;
 use arrow::util::display::array_value_to_string;
 use datafusion::prelude::DataFrame;
 
-use super::budget::Budget;
 use super::classes::LabelAxis;
+use super::collect::read_all::read_all_within;
 use super::ids::{IdIndex, Ids, Interner, NULL, finite, without_run_ends};
-use super::read_all::read_all_within;
-use super::role::Role;
+use super::memory::budget::Budget;
 use crate::error::{Error, Result, UnknownValues, offenders};
 use crate::run::Run;
+use role::Role;
 
 /// One trusted class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::Frame;
-use super::gold::GoldNumber;
-use super::ids::NULL;
-use super::rejects::Rejects;
-use super::role::Role;
 use crate::error::Overlap;
+use crate::frame::Frame;
+use crate::frame::gold::GoldNumber;
+use crate::frame::gold::role::Role;
+use crate::frame::ids::NULL;
+use crate::frame::rejects::Rejects;
 
 /// The result of finishing a question.
 pub(super) enum Finished {

@@ -22,31 +22,31 @@ use crate::error::{Error, Result};
 pub const BYTES_PER_ANNOTATION: u64 = 44;
 
 /// Bytes of a weight while the views are built: in order of arrival, grouped by instance, and in the view by column.
-pub(super) const BYTES_PER_WEIGHT: usize = 24;
+pub(in crate::frame) const BYTES_PER_WEIGHT: usize = 24;
 
 /// Bytes of a time while the newest answers are selected: its row among those of its instance and among the removed rows,
 /// whether to keep it, and the number of rows and the offset of an instance, which may have no other row.
-pub(super) const BYTES_PER_TIME: usize = 29;
+pub(in crate::frame) const BYTES_PER_TIME: usize = 29;
 
 /// Bytes that are not counted, so that small jobs run under any limit.
 const NEGLIGIBLE: usize = 1 << 20;
 
 /// The bytes of a vector after `more` values: a full one grows to twice its size.
-pub(super) fn grown_bytes<T>(values: &Vec<T>, more: usize) -> usize {
+pub(in crate::frame) fn grown_bytes<T>(values: &Vec<T>, more: usize) -> usize {
     let (n, capacity) = (values.len().saturating_add(more), values.capacity());
     let grown = if n > capacity { n.max(2 * capacity) } else { capacity };
     grown.saturating_mul(size_of::<T>())
 }
 
 /// A reservation in the session's memory pool.
-pub(super) struct Budget {
+pub(in crate::frame) struct Budget {
     pool: Arc<dyn MemoryPool>,
     reservation: MemoryReservation,
 }
 
 impl Budget {
     /// Nothing reserved yet; `what` names the holder in other consumers' errors.
-    pub(super) fn new(context: &TaskContext, what: &str) -> Self {
+    pub(in crate::frame) fn new(context: &TaskContext, what: &str) -> Self {
         let pool = Arc::clone(context.memory_pool());
         let reservation = MemoryConsumer::new(what).register(&pool);
         Self { pool, reservation }
@@ -56,13 +56,13 @@ impl Budget {
     ///
     /// # Errors
     /// When they do not fit next to the other reservations.
-    pub(super) fn hold(&self, bytes: usize, what: impl FnOnce() -> String) -> Result<()> {
+    pub(in crate::frame) fn hold(&self, bytes: usize, what: impl FnOnce() -> String) -> Result<()> {
         let counted = bytes.saturating_sub(NEGLIGIBLE);
         self.reservation.try_resize(counted).map_err(|_| self.too_little(bytes as u64, &what()))
     }
 
     /// Adds `bytes` to the reservation, until the next [`Budget::hold`] sets its size.
-    pub(super) fn add(&self, bytes: usize) -> Result<(), ()> {
+    pub(in crate::frame) fn add(&self, bytes: usize) -> Result<(), ()> {
         self.reservation.try_grow(bytes).map_err(drop)
     }
 
@@ -70,7 +70,7 @@ impl Budget {
     ///
     /// # Errors
     /// When the annotations take more than the memory limit.
-    pub(super) fn expect(&self, rows: u64) -> Result<()> {
+    pub(in crate::frame) fn expect(&self, rows: u64) -> Result<()> {
         let bytes = rows.saturating_mul(BYTES_PER_ANNOTATION);
         match self.pool.memory_limit() {
             MemoryLimit::Finite(limit) if bytes > limit.saturating_add(NEGLIGIBLE) as u64 => {
@@ -88,7 +88,7 @@ impl Budget {
 }
 
 /// The memory that is reserved while the questions of a run are finished, one after the other.
-pub(super) struct HeldBytes<'a> {
+pub(in crate::frame) struct HeldBytes<'a> {
     budget: &'a Budget,
     /// Bytes that are held in addition to those of the question that is finished.
     beside: usize,
@@ -106,13 +106,13 @@ pub(super) struct HeldBytes<'a> {
 
 impl<'a> HeldBytes<'a> {
     /// The memory before the first question is finished; `rows` is the number of annotations of all questions.
-    pub(super) fn new(budget: &'a Budget, fit_memory: FitMemory, rows: usize) -> Self {
+    pub(in crate::frame) fn new(budget: &'a Budget, fit_memory: FitMemory, rows: usize) -> Self {
         let expected = FitBytes::default();
         Self { budget, beside: 0, rows, finished: 0, working: 0, expected, fit_memory }
     }
 
     /// Adds bytes that are held until the last question is finished.
-    pub(super) fn add_beside(&mut self, bytes: usize) {
+    pub(in crate::frame) fn add_beside(&mut self, bytes: usize) {
         self.beside = self.beside.saturating_add(bytes);
     }
 
@@ -120,7 +120,7 @@ impl<'a> HeldBytes<'a> {
     ///
     /// # Errors
     /// When they do not fit.
-    pub(super) fn hold(&self, building: usize) -> Result<()> {
+    pub(in crate::frame) fn hold(&self, building: usize) -> Result<()> {
         let what = || {
             let working = working_in_words(self.working);
             self.with_finished(format!("{} annotations and their ids{working}", self.rows))
@@ -133,7 +133,11 @@ impl<'a> HeldBytes<'a> {
     ///
     /// # Errors
     /// When they do not fit.
-    pub(super) fn expect_fit(&mut self, building: usize, sizes: &QuestionSizes) -> Result<()> {
+    pub(in crate::frame) fn expect_fit(
+        &mut self,
+        building: usize,
+        sizes: &QuestionSizes,
+    ) -> Result<()> {
         let own = (self.fit_memory)(sizes);
         let own = own.map(|own| FitBytes { working: own.working.max(self.working), ..own });
         let all = own.and_then(|own| {
@@ -152,7 +156,7 @@ impl<'a> HeldBytes<'a> {
 
     /// Keeps the result of the fit that was expected last reserved while further questions are finished: the results of
     /// all questions are in memory until the tables are written.
-    pub(super) fn keep_result(&mut self) {
+    pub(in crate::frame) fn keep_result(&mut self) {
         self.add_beside(self.expected.kept().unwrap_or(usize::MAX));
         self.working = self.expected.working;
         self.finished += 1;

@@ -2,16 +2,16 @@
 
 use rayon::prelude::*;
 
-use super::AnnotationRows;
-use super::annotations::{Annotations, Dims, Duplicates, MappedRows, Repeated};
-use super::classes::LabelAxis;
-use super::ids::NULL;
-use super::numbers::Numbers;
-use super::offsets::{Cursors, count, prefix_sum, split_by};
-use super::rejects::{Reason, Rejects};
-use super::units::ITEMS_PER_BLOCK;
 use crate::engine::ScratchFolder;
 use crate::error::Result;
+use crate::frame::AnnotationRows;
+use crate::frame::annotations::offsets::{Cursors, count, prefix_sum, split_by};
+use crate::frame::annotations::units::ITEMS_PER_BLOCK;
+use crate::frame::annotations::{Annotations, Dims, Duplicates, MappedRows, Repeated};
+use crate::frame::classes::LabelAxis;
+use crate::frame::ids::NULL;
+use crate::frame::memory::numbers::Numbers;
+use crate::frame::rejects::{Reason, Rejects};
 
 /// Used rows, by provisional numbers; the optional columns are as long as the others or empty.
 #[derive(Default)]

@@ -5,27 +5,27 @@ use std::fmt;
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::Schema;
 
-use super::Duplicates;
 use super::annotation_columns::AnnotationColumns;
-use super::annotations::{Dims, Repeated, rows_at_once};
-use super::budget::{
-    BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, HeldBytes, grown_bytes,
-};
-use super::classes::{LabelAxis, MAX_LABELS, intern_listed, no_class, too_many_labels};
 use super::finished::{Finished, Unlabelled, instances_that_stay};
-use super::fit_bytes::QuestionSizes;
-use super::gold::{Gold, GoldNumber, GoldRows, UnknownGold, replace_values};
-use super::id_columns::id_columns;
-use super::ids::{Ids, Interner, NULL};
 use super::optional_columns::OptionalColumns;
 use super::overlaps::GoldValues;
-use super::rejects::{Reason, Rejects};
 use super::shape::Shape;
-use super::shown_column::ShownColumn;
 use super::spellings::{ColumnValues, DataWarning, looking_bytes, replace};
-use super::{Frame, FrameSpec};
 use crate::engine::ScratchFolder;
 use crate::error::{Error, Result, offenders};
+use crate::frame::Duplicates;
+use crate::frame::annotations::{Dims, Repeated, rows_at_once};
+use crate::frame::classes::{LabelAxis, MAX_LABELS, intern_listed, no_class, too_many_labels};
+use crate::frame::gold::{Gold, GoldNumber, GoldRows, UnknownGold, replace_values};
+use crate::frame::ids::id_columns::id_columns;
+use crate::frame::ids::shown_column::ShownColumn;
+use crate::frame::ids::{Ids, Interner, NULL};
+use crate::frame::memory::budget::{
+    BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, HeldBytes, grown_bytes,
+};
+use crate::frame::memory::fit_bytes::QuestionSizes;
+use crate::frame::rejects::{Reason, Rejects};
+use crate::frame::{Frame, FrameSpec};
 
 /// The rows of one question, from which [`Collector::finish`] makes a [`Frame`].
 pub(super) struct Collector {

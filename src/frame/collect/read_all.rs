@@ -5,9 +5,9 @@ use arrow::compute::concat_batches;
 use datafusion::prelude::DataFrame;
 use futures::StreamExt;
 
-use super::batch_bytes::HeldBuffers;
-use super::budget::Budget;
 use crate::error::Result;
+use crate::frame::memory::batch_bytes::HeldBuffers;
+use crate::frame::memory::budget::Budget;
 
 /// All rows of a query, as one batch; `rows` names them in errors.
 ///
@@ -19,7 +19,7 @@ pub async fn read_all(query: DataFrame, rows: &str) -> Result<RecordBatch> {
 }
 
 /// As [`read_all`]; the rows stay reserved in `budget`.
-pub(super) async fn read_all_within(
+pub(in crate::frame) async fn read_all_within(
     query: DataFrame,
     rows: &str,
     budget: &Budget,

@@ -3,8 +3,8 @@
 use arrow::array::RecordBatch;
 use arrow::datatypes::Field;
 
-use super::ids::{Ids, Interner, NULL};
 use crate::error::{Error, Result, offenders};
+use crate::frame::ids::{Ids, Interner, NULL};
 
 /// The class of each instance.
 pub struct Truth {

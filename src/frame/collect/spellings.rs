@@ -18,7 +18,7 @@ use rayon::prelude::*;
 use fold::{fold, hash_of_folded, is_folded_away, is_usual_id};
 use texts::{difference, first_few};
 
-use super::ids::{Interner, NULL};
+use crate::frame::ids::{Interner, NULL};
 use crate::run::WarningCode;
 use crate::source::{Decimal, is_missing_word, is_plain_integer};
 

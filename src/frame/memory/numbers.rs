@@ -21,7 +21,7 @@ const NUMBERS_AT_ONCE: usize = 1 << 16;
 /// The numbers of a column. While rows arrive, those that are not in the file yet can be read and changed; after
 /// [`Numbers::map`], all.
 #[derive(Default)]
-pub(super) struct Numbers {
+pub(in crate::frame) struct Numbers {
     memory: Vec<u32>,
     file: Option<BufWriter<File>>,
     map: Option<MmapMut>,
@@ -32,27 +32,27 @@ pub(super) struct Numbers {
 impl Numbers {
     /// Numbers in memory.
     #[cfg(test)]
-    pub(super) fn new(memory: Vec<u32>) -> Self {
+    pub(in crate::frame) fn new(memory: Vec<u32>) -> Self {
         Self { memory, ..Self::default() }
     }
 
     /// How many there are.
-    pub(super) fn n(&self) -> usize {
+    pub(in crate::frame) fn n(&self) -> usize {
         self.n_written + self.memory.len()
     }
 
     /// Whether they are in a scratch file, but for those that are not written yet.
-    pub(super) fn is_in_file(&self) -> bool {
+    pub(in crate::frame) fn is_in_file(&self) -> bool {
         self.file.is_some() || self.map.is_some()
     }
 
     /// Those that are in memory, to which further ones are added.
-    pub(super) fn memory(&mut self) -> &mut Vec<u32> {
+    pub(in crate::frame) fn memory(&mut self) -> &mut Vec<u32> {
         &mut self.memory
     }
 
     /// The bytes of memory that they take after `more` numbers.
-    pub(super) fn bytes(&self, more: usize) -> usize {
+    pub(in crate::frame) fn bytes(&self, more: usize) -> usize {
         grown_bytes(&self.memory, more)
     }
 
@@ -60,7 +60,7 @@ impl Numbers {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub(super) fn spill(&mut self, folder: &ScratchFolder) -> Result<()> {
+    pub(in crate::frame) fn spill(&mut self, folder: &ScratchFolder) -> Result<()> {
         let file = folder.file().map_err(|e| failed(folder, &e))?;
         self.file = Some(BufWriter::with_capacity(1 << 20, file));
         self.write(folder)?;
@@ -72,7 +72,7 @@ impl Numbers {
     ///
     /// # Errors
     /// As [`Numbers::spill`].
-    pub(super) fn flush(&mut self, folder: &ScratchFolder) -> Result<()> {
+    pub(in crate::frame) fn flush(&mut self, folder: &ScratchFolder) -> Result<()> {
         if self.file.is_some() && self.memory.len() >= NUMBERS_AT_ONCE {
             self.write(folder)?;
         }
@@ -92,7 +92,7 @@ impl Numbers {
     ///
     /// # Errors
     /// As [`Numbers::spill`].
-    pub(super) fn map(&mut self, folder: &ScratchFolder) -> Result<()> {
+    pub(in crate::frame) fn map(&mut self, folder: &ScratchFolder) -> Result<()> {
         self.write(folder)?;
         if let Some(file) = self.file.take() {
             let file = file.into_inner().map_err(|e| failed(folder, e.error()))?;
@@ -106,7 +106,7 @@ impl Numbers {
     }
 
     /// Keeps the first numbers.
-    pub(super) fn truncate(&mut self, n: usize) {
+    pub(in crate::frame) fn truncate(&mut self, n: usize) {
         if self.map.is_some() {
             self.n_written = n;
         } else {
@@ -115,7 +115,7 @@ impl Numbers {
     }
 
     /// Gives the pages of the file, which a pass has read or changed, back to the system.
-    pub(super) fn release(&self) {
+    pub(in crate::frame) fn release(&self) {
         if let Some(map) = &self.map {
             // SAFETY: the mapping is shared with the file, which keeps what was written; pages are read again when needed.
             #[allow(unsafe_code)]
@@ -126,7 +126,7 @@ impl Numbers {
     }
 
     /// The numbers as a vector of memory, for rows that are not in a file.
-    pub(super) fn into_memory(self) -> Vec<u32> {
+    pub(in crate::frame) fn into_memory(self) -> Vec<u32> {
         self.memory
     }
 }
@@ -165,7 +165,7 @@ impl DerefMut for Numbers {
 }
 
 /// The error of a scratch file of annotations.
-pub(super) fn failed(folder: &ScratchFolder, e: &io::Error) -> Error {
+pub(in crate::frame) fn failed(folder: &ScratchFolder, e: &io::Error) -> Error {
     folder.failed(e, "annotations that do not fit into the memory limit")
 }
 

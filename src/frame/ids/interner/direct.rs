@@ -11,8 +11,8 @@ use std::ops::RangeInclusive;
 
 use arrow::array::{Array, Int64Array};
 
-use super::key::{IndexedKey, NULL, Packed};
-use crate::frame::offsets::number;
+use crate::frame::annotations::offsets::number;
+use crate::frame::ids::key::{IndexedKey, NULL, Packed};
 
 /// The number of each integer of a range, if it has one.
 pub(super) struct DirectTable {

@@ -6,21 +6,21 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::datatypes::{FieldRef, Fields, Schema, SchemaRef};
 
-use super::budget::{Budget, HeldBytes};
 use super::by_question::by_question;
-use super::classes::check_lists;
 use super::collector::Collector;
 use super::finished::{Finished, Unlabelled};
-use super::gold::GoldRows;
-use super::id_columns::{id_columns, label_column};
-use super::ids::{Ids, Interner, NULL, as_text};
 use super::optional_columns::OptionalColumns;
-use super::rejects::{Reason, Rejects};
-use super::shown_column::ShownColumn;
 use super::spellings::{ColumnValues, DataWarning};
-use super::{Duplicates, Frame, FrameSpec, QuestionLeftOut, subject_of};
 use crate::engine::ScratchFolder;
 use crate::error::{Error, Overlap, Result, offenders};
+use crate::frame::classes::check_lists;
+use crate::frame::gold::GoldRows;
+use crate::frame::ids::id_columns::{id_columns, label_column};
+use crate::frame::ids::shown_column::ShownColumn;
+use crate::frame::ids::{Ids, Interner, NULL, as_text};
+use crate::frame::memory::budget::{Budget, HeldBytes};
+use crate::frame::rejects::{Reason, Rejects};
+use crate::frame::{Duplicates, Frame, FrameSpec, QuestionLeftOut, subject_of};
 use crate::run::Run;
 
 /// One collector per question; without a question column there is one, with the number 0.
@@ -282,8 +282,8 @@ mod tests {
 
     use super::*;
     use crate::engine::EngineSpec;
-    use crate::frame::budget::{BYTES_PER_TIME, BYTES_PER_WEIGHT};
     use crate::frame::dense_fit_bytes;
+    use crate::frame::memory::budget::{BYTES_PER_TIME, BYTES_PER_WEIGHT};
 
     /// Annotations, some of which cannot be used; `more` names the columns in addition to the ids.
     fn batch(from: i64, more: &[&str]) -> RecordBatch {

@@ -8,19 +8,19 @@ use arrow::buffer::Buffer;
 use arrow::datatypes::DataType;
 
 /// The estimated bytes of batches in flight, each of which counts as the largest so far.
-pub(super) struct BytesInFlight {
+pub(in crate::frame) struct BytesInFlight {
     at_once: usize,
     largest: usize,
 }
 
 impl BytesInFlight {
     /// For `at_once` batches in memory.
-    pub(super) fn new(at_once: usize) -> Self {
+    pub(in crate::frame) fn new(at_once: usize) -> Self {
         Self { at_once, largest: 0 }
     }
 
     /// The bytes with these batches at hand. Buffers that hold more than the rows of these batches are added once.
-    pub(super) fn with(&mut self, at_hand: &[RecordBatch]) -> usize {
+    pub(in crate::frame) fn with(&mut self, at_hand: &[RecordBatch]) -> usize {
         let (mut held, mut of_rows) = (HeldBuffers::default(), 0);
         for batch in at_hand {
             let bytes = bytes_of_rows(batch);
@@ -56,13 +56,13 @@ fn bytes_of_views(column: &ArrayRef, views: &[u128]) -> usize {
 
 /// The buffers of batches that are held together, each counted once.
 #[derive(Default)]
-pub(super) struct HeldBuffers {
+pub(in crate::frame) struct HeldBuffers {
     seen: HashSet<usize>,
     bytes: usize,
 }
 
 impl HeldBuffers {
-    pub(super) fn add(&mut self, batch: &RecordBatch) {
+    pub(in crate::frame) fn add(&mut self, batch: &RecordBatch) {
         batch.columns().iter().for_each(|column| self.add_array(&column.to_data()));
     }
 
@@ -78,7 +78,7 @@ impl HeldBuffers {
         }
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(in crate::frame) fn bytes(&self) -> usize {
         self.bytes
     }
 }

@@ -51,7 +51,7 @@ pub(crate) fn prefix_sum(counts: &[u32]) -> Vec<usize> {
 }
 
 /// The number of an instance, annotator or label as `u32`: the interner has checked that it fits.
-pub(super) fn number(index: usize) -> u32 {
+pub(in crate::frame) fn number(index: usize) -> u32 {
     index as u32
 }
 

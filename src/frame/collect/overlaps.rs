@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::Frame;
-use super::gold::{GoldNumber, GoldRows};
-use super::ids::{Ids, Interner, NULL};
 use crate::error::{Overlap, Result, UnknownValues};
+use crate::frame::Frame;
+use crate::frame::gold::{GoldNumber, GoldRows};
+use crate::frame::ids::{Ids, Interner, NULL};
 use crate::run::{Run, WarningCode};
 
 /// The help where ids of instances are those of annotators.

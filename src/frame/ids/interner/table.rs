@@ -6,9 +6,9 @@ use rayon::prelude::*;
 
 use super::direct::DirectTable;
 use super::hash::Secret;
-use super::key::{IndexedKey, NULL, Packed};
 use crate::error::{Error, Result};
-use crate::frame::offsets::number;
+use crate::frame::annotations::offsets::number;
+use crate::frame::ids::key::{IndexedKey, NULL, Packed};
 use crate::prefetch::prefetch;
 
 /// The number of rows looked up together: their hashes and buckets stay in the level-1 cache.

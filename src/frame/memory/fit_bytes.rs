@@ -1,8 +1,8 @@
 //! The memory of a fit, which is known from the sizes of a question before the model is fitted.
 
-use super::annotations::{Annotations, Dims};
-use super::role::Role;
 use crate::engine::bytes_in_words;
+use crate::frame::annotations::{Annotations, Dims};
+use crate::frame::gold::role::Role;
 
 /// The sizes of a question that the memory of its fit follows from.
 #[derive(Debug, Clone)]
@@ -19,7 +19,7 @@ pub struct QuestionSizes {
 
 impl QuestionSizes {
     /// The sizes of a question with gold of these roles.
-    pub(super) fn of(annotations: &Annotations, gold_roles: Vec<Role>) -> Self {
+    pub(in crate::frame) fn of(annotations: &Annotations, gold_roles: Vec<Role>) -> Self {
         let (dims, columns) = (annotations.dims(), annotations.n_columns());
         Self { dims, annotations: annotations.len(), columns, gold_roles }
     }

@@ -1,0 +1,6 @@
+//! The memory of a frame: what it reserves in the pool of the session, and what lies in scratch files instead.
+
+pub(super) mod batch_bytes;
+pub(super) mod budget;
+pub(super) mod fit_bytes;
+pub(super) mod numbers;
