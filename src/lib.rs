@@ -53,6 +53,7 @@ pub(crate) mod prefetch;
 pub mod redact;
 pub(crate) mod regular_file;
 pub mod run;
+pub mod simulate;
 pub mod sink;
 pub mod source;
 pub mod spec;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::repository::{root, rust_files};
 
 /// The top-level modules of `src`; each may import from the ones before it.
-const STAGES: [&str; 25] = [
+const STAGES: [&str; 26] = [
     "escape",
     "redact",
     "panics",
@@ -28,6 +28,7 @@ const STAGES: [&str; 25] = [
     "calibration",
     "gate",
     "sink",
+    "simulate",
     "pipeline",
     "commands",
     "cli",

@@ -8,11 +8,11 @@ use super::run_with::run_with;
 use super::signals::Signals;
 use super::summary::Summary;
 use super::{print_json, print_result};
-use crate::commands::simulate::grammar::TYPES;
-use crate::commands::simulate::recipes::{RECIPES, Recipe};
-use crate::commands::simulate::{Simulated, Simulation, SimulationInput, simulate};
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
+use crate::simulate::grammar::TYPES;
+use crate::simulate::recipes::{RECIPES, Recipe};
+use crate::simulate::{Simulated, Simulation, SimulationInput, simulate};
 use crate::source::{Cleaning, ColumnsSpec};
 
 pub(super) async fn command(

@@ -12,7 +12,7 @@ use crate::model::model_kind;
 use crate::pipeline::{PipelineSpec, warn_of_unread_features};
 use crate::run::Run;
 use crate::sink::{ParquetSink, RunTables};
-use crate::source::files::Format;
+use crate::source::listing::files::Format;
 use crate::source::{InferenceScope, Source};
 
 /// Opens every source of a pipeline, plans every relation that a run would read, and opens the sink.

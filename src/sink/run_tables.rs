@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use super::{Manifest, PublishedRun};
 use crate::error::{Error, Result, Stage};
 use crate::redact::redacted_location;
-use crate::source::files::{Files, Format, register_files};
+use crate::source::listing::files::{Files, Format, register_files};
 use crate::source::{PublishedTables, TableSearch};
 use crate::store::{StoreSpec, is_denied};
 

@@ -16,7 +16,7 @@ use datafusion::prelude::DataFrame;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::views::value_type;
+use super::typed::views::value_type;
 use crate::error::Result;
 
 /// Words of programs for a value that is missing, in lower case.

@@ -4,59 +4,40 @@
 //! the default selection with the user's column names mapped, or the user's own SQL from `[source.sql]`; either way
 //! its columns have the contract's names.
 
-mod arrow;
-mod batch_rows;
-mod by_column;
-mod chosen_columns;
 mod cleaning;
-mod contract;
 mod decimal;
 mod features;
-pub mod files;
-mod format;
-mod header;
-mod known_columns;
-mod listing;
-mod missing_column;
-mod pattern;
-mod pinned;
+pub mod listing;
 mod plain_integer;
-mod published;
 mod relation;
-mod row_numbers;
 mod rows;
-mod sample;
-mod sized_parquet;
 mod spec;
-mod synonyms;
 pub mod text;
-mod typed;
-mod typed_file;
-mod unread;
-pub mod views;
+pub mod typed;
 
 use datafusion::prelude::{DataFrame, SessionContext};
 
 use crate::error::{Error, Result, Stage};
 use crate::run::Run;
 use crate::store::{StoreSpec, secret_problem};
-pub use batch_rows::{BATCHES_IN_FLIGHT, batches_at_once};
-pub use by_column::GROUP_SEPARATOR;
 pub use cleaning::{Cleaning, Normalisation};
 pub(crate) use cleaning::{LONGEST_MISSING_WORD, is_missing_word};
-pub use contract::{Origin, Relation, contract_columns};
 pub use decimal::{Decimal, as_plain_integer};
-use files::Files;
+use listing::files::Files;
+pub use listing::published::{PublishedTables, TableSearch};
+use listing::{files, pinned, unread};
 pub use plain_integer::is_plain_integer;
-pub use published::{PublishedTables, TableSearch};
 use relation::Query;
+pub use relation::by_column::GROUP_SEPARATOR;
+pub use relation::contract::{Origin, Relation, contract_columns};
 pub use relation::select;
 pub use spec::{
     ColumnsSpec, InlineRows, Location, OnMissing, Scalar, SourceSpec, SqlSpec, name_problems,
     sink_problem,
 };
 pub use text::InferenceScope;
-pub(crate) use views::value_type;
+pub use typed::batch_rows::{BATCHES_IN_FLIGHT, batches_at_once};
+pub(crate) use typed::views::value_type;
 
 /// The registered sources of one run.
 pub struct Source {

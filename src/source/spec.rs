@@ -6,9 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::cleaning::{Cleaning, Normalisation};
-use super::files::Format;
-use super::known_columns::KnownColumns;
 use super::listing::could_match_below;
+use super::listing::files::Format;
+use super::relation::known_columns::KnownColumns;
 use crate::error::Problem;
 use crate::spec::Problems;
 use crate::store::secret_problem;

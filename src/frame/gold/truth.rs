@@ -171,7 +171,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::source::files::UNTYPED;
+    use crate::source::listing::files::UNTYPED;
     use arrow::array::{ArrayRef, Int64Array, StringArray};
     use arrow::datatypes::{DataType, Schema};
 

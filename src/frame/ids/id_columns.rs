@@ -5,7 +5,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 
 use super::Interner;
 use crate::error::{Error, Problem, Result, Stage};
-use crate::source::views::type_in_files;
+use crate::source::typed::views::type_in_files;
 
 /// The columns of instances, annotators and labels.
 ///

@@ -12,7 +12,7 @@ use super::interner::long_keys::LongKeys;
 use super::key::{Packed, with_bytes};
 use crate::error::Result;
 use crate::frame::annotations::offsets::number;
-use crate::source::files::UNTYPED;
+use crate::source::listing::files::UNTYPED;
 use crate::source::{as_plain_integer, is_plain_integer};
 
 /// The value of the mark where text must not become integers, because other columns must have the same type.

@@ -6,18 +6,23 @@
 //!                               └─ named heads ─┘   on the host, by hand, in f64     ▲         │
 //!                                                                  parameters of the batch's annotators
 //! ```
-//! A training is a sequence of acts (`schedule.rs`): epochs of gradient descent, and between them other updates of
+//! A training is a sequence of acts (`objective/schedule.rs`): epochs of gradient descent, and between them other updates of
 //! labels and parameters, such as an E-step. The loop asks the [`TrainingObjective`] for the next act, given the
 //! training state. Everything that changes is in the training state, in the networks' parameters or in the annotators'
 //! parameters; a checkpoint holds all three.
 //!
-//! In addition to the classifier a model may have other learners (`train/learner.rs`): a teacher, the components of a
+//! In addition to the classifier a model may have other learners (`train/learners/`): a teacher, the components of a
 //! mixture, or networks that read the matrix of annotations or the features of annotators (`data/inputs.rs`). A phase names
 //! the learners that it trains, and one loss reads the outputs of all learners.
 //!
-//! Folders: `net/` holds the network and its layers, `data/` makes batches, `train/` is the training loop, and
-//! `models/` holds one file per paper. `annotator_params.rs` holds the parameters of annotators. `soft_target_network.rs`
-//! is a network without annotators, for models that alternate between labels and a classifier (`model/classifier/`).
+//! ```text
+//! net        the network, its input and its layers          objective  what is trained: traits, batch context, schedule
+//! data       annotations become batches                     params     the parameters of annotators and instances
+//! train      the loop over acts                             fit        from evidence to a fitted model, and prediction
+//! models     one paper, one file
+//! ```
+//! `soft_target_network.rs` is a network without annotators, for models that alternate between labels and a classifier
+//! (`model/classifier/`).
 //!
 //! # Why
 //! Most of the arithmetic is in the classifier, and candle runs it on the CPU or a GPU. The model of the annotators
@@ -39,37 +44,25 @@
 //!    model. The gradient check in `tests/` fails until it has a case for the model.
 //! 4. Name its keys above tests and rewrite the lists of models, as steps 6 and 7 of `model/mod.rs` describe.
 
-mod all_predictions;
-mod annotator_matrices;
-mod annotator_params;
-mod batch_context;
-mod crowd_net;
 mod data;
 mod device;
 mod fit;
 mod models;
 mod net;
-mod network_spec;
 mod numerics;
-mod pair_means;
-mod param_table;
-mod predict;
-mod schedule;
+mod objective;
+pub(crate) mod params;
 mod soft_target_network;
 mod spec;
 #[cfg(test)]
 mod tests;
 mod train;
-mod training_objective;
 
-pub use annotator_matrices::AnnotatorMatrices;
-pub use annotator_params::{AnnotatorParams, Gathered};
-pub use batch_context::{BatchContext, BatchPrediction, Gradient};
-pub use crowd_net::{AnnotatorReport, CrowdNet, Task};
 pub use data::batch::{Batch, BatchAnnotation};
 pub use data::batching::InstanceSubset;
 pub use data::inputs::{EmbeddingInput, LearnerInput, Sizes};
 pub use device::DeviceChoice;
+pub use fit::predict::predict;
 pub use models::{
     AggNet, Conal, CrowdLayer, Dl, DoctorNet, KINDS, Lia, MaxMig, SingleConfusion, SoftBootstrap,
     Tcl, TraceRegularised, WeightedDoctorNet,
@@ -77,20 +70,23 @@ pub use models::{
 pub use net::backbone::{Architecture, BackboneSpec, Scaling};
 pub use net::heads::{Head, HeadInput, Heads, Outputs};
 pub use net::layers::Activation;
+#[cfg(any(debug_assertions, feature = "testing"))]
+pub use net::layers::single_layer::{SingleLayer, SingleLayerKind};
 pub use net::parameters::Initialisation;
 pub use net::precision::Precision;
-#[cfg(any(debug_assertions, feature = "testing"))]
-pub use net::single_layer::{SingleLayer, SingleLayerKind};
-pub use network_spec::NetworkSpec;
-pub use param_table::{Owner, ParamTable};
-pub use predict::predict;
-pub use schedule::{Act, LearnerSubset, Phase, sequential};
+pub use objective::batch_context::{BatchContext, BatchPrediction, Gradient};
+pub use objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
+pub use objective::schedule::{Act, LearnerSubset, Phase, sequential};
+pub use objective::training_objective::TrainingObjective;
+pub use params::annotator_matrices::AnnotatorMatrices;
+pub use params::annotator_params::{AnnotatorParams, Gathered};
+pub use params::param_table::{Owner, ParamTable};
 pub(crate) use soft_target_network::{SoftTargetNetwork, WeightedTargets};
 pub use spec::Neural;
-pub use train::learner::LearnerSpec;
-pub use train::optimiser_spec::{LrSchedule, OptimiserKind, OptimiserSpec};
+pub use spec::network_spec::NetworkSpec;
+pub use train::learners::learner::LearnerSpec;
+pub use train::optimiser::optimiser_spec::{LrSchedule, OptimiserKind, OptimiserSpec};
 pub use train::spec::{BatchBy, Reduction, Select, TrainSpec};
 pub use train::state::{Estimates, MAIN_TARGETS, NamedTargets, TrainState};
-pub use training_objective::TrainingObjective;
 
 use device::{from_candle, name_of};

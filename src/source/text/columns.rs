@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashSet};
 
 use arrow::datatypes::{DataType, Field, Schema};
 
-use super::super::format::{Format, INTEGERS, MIXED, UNTYPED};
-use super::super::known_columns::KnownColumns;
 use super::column_content::ColumnContent;
 use super::inferred::{INFERRED, OF_TIMES, SEPARATOR, WEIGHTS};
 use crate::error::{Error, Result, offenders};
+use crate::source::listing::format::{Format, INTEGERS, MIXED, UNTYPED};
+use crate::source::relation::known_columns::KnownColumns;
 
 /// The content of each column of one file, by name.
 pub(super) type SeenColumns = Vec<(String, ColumnContent)>;

@@ -17,8 +17,8 @@ use super::undecodable::{first_line_not_utf8, undecodable};
 use super::value_kinds::{FIRST_ROWS, InferenceScope, MAX_COLUMNS, ValueKinds};
 use super::{BATCH_BYTES, Blocks, MAX_RECORD_BYTES, ReadRequest, TakeBatch, unreadable};
 use crate::error::{Error, Result};
-use crate::source::header::refuse_doubles;
-use crate::source::known_columns::KnownColumns;
+use crate::source::relation::known_columns::KnownColumns;
+use crate::source::typed::header::refuse_doubles;
 
 /// The most values in a batch: a wide file has fewer rows in a batch.
 const BATCH_VALUES: usize = 1 << 22;

@@ -45,9 +45,9 @@ use object_store::{GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt};
 use tokio::runtime::Handle;
 use url::Url;
 
-use super::format::{Encoding, Format};
-use super::known_columns::KnownColumns;
-use super::pinned::changed;
+use super::listing::format::{Encoding, Format};
+use super::listing::pinned::changed;
+use super::relation::known_columns::KnownColumns;
 use crate::error::{Error, Result};
 use crate::store::shown;
 use columns::SeenColumns;
@@ -130,7 +130,7 @@ impl TextTable {
             files.push(TextFile { object, encoding, header });
         }
         if files.is_empty() {
-            return Err(super::unread::empty());
+            return Err(super::listing::unread::empty());
         }
         let schema = Arc::new(columns.schema(format, &seen)?);
         Ok(Self {

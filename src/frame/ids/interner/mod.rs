@@ -25,7 +25,7 @@ use super::times::{stored, stored_type};
 use super::untyped::{as_integers, integers as plain_integers, is_untyped, may_become_integers};
 use crate::error::{Error, Result};
 use crate::frame::annotations::offsets::number;
-use crate::source::views::type_in_files;
+use crate::source::typed::views::type_in_files;
 use hash::Secret;
 use long_keys::{LongKeys, hasher, in_order, word};
 use table::{KeyTable, LOOKUP};

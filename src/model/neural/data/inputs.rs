@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::frame::Matrix;
-use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::annotations_by_instance::AnnotationsByInstance;
 use crate::model::neural::data::batch::Batch;
-use crate::model::neural::data::input_rows::InputRows;
-use crate::model::neural::data::scaler::Scaler;
-use crate::model::neural::param_table::Owner;
+use crate::model::neural::net::input::input_rows::InputRows;
+use crate::model::neural::net::input::scaler::Scaler;
+use crate::model::neural::params::annotator_params::AnnotatorParams;
+use crate::model::neural::params::param_table::Owner;
 use crate::run::Run;
 
 /// The share of the run's memory that a batch of the matrix of annotations may take: one in this many bytes. The next

@@ -3,16 +3,15 @@
 mod annotations_by_instance;
 pub(crate) mod batch;
 pub(crate) mod batching;
-pub(crate) mod input_rows;
 pub(crate) mod inputs;
 pub(crate) mod read_ahead;
-pub(crate) mod scaler;
 
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
 use rand::seq::SliceRandom;
 
+use super::net::input::scaler::Scaler;
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence, Matrix};
 use crate::model::posterior::Posterior;
@@ -22,7 +21,6 @@ use batch::{Batch, BatchAnnotation};
 use batching::{Batching, InstanceSubset};
 use inputs::{Inputs, LearnerInput, Reader};
 use read_ahead::{READ_AHEAD, ReadAhead, ReadBatch};
-use scaler::Scaler;
 
 /// Everything that a model is trained on.
 pub struct TrainingData<'a> {

@@ -4,7 +4,7 @@ use std::iter::Peekable;
 use std::sync::mpsc::{IntoIter, Receiver};
 
 use crate::model::neural::data::batch::Batch;
-use crate::model::neural::data::input_rows::InputRows;
+use crate::model::neural::net::input::input_rows::InputRows;
 
 /// The number of batches that are read ahead. A training on a GPU takes one more, whose inputs it copies there.
 pub(super) const READ_AHEAD: usize = 2;

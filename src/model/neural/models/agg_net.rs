@@ -33,7 +33,8 @@ use crate::frame::{Annotations, Dims, Evidence};
 use crate::model::Model;
 use crate::model::fitted::Fitted;
 use crate::model::from_features::single_annotations;
-use crate::model::neural::models::{counted, paper};
+use crate::model::neural::models::paper;
+use crate::model::neural::params::counted;
 use crate::model::neural::{
     Act, AnnotatorMatrices, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction,
     CrowdNet, Gradient, MAIN_TARGETS, NetworkSpec, ParamTable, Phase, Reduction, Task, TrainSpec,

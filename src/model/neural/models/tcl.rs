@@ -37,8 +37,9 @@ use crate::model::confusion::Smoothing;
 use crate::model::em::kernels::{Likelihood, Prior, expected_counts_of};
 use crate::model::fitted::{Fitted, Report};
 use crate::model::from_features::single_annotations;
-use crate::model::neural::models::{counted, paper};
-use crate::model::neural::train::learner::CLASSIFIER;
+use crate::model::neural::models::paper;
+use crate::model::neural::params::counted;
+use crate::model::neural::train::learners::learner::CLASSIFIER;
 use crate::model::neural::train::spec::Select;
 use crate::model::neural::{
     Act, AnnotatorMatrices, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction,

@@ -2,30 +2,14 @@
 
 pub(crate) mod backbone;
 pub(crate) mod backend;
-pub(crate) mod batch_norm;
-mod conv_shape;
-pub(crate) mod convolution;
-mod dropout;
-mod flat;
 pub(crate) mod forward_pass;
 pub(crate) mod gpu;
 pub(crate) mod heads;
 pub(crate) mod host;
-pub(crate) mod image_backbones;
-mod initial_values;
-pub(crate) mod layer_builder;
+pub(crate) mod input;
 pub(crate) mod layers;
-pub(crate) mod max_pool;
-mod mean_pool;
-pub(crate) mod mode;
 pub(crate) mod parameters;
-mod parameters_on_gpu;
 pub(crate) mod precision;
-pub(crate) mod pytorch;
-pub(crate) mod residual;
-pub(crate) mod rows;
-#[cfg(any(debug_assertions, feature = "testing"))]
-pub(crate) mod single_layer;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -37,21 +21,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use candle_core::{Device, Tensor, Var};
 
 use crate::error::Result;
-use crate::model::neural::data::input_rows::InputRows;
-use crate::model::neural::data::scaler::Scaler;
 use crate::model::neural::from_candle;
 use crate::model::neural::net::backbone::BackboneSpec;
 use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::forward_pass::ForwardPass;
 use crate::model::neural::net::gpu::augment::augment;
 use crate::model::neural::net::heads::{Head, HeadInput, Heads};
-use crate::model::neural::net::layer_builder::LayerBuilder;
 use crate::model::neural::net::layers::{Dense, Layer, forward_all};
-use crate::model::neural::net::mode::Mode;
 use crate::model::neural::net::parameters::Parameters;
 use crate::model::neural::net::precision::Precision;
 use crate::model::snapshot::Snapshot;
 use crate::run::Run;
+use forward_pass::mode::Mode;
+use input::input_rows::InputRows;
+use input::scaler::Scaler;
+use layers::layer_builder::LayerBuilder;
 
 /// The sizes of a network's input and output.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,11 +4,11 @@ use rand::Rng as _;
 
 use super::fits::{agreeing, fit};
 use super::linear::{expect_step, numbers, of, probabilities};
-use super::resumed::assert_resumes;
+use super::training_loop::resumed::assert_resumes;
 use super::*;
 use crate::frame::Matrix;
 use crate::model::neural::data::inputs::Inputs;
-use crate::model::neural::data::scaler::Scaler;
+use crate::model::neural::net::input::scaler::Scaler;
 use crate::model::snapshot::Snapshot;
 use crate::model::vote::MajorityVote;
 use crate::testing::described;

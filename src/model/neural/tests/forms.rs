@@ -1,11 +1,11 @@
 //! Losses, initial parameters and shares worked out by hand for other settings than the defaults.
 
 use super::posteriors::near;
-use super::uneven::{heads_of_biases, weighted};
+use super::training_loop::uneven::{heads_of_biases, weighted};
 use super::*;
 use crate::frame::{AnnotationRows, Duplicates};
 use crate::model::ModelSpec;
-use crate::model::neural::models::head_weights::WeightsBy;
+use crate::model::neural::models::doctor_net::head_weights::WeightsBy;
 
 /// The weights (`vw`, `vw_b`) or biases (`vb`) are (1.5, -0.5, 1) and (0.2, 2, -1); the biases of `vw_b` are (0.1, 0.3,
 /// -0.2) and (0, -0.4, 0.5), and the weights of `sw` 1.5 and -2. The annotations have the weights 1, 0.5, 2 and 0.25.

@@ -1,7 +1,7 @@
 //! LIA: its matrices, likelihoods and posteriors against values that were computed independently, and its fits.
 
 use super::fits::fit;
-use super::resumed::assert_resumes_in;
+use super::training_loop::resumed::assert_resumes_in;
 use super::*;
 use crate::model::neural::models::lia::{ClassifierWeight, EM, EStepPrior, MARGINAL, Marginal};
 use crate::model::neural::train::spec::Select;

@@ -1,35 +1,24 @@
 //! Tests of the neural models: their common cases, and losses compared with values that were computed independently.
 
 mod blocks;
-mod checkpoints;
-mod divergence;
-mod divisors;
 mod embeddings;
 mod fits;
 mod forms;
 mod gradients;
 mod inputs;
-mod labels;
-mod learners;
 mod lia;
 mod linear;
-mod phases;
 mod posteriors;
 mod presets;
-mod resumed;
-mod schedules;
 mod settings;
-mod states;
 mod trace;
-pub(super) mod trainer;
-mod training;
-mod underflow;
-mod uneven;
+pub(super) mod training_loop;
 mod without_features;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
+use super::models::doctor_net::weighted_doctor_net::WEIGHTS_PHASE;
 use super::models::{dl::Targets, max_mig, trace_regularised};
 use super::*;
 use crate::error::Result;
@@ -44,7 +33,6 @@ use crate::model::neural::models::max_mig::Divergence::{
     Hellinger, JensenShannon, Kl, Pearson, ReverseKl, TotalVariation,
 };
 use crate::model::neural::models::single_confusion::NoisyLabels;
-use crate::model::neural::models::weighted_doctor_net::WEIGHTS_PHASE;
 use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::numerics::softmax;
 use crate::model::neural::train::step::loss_and_gradient;

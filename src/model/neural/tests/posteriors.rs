@@ -1,10 +1,10 @@
 //! Predictions of trained models for a batch, worked out by hand.
 
-use super::uneven::heads_of_biases;
+use super::training_loop::uneven::heads_of_biases;
 use super::*;
 use crate::model::neural::data::TrainingData;
+use crate::model::neural::models::doctor_net::head_weights::WeightsBy;
 use crate::model::neural::models::doctor_net::{label_probabilities, predict_mean};
-use crate::model::neural::models::head_weights::WeightsBy;
 use crate::testing::assert_close;
 
 #[track_caller]

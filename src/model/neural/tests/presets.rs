@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::training::trains_annotators;
+use super::training_loop::training::trains_annotators;
 use crate::model::neural::KINDS;
 
 /// Epochs, batch size and learning rate of the authors' code for LabelMe, or of a paper that compares the model on

@@ -1,9 +1,9 @@
 //! The errors of a training whose numbers are no longer finite, or cannot be.
 
 use crate::error::{Error, Result};
+use crate::model::neural::objective::training_objective::TrainingObjective;
 use crate::model::neural::train::spec::Reduction;
 use crate::model::neural::train::{LoopPosition, Trainer, not_finite};
-use crate::model::neural::training_objective::TrainingObjective;
 
 const WEIGHTS_HELP: &str = "networks compute in 32 bits, which do not hold the squares of such weights: scale the \
                             weights, so that all are nearer to 1";

@@ -3,9 +3,9 @@
 use candle_core::backprop::GradStore;
 
 use crate::error::Result;
-use crate::model::neural::data::input_rows::InputRows;
 use crate::model::neural::net::forward_pass::ForwardPass;
 use crate::model::neural::net::heads::Outputs;
+use crate::model::neural::net::input::input_rows::InputRows;
 
 /// The forward passes of a batch, and their outputs.
 pub(super) struct ForwardPasses {

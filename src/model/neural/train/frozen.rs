@@ -62,12 +62,15 @@ mod tests {
     use crate::frame::Evidence;
     use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
-    use crate::model::neural::data::{input_rows::InputRows, inputs::Sizes};
+    use crate::model::neural::data::inputs::Sizes;
     use crate::model::neural::models::doctor_net::label_probabilities;
     use crate::model::neural::net::heads::{Head, HeadInput, Heads};
+    use crate::model::neural::net::input::input_rows::InputRows;
     use crate::model::neural::net::precision::Precision;
-    use crate::model::neural::tests::trainer::trainer_of;
-    use crate::model::neural::train::learner::{CLASSIFIER, Learner, LearnerSetting, LearnerSpec};
+    use crate::model::neural::tests::training_loop::trainer::trainer_of;
+    use crate::model::neural::train::learners::learner::{
+        CLASSIFIER, Learner, LearnerSetting, LearnerSpec,
+    };
     use crate::model::neural::train::spec::TrainSpec;
     use crate::model::neural::{
         AnnotatorParams, Architecture, BackboneSpec, LearnerInput, LearnerSubset, NetworkSpec,

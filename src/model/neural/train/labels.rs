@@ -1,11 +1,11 @@
 //! The acts on labels: E-step, M-step, and the calibration of a learner by trusted instances.
 
 use super::Trainer;
+use super::learners::learner::CLASSIFIER;
 use crate::error::{Error, Result};
 use crate::model::calibrator::{Calibrator, Method, Points};
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::neural::data::batch::Batch;
-use crate::model::neural::train::learner::CLASSIFIER;
 use crate::model::neural::train::state::{MAIN_TARGETS, NamedTargets};
 use crate::model::neural::{BatchContext, TrainingObjective};
 use crate::model::posterior::Posterior;
@@ -124,7 +124,7 @@ mod tests {
     use crate::frame::{Dims, Evidence};
     use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
-    use crate::model::neural::tests::trainer::trainer_of;
+    use crate::model::neural::tests::training_loop::trainer::trainer_of;
     use crate::model::neural::{AggNet, BackboneSpec, NetworkSpec, Neural, Tcl};
     use crate::testing::{described, tiny, weighted};
 

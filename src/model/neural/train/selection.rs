@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::model::neural::data::TrainingData;
 use crate::model::neural::numerics::at_least;
-use crate::model::neural::param_table::Owner;
+use crate::model::neural::params::param_table::Owner;
 use crate::model::neural::train::Trainer;
 use crate::model::neural::train::spec::Select;
 use crate::model::neural::train::state::{Best, MAIN_TARGETS};
@@ -150,7 +150,7 @@ mod tests {
     use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates, Evidence};
     use crate::model::neural::data::batching::Batching;
     use crate::model::neural::models::TraceRegularised;
-    use crate::model::neural::tests::trainer::trainer_of;
+    use crate::model::neural::tests::training_loop::trainer::trainer_of;
     use crate::model::neural::train::spec::TrainSpec;
     use crate::model::neural::train::state::{NamedTargets, TrainState};
     use crate::model::neural::{BackboneSpec, NetworkSpec, Neural};

@@ -3,10 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::optimiser::optimiser_spec::OptimiserSpec;
 use crate::frame::Dims;
 use crate::model::neural::data::{batch::Batch, batching::Batching};
 use crate::model::neural::net::precision::Precision;
-use crate::model::neural::train::optimiser_spec::OptimiserSpec;
 
 /// The unit of a batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -2,11 +2,11 @@
 
 use crate::error::Result;
 use crate::frame::Dims;
-use crate::model::neural::annotator_params::AnnotatorParams;
 use crate::model::neural::data::batch::Batch;
 use crate::model::neural::data::inputs::Inputs;
 use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::numerics::{at_least, softmax_backward};
+use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::train::learners::Learners;
 use crate::model::neural::train::spec::Reduction;
 use crate::model::neural::train::state::Estimates;

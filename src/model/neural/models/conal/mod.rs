@@ -38,10 +38,10 @@ use mixture::{Matrices, Mixer};
 
 use crate::error::Result;
 use crate::frame::{Dims, Matrix};
-use crate::model::neural::data::scaler::Scaler;
 use crate::model::neural::models::paper;
+use crate::model::neural::net::input::scaler::Scaler;
 use crate::model::neural::numerics::{RowStochastic, UnitVector, diagonal, row_times, sigmoid};
-use crate::model::neural::train::learner::CLASSIFIER;
+use crate::model::neural::train::learners::learner::CLASSIFIER;
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, Architecture, BackboneSpec, BatchContext,
     BatchPrediction, CrowdNet, Gradient, Head, HeadInput, Heads, LearnerInput, LearnerSpec,

@@ -47,7 +47,8 @@ use crate::error::{Problem, Result};
 use crate::frame::{Annotations, Dims, Evidence};
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::fitted::Fitted;
-use crate::model::neural::models::{counted, paper};
+use crate::model::neural::models::paper;
+use crate::model::neural::params::counted;
 use crate::model::neural::train::spec::Select;
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, Architecture, BackboneSpec, BatchAnnotation,

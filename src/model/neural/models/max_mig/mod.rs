@@ -31,10 +31,11 @@ use pairs::Pairs;
 use crate::error::Result;
 use crate::frame::Dims;
 use crate::model::em::kernels::expected_counts_of;
-use crate::model::neural::models::{counted, paper};
+use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{
     RowStochastic, at_least, log_softmax, softmax, softmax_backward,
 };
+use crate::model::neural::params::counted;
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
     NetworkSpec, ParamTable, Reduction, Task, TrainingObjective,

@@ -31,8 +31,8 @@ pub(crate) fn augment(
 mod tests {
     use super::*;
     use crate::model::neural::BackboneSpec;
-    use crate::model::neural::data::scaler::Scaler;
     use crate::model::neural::net::backend::Backend;
+    use crate::model::neural::net::input::scaler::Scaler;
     use crate::model::neural::net::testing::device_of;
     use crate::run::Run;
 

@@ -13,12 +13,12 @@ use std::sync::Mutex;
 
 use candle_core::{Result, Shape, Tensor};
 
-use crate::model::neural::net::conv_shape::ConvShape;
 use crate::model::neural::net::gpu::channels::channel_sums;
 use crate::model::neural::net::gpu::kernel::KernelCall;
 use crate::model::neural::net::gpu::op::{DeviceOp, OnDevice, expect_len, taken};
 use crate::model::neural::net::gpu::patches::{images_of_patches, patches};
 use crate::model::neural::net::gpu::swapped::swapped;
+use crate::model::neural::net::layers::conv_shape::ConvShape;
 
 /// The largest number of elements that the patches of one convolution on a GPU may have: 512 MiB of `f32`.
 pub(in crate::model::neural::net) const MAX_PATCH_ELEMENTS: usize = (512 << 20) / size_of::<f32>();

@@ -2,9 +2,9 @@
 
 use candle_core::{Result, Shape, Tensor};
 
-use crate::model::neural::net::dropout::Mask;
 use crate::model::neural::net::gpu::kernel::{BLOCK_WORDS, KernelCall};
 use crate::model::neural::net::gpu::op::{DeviceOp, OnDevice, of_one};
+use crate::model::neural::net::layers::dropout::Mask;
 
 /// `x` times a random mask of the same shape.
 ///

@@ -2,9 +2,9 @@
 
 use candle_core::{Result, Shape, Tensor};
 
-use crate::model::neural::net::conv_shape::ConvShape;
 use crate::model::neural::net::gpu::kernel::{KernelCall, ROWS};
 use crate::model::neural::net::gpu::op::{DeviceOp, of_one};
+use crate::model::neural::net::layers::conv_shape::ConvShape;
 
 /// The patches of `x`, `[image, channel, row, column]`, as a matrix `[channel and cell, image and pixel of the output]`,
 /// with zeros where a cell reads the padding.

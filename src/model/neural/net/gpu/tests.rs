@@ -14,8 +14,8 @@ use super::dropout::dropout;
 use super::max_pool::max_pool;
 use super::relu::relu;
 use crate::model::neural::net::backend::Backend;
-use crate::model::neural::net::conv_shape::ConvShape;
-use crate::model::neural::net::dropout::Mask;
+use crate::model::neural::net::layers::conv_shape::ConvShape;
+use crate::model::neural::net::layers::dropout::Mask;
 use crate::model::neural::net::testing::{
     assert_near, counted, gradients, largest, on_device_of, on_host_again,
 };

@@ -16,10 +16,10 @@
 
 use rayon::prelude::*;
 
-use crate::model::neural::net::conv_shape::ConvShape;
 use crate::model::neural::net::host::outer_product::OuterProduct;
 use crate::model::neural::net::host::row_product::RowProduct;
 use crate::model::neural::net::host::tiles::{ColumnBlocks, RowRun};
+use crate::model::neural::net::layers::conv_shape::ConvShape;
 
 /// The number of input channels in one product of the weights' gradient.
 const CHANNELS: usize = 96;

@@ -9,8 +9,8 @@ use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tenso
 use pulp::Arch;
 use rayon::prelude::*;
 
-use crate::model::neural::net::dropout::Mask;
 use crate::model::neural::net::host::{PART, contiguous, read};
+use crate::model::neural::net::layers::dropout::Mask;
 
 /// `max(x, 0)`; NaN is kept.
 pub(crate) fn relu(x: &Tensor) -> Result<Tensor> {

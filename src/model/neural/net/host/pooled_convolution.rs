@@ -9,10 +9,10 @@
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
 
-use crate::model::neural::net::conv_shape::ConvShape;
 use crate::model::neural::net::host::max_pool::{MaxPool, PoolOutput};
 use crate::model::neural::net::host::tiles::RowRun;
 use crate::model::neural::net::host::{contiguous, read};
+use crate::model::neural::net::layers::conv_shape::ConvShape;
 
 /// The operation on one batch.
 pub(crate) struct PooledConvolution {
@@ -83,9 +83,9 @@ mod tests {
 
     use super::*;
     use crate::model::neural::net::backend::Backend;
-    use crate::model::neural::net::convolution::Convolution;
+    use crate::model::neural::net::forward_pass::mode::Mode;
+    use crate::model::neural::net::layers::convolution::Convolution;
     use crate::model::neural::net::layers::{Activation, Layer, forward_all};
-    use crate::model::neural::net::mode::Mode;
     use crate::model::neural::net::testing::{counted_var, gradients, numbers};
     use crate::run::Run;
 

@@ -1,0 +1,272 @@
+//! From evidence to a fitted model: prepares the data, trains, and predicts every row with the trained model.
+
+pub(super) mod all_predictions;
+pub(super) mod predict;
+
+use std::borrow::Cow;
+
+use candle_core::Device;
+use rand::Rng as _;
+
+use super::data::inputs::INSTANCE_EMBEDDING;
+use super::params::annotator_params::AnnotatorParams;
+use super::params::pair_means::PairMeans;
+use super::train::learners::learner::LearnerSetting;
+use super::train::learners::on_device::learners_on_device;
+use super::{CrowdNet, Neural, Owner, ParamTable, Sizes, Task, name_of};
+use crate::error::{Error, Result};
+use crate::frame::{Annotations, Evidence, QuestionFeatures, Role};
+use crate::model::checkpoint::Fingerprint;
+use crate::model::confusion::{Cells, CommonConfusion, Confusion};
+use crate::model::em::kernels::expected_counts_of;
+use crate::model::fitted::{Fitted, Report, Stop, Trained};
+use crate::model::neural::data::TrainingData;
+use crate::model::neural::train::learners::Learners;
+use crate::model::neural::train::spec::{Select, TrainSpec};
+use crate::model::neural::train::state::{MAIN_TARGETS, TrainState};
+use crate::model::neural::train::{LoopPosition, Trainer};
+use crate::model::posterior::best;
+use crate::model::vote::agreement;
+use crate::model::{Model, from_features};
+use crate::run::Run;
+use all_predictions::{AllPredictions, PosteriorInputs};
+use predict::description;
+
+impl<N: CrowdNet> Model for Neural<N> {
+    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
+        let is_embedded = self.model.instance_embedding(evidence.described.is_some()).is_some();
+        let without_features = is_embedded.then(|| {
+            let annotators = evidence.described.and_then(|d| d.annotators.clone());
+            QuestionFeatures::without_instances(evidence.annotations.dims().instances, annotators)
+        });
+        let described = match &without_features {
+            Some(without) => without,
+            None => from_features::described_of(evidence, N::KIND)?,
+        };
+        let evidence = Evidence { described: Some(described), ..evidence };
+        let (dims, train) = (evidence.annotations.dims(), &self.network.train);
+        let split = split_annotations(train, evidence.annotations, run)?;
+        let (training, held_out) = match &split {
+            Some([training, held_out]) => {
+                (Evidence { annotations: training, ..evidence }, Some(held_out))
+            }
+            None => (evidence, None),
+        };
+        let (aggregated, data) = prepared(self, training, held_out, run)?;
+        let valid = gold_to_select_by(train, described)?;
+        let sizes = self.sizes(dims, described);
+        let reads_annotators = sizes.annotator_features.is_some();
+        from_features::warn_of_annotator_features(N::KIND, reads_annotators, described, run);
+        let (learners, device) = learners_for(self, &data, &sizes, run)?;
+        if !self.model.heads(&sizes).classifier && data.annotations.trusted.is_some() {
+            run.warn(format!(
+                "`{}` is trained on labels, not classes: trusted classes appear in the labels table, but do not train \
+                 it",
+                N::KIND
+            ));
+        }
+        let targets = aggregated.as_ref().map(|fitted| fitted.posterior.dense().into_owned());
+        let mut trainer = Trainer {
+            model: &self.model,
+            annotator_params: first_params(self, training, &sizes, &learners, run)?,
+            fingerprint: Some(fingerprint_of(self, held_out, run)?),
+            spec: train,
+            data: &data,
+            dims,
+            valid: &valid,
+            learners,
+            state: TrainState::with_targets(targets),
+            position: LoopPosition::default(),
+        };
+        trainer.train(run)?;
+        trainer.average_unknown();
+        // Posteriors follow from all annotations, held out or not.
+        let (aggregated, whole) = if held_out.is_some() {
+            let (aggregated, whole) = prepared(self, evidence, None, run)?;
+            (aggregated, Some(whole))
+        } else {
+            (aggregated, None)
+        };
+        let own = trainer.state.targets.remove(MAIN_TARGETS).filter(|targets| targets.is_own);
+        let targets = own
+            .map(|targets| Cow::Owned(targets.posterior))
+            .or_else(|| Some(aggregated.as_ref()?.posterior.dense()));
+        let data = whole.as_ref().unwrap_or(&data);
+        let inputs = PosteriorInputs { data, targets: targets.as_deref() };
+        let predicted = AllPredictions::of(&trainer, inputs, run)?;
+        let mut trace = aggregated.as_ref().map_or_else(Vec::new, |a| a.trace.clone());
+        let iterations = trainer.state.trace.len() as u32;
+        trace.append(&mut trainer.state.trace);
+        let objective = trace.last().map(|row| row.objective);
+        let converged = aggregated.as_ref().is_none_or(|fitted| fitted.stop.converged);
+        let report = report(&trainer, evidence, &predicted, aggregated, run);
+        let saved = || -> Result<Trained> {
+            Ok(Trained {
+                description: description(self, &trainer.learners, &sizes),
+                parameters: trainer.learners.to_pytorch(&trainer.snapshot()?).to_bytes()?,
+            })
+        };
+        let saved = (!is_embedded).then(saved).transpose()?;
+        Ok(Fitted {
+            posterior: predicted.posterior.into(),
+            predictions: (!is_embedded).then_some(predicted.predictions),
+            report,
+            trace,
+            stop: Stop { converged, iterations, objective },
+            model: saved,
+            device: name_of(&device),
+        })
+    }
+}
+
+/// The training annotations and the held-out annotations, where held-out likelihood selects the epoch.
+pub(crate) fn split_annotations(
+    train: &TrainSpec,
+    a: &Annotations,
+    run: &Run,
+) -> Result<Option<[Annotations; 2]>> {
+    if train.select != Select::AnnotationLikelihood {
+        return Ok(None);
+    }
+    let mut rng = run.rng("held-out annotations");
+    let parts = a.hold_out(|_| rng.random::<f64>() < train.held_out)?;
+    if parts[1].is_empty() {
+        return Err(nothing_held_out(a.text_of_share(train.held_out)));
+    }
+    Ok(Some(parts))
+}
+
+/// The result of the model's aggregator, and the training data.
+fn prepared<'a, N: CrowdNet>(
+    spec: &Neural<N>,
+    evidence: Evidence<'a>,
+    held_out: Option<&Annotations>,
+    run: &mut Run,
+) -> Result<(Option<Fitted>, TrainingData<'a>)> {
+    let aggregated = spec.model.aggregate(evidence, run)?;
+    let batching = spec.network.train.batching(N::DROPS_LAST_BATCH);
+    let data = TrainingData::new(evidence, held_out, aggregated.is_some(), batching)
+        .filter(|data| !data.is_empty() && evidence.annotations.dims().classes > 0)
+        .ok_or_else(|| from_features::no_examples(evidence.annotations))?;
+    if let Some(held_out) = held_out
+        && data.held_out_instances().is_empty()
+    {
+        let n = held_out.len();
+        return Err(nothing_held_out(format!("{n} annotations of instances without features")));
+    }
+    Ok((aggregated, data))
+}
+
+/// The error where no held-out annotation can select the epoch.
+fn nothing_held_out(found: String) -> Error {
+    Error::data("no annotation is held out to select the best epoch by")
+        .at("model.train.held_out")
+        .found(found)
+        .help("hold out more, or choose another select")
+}
+
+fn gold_to_select_by(train: &TrainSpec, described: &QuestionFeatures) -> Result<Vec<(u32, u32)>> {
+    let gold = described.gold.iter().filter(|gold| gold.role == Role::Valid);
+    let valid: Vec<(u32, u32)> = gold.map(|gold| (gold.instance, gold.class)).collect();
+    if train.select == Select::Valid && valid.is_empty() {
+        return Err(Error::data("there is no gold to select the best epoch by")
+            .at("model.train.select")
+            .found("no gold row of role `valid` whose instance has features")
+            .help("give some in source.gold, or select = \"annotation_likelihood\" or \"last\""));
+    }
+    Ok(valid)
+}
+
+/// The model's learners with initial parameters, scaled to these data, and the device that they are on.
+fn learners_for<N: CrowdNet>(
+    spec: &Neural<N>,
+    data: &TrainingData<'_>,
+    sizes: &Sizes,
+    run: &Run,
+) -> Result<(Learners, Device)> {
+    let train = &spec.network.train;
+    let batch_rows = data.batch_rows(train.batching(N::DROPS_LAST_BATCH));
+    let (classifier, others) = spec.learners(sizes);
+    for learner in std::iter::once(&classifier).chain(&others) {
+        learner.input.check_batch(sizes, batch_rows, run)?;
+    }
+    let precision = train.precision;
+    let setting = LearnerSetting { precision, sizes, run, device: &Device::Cpu, saved: None };
+    let (specs, on) = ((classifier, others), &spec.network.device);
+    let (mut learners, device) = learners_on_device(on, specs, &setting, |_| batch_rows)?;
+    learners.fit_scalers(data);
+    Ok((learners, device))
+}
+
+/// The model's tables with their initial parameters.
+fn first_params<N: CrowdNet>(
+    spec: &Neural<N>,
+    evidence: Evidence<'_>,
+    sizes: &Sizes,
+    learners: &Learners,
+    run: &Run,
+) -> Result<AnnotatorParams> {
+    let mut tables = spec.model.tables(&task_of(evidence, learners, run))?;
+    if let Some(width) = spec.model.instance_embedding(sizes.has_features()) {
+        let n = evidence.annotations.dims().instances;
+        tables.push(ParamTable::embeddings(INSTANCE_EMBEDDING, Owner::Instance, n, width, run));
+    }
+    let annotator_params = AnnotatorParams { tables };
+    learners.check_tables(&annotator_params)?;
+    Ok(annotator_params)
+}
+
+fn task_of<'a>(evidence: Evidence<'a>, learners: &Learners, run: &'a Run) -> Task<'a> {
+    let hidden = learners.classifier.network.hidden();
+    Task { evidence, dims: evidence.annotations.dims(), hidden, run }
+}
+
+/// The digest of the model's settings and, for checkpoints, of the held-out annotations. The trainer adds the rest.
+fn fingerprint_of<N: CrowdNet>(
+    spec: &Neural<N>,
+    held_out: Option<&Annotations>,
+    run: &Run,
+) -> Result<Fingerprint> {
+    let mut fingerprint = Fingerprint::new(N::KIND);
+    fingerprint.add_settings(&spec.model)?;
+    fingerprint.add_settings(&spec.network.backbone)?;
+    if let Some(held_out) = held_out.filter(|_| run.keeps_checkpoints()) {
+        fingerprint.add_annotations(held_out, &run.cancel)?;
+    }
+    Ok(fingerprint)
+}
+
+fn report<N: CrowdNet>(
+    trainer: &Trainer<'_, N>,
+    evidence: Evidence<'_>,
+    predicted: &AllPredictions,
+    aggregated: Option<Fitted>,
+    run: &mut Run,
+) -> Report {
+    let a = evidence.annotations;
+    let task = task_of(evidence, &trainer.learners, run);
+    let learned = trainer.model.report(&task, &trainer.annotator_params);
+    learned.warnings.into_iter().for_each(|warning| run.warn(warning));
+    let mut report = aggregated.map_or_else(Report::default, |fitted| fitted.report);
+    report.common = learned.common.map(|probability| {
+        CommonConfusion::new(a, probability, &expected_counts_of(a, &predicted.posterior))
+    });
+    report.prior = learned.prior.or(report.prior);
+    report.annotator_parameters = learned.parameters;
+    let pairs = predicted.pairs.as_ref().map(PairMeans::of_annotators);
+    let (of_pairs, competence) = pairs.unzip();
+    let competence = competence.map(|mean| ("competence".to_owned(), mean));
+    report.annotator_parameters.extend(competence);
+    report.instance_parameters.clone_from(&predicted.instance_parameters);
+    if let Some(probability) = learned.confusion.or(of_pairs) {
+        let confusion = Confusion {
+            cells: Cells::Dense(probability),
+            expected_count: expected_counts_of(a, &predicted.posterior),
+        };
+        report.skill = confusion.skill(a);
+        report.confusion = Some(confusion);
+    } else if report.skill.is_empty() {
+        report.skill = agreement(a, |i| best(predicted.posterior.row(i)));
+    }
+    report
+}

@@ -1,0 +1,36 @@
+//! The sections that every neural model has.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::model::neural::device::auto;
+use crate::model::neural::net::backbone::BackboneSpec;
+use crate::model::neural::train::spec::TrainSpec;
+use crate::model::preset::Preset;
+
+/// The sections that every neural model has.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct NetworkSpec {
+    /// The settings that the other keys start from: `labelmill`, `paper`, or `code` (`lia`). A key that is given always wins.
+    pub preset: Preset,
+    /// The device that the network runs on: `auto`, `cpu` or `cuda:0`. `auto` is a GPU if there is one and the forward
+    /// pass of a step has at least 20 million multiply-adds (rows of a batch times products of a row), else the CPU:
+    /// smaller networks gain nothing from a GPU.
+    pub device: String,
+    /// The classifier before its last layer.
+    pub backbone: BackboneSpec,
+    /// How it is trained.
+    pub train: TrainSpec,
+}
+
+impl Default for NetworkSpec {
+    fn default() -> Self {
+        Self {
+            preset: Preset::Labelmill,
+            device: auto(),
+            backbone: BackboneSpec::default(),
+            train: TrainSpec::default(),
+        }
+    }
+}

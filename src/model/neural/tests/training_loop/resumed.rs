@@ -1,0 +1,52 @@
+//! Fits that are interrupted and continued from their checkpoints.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::frame::QuestionFeatures;
+use crate::model::neural::tests::*;
+use crate::run::{Cancel, Progress};
+
+/// Stops the run at the end of an epoch.
+struct StopAfter(AtomicU32, Cancel);
+
+impl Progress for StopAfter {
+    fn at(&self, _position: u64, _message: &str) {
+        if self.0.fetch_sub(1, Ordering::Relaxed) == 1 {
+            assert!(self.1.request(15));
+        }
+    }
+}
+
+/// A fit that is interrupted after each of these numbers of epochs, and then continued from its checkpoint, equals one
+/// that was not, to the bit.
+pub(in crate::model::neural) fn assert_resumes<N: CrowdNet>(
+    model: &Neural<N>,
+    a: &Annotations,
+    described: &QuestionFeatures,
+    interrupted: Range<u32>,
+) {
+    assert_resumes_in(model, Evidence { annotations: a, described: Some(described) }, interrupted);
+}
+
+/// The same for any evidence.
+pub(in crate::model::neural) fn assert_resumes_in<N: CrowdNet>(
+    model: &Neural<N>,
+    evidence: Evidence<'_>,
+    interrupted: impl IntoIterator<Item = u32>,
+) {
+    let whole = model.fit(evidence, &mut Run::new(1)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for epochs in interrupted {
+        let mut run = Run::new(1);
+        run.keep_checkpoint(Some(folder.path().join(epochs.to_string())));
+        let mut first = run.clone();
+        first.cancel = Cancel::default();
+        first.progress = Arc::new(StopAfter(AtomicU32::new(epochs), first.cancel.clone()));
+        assert!(model.fit(evidence, &mut first).is_err(), "{epochs}");
+        let resumed = model.fit(evidence, &mut run).unwrap();
+        assert!(resumed.model == whole.model, "interrupted after {epochs} epochs");
+        assert_eq!(resumed.posterior, whole.posterior, "interrupted after {epochs} epochs");
+    }
+}

@@ -1,0 +1,284 @@
+//! The order of the acts, a phase that is the same in one act and in several, and the state between two acts.
+
+use crate::model::calibrator::{Calibrator, Method, Points};
+use crate::model::fitted::TraceRow;
+use crate::model::neural::models::tcl::Retrain;
+use crate::model::neural::tests::fits::{agreeing, fit, parameters};
+use crate::model::neural::tests::*;
+use crate::model::neural::train::state::{Best, NamedTargets};
+use crate::model::posterior::Posterior;
+use crate::model::snapshot::Snapshot;
+use crate::testing::described;
+
+const CALIBRATE: &str = "Calibrate(\"classifier\", Isotonic)";
+const E_STEP: &str = "EStep(\"main\")";
+
+/// The acts as one word each, a training with its name, epochs and instances.
+fn acts<N: CrowdNet>(Neural { network, model }: &Neural<N>) -> Vec<String> {
+    let mut state = TrainState::default();
+    let mut acts = Vec::new();
+    while let Some(act) = model.next_act(&network.train, &state) {
+        acts.push(match act {
+            Act::Train(phase) => format!(
+                "{} {:?} of {} on {:?}{}",
+                phase.name,
+                phase.act,
+                phase.epochs,
+                phase.instances,
+                if phase.is_scored { ", scored" } else { "" }
+            ),
+            other => format!("{other:?}"),
+        });
+        state.acts += 1;
+    }
+    acts
+}
+
+// keys: tcl.rounds, tcl.first_epochs, tcl.round_epochs, tcl.retrain, tcl.trusted_epochs
+#[test]
+fn rounds_share_one_clock_and_the_retraining_has_another() {
+    let train = TrainSpec { epochs: 7, ..TrainSpec::default() };
+    let model = Tcl { rounds: 3, first_epochs: 4, round_epochs: 2, ..Tcl::default() };
+    let model = with(train, model);
+    let rounds = [
+        "MStep",
+        "co-training 0..4 of 8 on Untrusted",
+        CALIBRATE,
+        E_STEP,
+        "MStep",
+        E_STEP,
+        "co-training 4..6 of 8 on Untrusted",
+        CALIBRATE,
+        E_STEP,
+        "MStep",
+        E_STEP,
+        "co-training 6..8 of 8 on Untrusted",
+        CALIBRATE,
+        E_STEP,
+        "Reset(All)",
+    ];
+    let union = ["retraining 0..7 of 7 on All, scored", "Select"];
+    assert_eq!(acts(&model), [&rounds[..], &union].concat());
+    let sequential = [
+        "retraining 0..7 of 7 on Untrusted, scored",
+        "Select",
+        "trusted 0..3 of 3 on Trusted, scored",
+        "Select",
+    ];
+    let sequentially = Tcl { retrain: Retrain::Sequential, trusted_epochs: 3, ..model.model };
+    let model = Neural { model: sequentially, ..model };
+    assert_eq!(acts(&model), [&rounds[..], &sequential].concat());
+}
+
+#[test]
+fn a_round_of_agg_net_is_an_epoch_an_e_step_and_an_m_step() {
+    let train = TrainSpec { epochs: 2, ..TrainSpec::default() };
+    let want = [
+        "MStep",
+        "train 0..1 of 2 on All, scored",
+        E_STEP,
+        "MStep",
+        "train 1..2 of 2 on All, scored",
+        E_STEP,
+        "MStep",
+        "Select",
+    ];
+    assert_eq!(acts(&with(train, AggNet::default())), want);
+}
+
+/// `dl` with its epochs in several acts, which end at `ends`.
+#[derive(
+    Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+struct SplitEpochs {
+    ends: Vec<u32>,
+    resets: bool,
+}
+
+impl CrowdNet for SplitEpochs {
+    const KIND: &'static str = "split_epochs";
+    const SUMMARY: &'static str = "";
+    const SOURCE: &'static str = "";
+
+    fn paper() -> (NetworkSpec, Self) {
+        Default::default()
+    }
+
+    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
+        Dl::default().aggregate(evidence, run)
+    }
+}
+
+impl TrainingObjective for SplitEpochs {
+    const REDUCTION: Option<Reduction> = None;
+    const TRAINS_ON_TARGETS: bool = true;
+
+    fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
+        let joint = Phase::joint("train", train.epochs);
+        let ends = self.ends.iter().chain([&joint.epochs]);
+        let starts = [&0].into_iter().chain(&self.ends);
+        let parts =
+            starts.zip(ends).map(|(start, end)| Phase { act: *start..*end, ..joint.clone() });
+        let acts = self
+            .resets
+            .then_some(Act::Reset(LearnerSubset::All))
+            .into_iter()
+            .chain(parts.map(Act::Train));
+        acts.chain([Act::Select]).nth(state.acts)
+    }
+
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+        Dl::default().loss(context, gradient)
+    }
+}
+
+/// Selection, the average, the learning rate schedule and the moments all continue from one act to the next.
+#[test]
+fn a_phase_in_several_acts_is_the_phase_in_one() {
+    let a = agreeing();
+    let described = described(&a);
+    for (select, average) in [(train::spec::Select::Last, 0.6), (train::spec::Select::Valid, 0.0)] {
+        let train = TrainSpec { epochs: 6, select, average, ..TrainSpec::default() };
+        let with = |ends: &[u32]| {
+            let model = SplitEpochs { ends: ends.to_vec(), resets: false };
+            let mut described = described.clone();
+            described.gold = (0..9)
+                .map(|i| crate::frame::Gold {
+                    instance: i,
+                    class: i % 3,
+                    role: crate::frame::Role::Valid,
+                })
+                .collect();
+            let fitted = fit(&on_cpu(train.clone(), model), &a, &described);
+            let fitted = fitted.unwrap();
+            let changes = |row: &TraceRow| (row.step, row.objective, row.change);
+            (fitted.trace.iter().map(changes).collect::<Vec<_>>(), parameters(fitted))
+        };
+        let whole = with(&[]);
+        assert!(with(&[1, 4]) == whole && whole.0.len() == 6, "{select:?}");
+    }
+}
+
+/// A reset changes every weight, and draws the same values in every run.
+#[test]
+fn a_reset_draws_other_parameters_from_streams_of_its_own() {
+    let a = agreeing();
+    let described = described(&a);
+    let start = |resets| {
+        let optimiser = OptimiserSpec { learning_rate: 0.0, ..OptimiserSpec::default() };
+        let train = TrainSpec { epochs: 1, optimiser, ..TrainSpec::default() };
+        let model = SplitEpochs { ends: Vec::new(), resets };
+        parameters(fit(&on_cpu(train, model), &a, &described).unwrap())
+    };
+    let (first, reset) = (start(false), start(true));
+    assert_eq!(reset, start(true));
+    let weights =
+        |snapshot: &Snapshot| snapshot.find_f32s("net.classifier.weight").unwrap().to_vec();
+    let (first, reset) = (weights(&first), weights(&reset));
+    assert_eq!(first.len(), reset.len());
+    assert!(first.iter().zip(&reset).all(|(first, reset)| first != reset));
+    let bound = |weights: &[f32]| weights.iter().fold(0.0_f32, |max, w| max.max(w.abs()));
+    assert!((bound(&first) / bound(&reset) - 1.0).abs() < 0.1, "drawn within another bound");
+}
+
+#[test]
+fn an_epoch_runs_over_the_instances_that_it_is_for() {
+    let mut a = agreeing();
+    a.trusted = Some((0..40).map(|i| (i % 4 == 1).then_some(0)).collect());
+    let described = described(&a);
+    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let batching = Batching { batch_size: Some(3), by_annotation: false, drops_last: false };
+    let data = TrainingData::new(evidence, None, true, batching).unwrap();
+    let instances = |of| -> Vec<u32> {
+        let batches = batches_of(&data, of, batching);
+        let mut all: Vec<u32> = batches.into_iter().flat_map(|batch| batch.instances).collect();
+        all.sort_unstable();
+        all
+    };
+    assert_eq!(instances(InstanceSubset::Trusted), (1..40).step_by(4).collect::<Vec<_>>());
+    let others: Vec<u32> = (0..40).filter(|i| i % 4 != 1).collect();
+    assert_eq!(instances(InstanceSubset::Untrusted), others);
+    assert_eq!(instances(InstanceSubset::All).len(), 40);
+    assert_eq!(data.trusted()[1], (5, 0));
+}
+
+#[test]
+fn a_checkpoint_holds_the_whole_state() {
+    let dims = Dims { instances: 2, annotators: 1, classes: 3, labels: 3 };
+    let mut points = Points::new(3);
+    for (class, p) in [(0, [0.7, 0.2, 0.1]), (1, [0.5, 0.4, 0.1]), (2, [0.1, 0.1, 0.8])] {
+        points.push_class(&p, class, 1.0);
+    }
+    let row = |phase: &str, step, change| TraceRow {
+        phase: phase.to_owned(),
+        step,
+        objective: -0.1 / f64::from(step),
+        change,
+        seconds: 0.25,
+    };
+    let mut best = Snapshot::default();
+    best.f32s("net.weight".to_owned(), vec![2], vec![0.1, -3.0]);
+    let targets = |name: &str, values: [f64; 6], is_own| {
+        let mut posterior = Posterior::zeros(2, 3);
+        posterior.values_mut().copy_from_slice(&values);
+        (name.to_owned(), NamedTargets { posterior, is_own })
+    };
+    let (second, other) = ([0.3, 0.6, 0.1, 0.5, 0.25, 0.25], [0.0, 0.9, 0.1, 0.2, 0.2, 0.6]);
+    let aggregated = targets(MAIN_TARGETS, [1.0, 0.0, 0.0, 0.25, 0.75, 0.0], false);
+    let calibrator = |method| Calibrator::fit(method, 0.0, &points).unwrap();
+    let calibrators = [("classifier", Method::Isotonic), ("other", Method::Temperature)];
+    let estimates = Estimates {
+        calibrators: calibrators.map(|(name, method)| (name.to_owned(), calibrator(method))).into(),
+        prior: Some(vec![0.2, 0.5, 0.3]),
+        numbers: [("rates", vec![0.1, 0.7]), ("weights", vec![1.0 / 3.0])]
+            .map(|(name, values)| (name.to_owned(), values))
+            .into(),
+    };
+    let state = TrainState {
+        acts: 9,
+        epoch: 2,
+        trace: vec![row("co-training", 1, None), row("retraining", 3, Some(0.5))],
+        best: Some(Best {
+            score: -1.5,
+            epoch: 4,
+            model: best.clone(),
+            targets: [aggregated.clone(), targets("second", other, true)].into(),
+            estimates: Estimates { prior: Some(vec![0.6, 0.1, 0.3]), ..estimates.clone() },
+        }),
+        average: Some(best),
+        targets: [
+            targets(MAIN_TARGETS, [0.1, 0.2, 0.7, 1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0], true),
+            targets("second", second, true),
+        ]
+        .into(),
+        estimates,
+    };
+    let mut saved = Snapshot::default();
+    state.save(&mut saved).unwrap();
+    let saved = Snapshot::from_bytes(&saved.to_bytes().unwrap()).unwrap();
+    let mut loaded = TrainState::with_targets(Some(aggregated.1.posterior.clone()));
+    loaded.load(&saved, dims).unwrap();
+    assert_eq!(loaded, state);
+    let other = Dims { instances: 3, ..dims };
+    let error = TrainState::default().load(&saved, other).unwrap_err();
+    assert!(error.to_string().contains("another model"));
+}
+
+/// The learning rate is zero, so that the first epoch stays the best. With a patience of 1 the rounds end after one
+/// more epoch.
+#[test]
+fn rounds_end_when_patience_does() {
+    let a = agreeing();
+    let mut described = described(&a);
+    let valid =
+        |i| crate::frame::Gold { instance: i, class: i % 3, role: crate::frame::Role::Valid };
+    described.gold = (0..9).map(valid).collect();
+    let optimiser = OptimiserSpec { learning_rate: 0.0, ..OptimiserSpec::default() };
+    let select = Select::Valid;
+    let train =
+        TrainSpec { epochs: 9, patience: Some(1), select, optimiser, ..TrainSpec::default() };
+    let backbone = BackboneSpec { batch_norm: false, ..BackboneSpec::default() };
+    let network = NetworkSpec { backbone, train, ..NetworkSpec::default() };
+    let model = Neural { network, model: AggNet::default() };
+    assert_eq!(fit(&model, &a, &described).unwrap().trace.len(), 2);
+}
