@@ -35,7 +35,6 @@
 //! The same input gives the same bytes, whatever the order of its rows and files and the number of threads.
 
 pub mod agreement;
-pub mod calibration;
 pub mod cli;
 pub mod commands;
 pub mod decide;
@@ -50,6 +49,7 @@ pub mod model;
 pub mod panics;
 pub mod pipeline;
 pub(crate) mod prefetch;
+mod process;
 pub mod redact;
 pub(crate) mod regular_file;
 pub mod run;

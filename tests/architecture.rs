@@ -51,7 +51,7 @@ fn async_stops_at_the_frame_and_starts_again_in_the_sink() {
     let found = offending(
         "frame",
         &["async ", ".await"],
-        &["relations.rs", "gold.rs", "read_all.rs", "frame/mod.rs"],
+        &["relations.rs", "gold/mod.rs", "read_all.rs", "frame/mod.rs"],
     );
     assert!(found.is_empty(), "{}", found.join("\n"));
 }

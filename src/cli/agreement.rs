@@ -1,12 +1,12 @@
 //! `labelmill agreement`: prints the statistics of each group.
 
-use super::allocator::bound_job;
 use super::args::AgreementArgs;
 use super::plain_table::plain_table;
 use super::run_with::run_with;
 use super::{print_json, print_result};
 use crate::commands::agreement::{AgreementOfGroup, AgreementRequest, agreement, as_json};
 use crate::error::Result;
+use crate::process::allocator::bound_job;
 use crate::run::Run;
 
 pub(super) async fn command(args: AgreementArgs, shown: Run) -> Result<()> {

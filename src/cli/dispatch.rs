@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use super::allocator::bound_job;
 use super::args::{
     AggregateArgs, Args, Command, EvaluateArgs, FileArgs, GateArgs, JobArgs, ModelsArgs,
     PredictArgs, SimulateArgs, SqlArgs, read_text, store,
@@ -12,11 +11,9 @@ use super::plain_table::plain_table;
 use super::progress::Bars;
 use super::publish::PublishingJob;
 use super::run_with::run_with;
-use super::signals::{Signals, or_signalled};
 use super::summary::JobSummary;
 use super::{
-    agreement, logs_are_json, print_error, print_json, print_message, print_result, print_warning,
-    simulate, sql,
+    agreement, print_error, print_json, print_message, print_result, print_warning, simulate, sql,
 };
 use crate::commands::aggregate::Aggregation;
 use crate::commands::check::check;
@@ -29,6 +26,9 @@ use crate::engine::EngineSpec;
 use crate::error::{Error, Problem, Result, Stage};
 use crate::model::ModelKind;
 use crate::pipeline::{self, PipelineSpec, Rerun, load};
+use crate::process::allocator::bound_job;
+use crate::process::log_format::logs_are_json;
+use crate::process::signals::{Signals, or_signalled};
 use crate::redact::redacted;
 use crate::run::Run;
 use crate::source::{ColumnsSpec, OnMissing};

@@ -1,23 +1,17 @@
 //! The command line, and the only place that prints: results to stdout where asked, all else to stderr.
 
 mod agreement;
-mod allocator;
 mod args;
 mod dispatch;
-mod libc_heap;
 mod plain_table;
 mod progress;
 mod publish;
-mod refuse;
-mod resident;
 mod run_with;
-mod signals;
 mod simulate;
 mod sql;
 mod summary;
 mod terminal;
 mod text_table;
-mod threads;
 
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
@@ -27,18 +21,20 @@ use std::time::{Duration, SystemTime};
 use clap::Parser;
 use futures::FutureExt;
 
-pub use allocator::BoundedAllocator;
+pub use crate::process::allocator::BoundedAllocator;
 pub use args::Args;
 
 use crate::engine::available_memory;
 use crate::error::{Error, Result};
 use crate::panics;
-use signals::{SignalStream, Signals};
+use crate::process::log_format::logs_are_json;
+use crate::process::signals::{SignalStream, Signals};
+use crate::process::threads::STACK_BYTES;
+use crate::process::{allocator, libc_heap, refuse, resident, signals, threads};
 use terminal::{
-    logs_are_json, print_error, print_help, print_json, print_message, print_result,
-    print_usage_error, print_warning, start_logging,
+    print_error, print_help, print_json, print_message, print_result, print_usage_error,
+    print_warning, start_logging,
 };
-use threads::STACK_BYTES;
 
 /// Runs the command that the process was called with.
 ///
@@ -136,11 +132,11 @@ mod tests {
     #[cfg(target_os = "linux")]
     use std::io::Write;
 
-    #[cfg(target_os = "linux")]
-    use super::refuse::tests::{CHILD, child};
     use super::*;
     #[cfg(target_os = "linux")]
     use crate::engine::EngineSpec;
+    #[cfg(target_os = "linux")]
+    use crate::process::refuse::tests::{CHILD, child};
 
     #[test]
     fn times_that_cannot_be_written_are_refused() {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::{logs_are_json, print_warning};
+use super::print_warning;
+use crate::process::log_format::logs_are_json;
 use crate::run::Progress;
 
 /// Draws one bar at a time on stderr.

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::progress::Bars;
-use super::signals::{Signals, until_signalled};
 use super::summary::Summary;
 use super::{print_json, print_message};
 use crate::error::Result;
+use crate::process::signals::{Signals, until_signalled};
 use crate::run::Run;
 
 /// A job that publishes tables: the environment that it runs in, and how its summary is printed.

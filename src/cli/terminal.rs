@@ -7,7 +7,6 @@
 //! reads one format.
 
 use std::io::{ErrorKind, IsTerminal, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 use tracing_subscriber::EnvFilter;
@@ -16,17 +15,8 @@ use tracing_subscriber::fmt::MakeWriter;
 use super::args::LogFormat;
 use crate::error::{Error, Result, clipped};
 use crate::escape;
+use crate::process::log_format::{MESSAGES, logs_are_json, write_logs_as_json};
 use crate::redact::{redacted, redacted_json};
-
-/// The target of the log lines that are messages. They are shown at every level.
-pub(super) const MESSAGES: &str = "message";
-
-static LOGS_ARE_JSON: AtomicBool = AtomicBool::new(false);
-
-/// Whether stderr holds one JSON object a line.
-pub(super) fn logs_are_json() -> bool {
-    LOGS_ARE_JSON.load(Ordering::Relaxed)
-}
 
 /// Starts the log: with `quiet` it shows errors alone, otherwise the more lines the higher `verbose` is.
 pub(super) fn start_logging(format: LogFormat, quiet: bool, verbose: u8) {
@@ -38,7 +28,7 @@ pub(super) fn start_logging(format: LogFormat, quiet: bool, verbose: u8) {
         (false, _) => "trace",
     };
     let is_json = format == LogFormat::Json;
-    LOGS_ARE_JSON.store(is_json, Ordering::Relaxed);
+    write_logs_as_json(is_json);
     let builder = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(format!("{level},{MESSAGES}=info")))
         .with_writer(Log)

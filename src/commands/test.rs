@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use arrow::array::{Array, RecordBatch};
 use arrow::util::display::array_value_to_string;
 
-use crate::calibration::{CalibrationSpec, FitOn};
 use crate::error::{Error, Result, Stage};
+use crate::model::calibration::{CalibrationSpec, FitOn};
 use crate::pipeline::{Checkpoints, PipelineSpec, TestSpec, fit, read};
 use crate::run::Run;
 use crate::sink::RunTables;

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use super::calibrator::Calibrator;
+use super::calibration::calibrator::Calibrator;
 use super::posterior::{Posterior, best};
 use crate::frame::Annotations;
 

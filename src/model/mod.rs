@@ -19,7 +19,7 @@
 //! The layer rule, which a test holds: nothing under `model/` imports Arrow or DataFusion, and only `neural/` imports
 //! candle.
 
-pub mod calibrator;
+pub mod calibration;
 mod capabilities;
 mod checkpoint;
 pub(crate) mod classifier;

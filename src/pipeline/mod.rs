@@ -13,12 +13,12 @@ use datafusion::prelude::SessionContext;
 use serde_json::json;
 
 use crate::agreement::{self, Categories};
-use crate::calibration::{Lack, calibrate, check_data, report_lacks};
 use crate::decide::{Tally, TieSeed};
 use crate::diagnose::{Agreement, Diagnosis, dependence};
 use crate::error::{Error, Problem, Result, Stage};
 use crate::frame::{Frame, QuestionSizes, Relations, Scratch, collect};
 use crate::gate::Measures;
+use crate::model::calibration::{Lack, calibrate, check_data, report_lacks};
 use crate::model::fitted::Fitted;
 use crate::model::{Model, model_kind};
 use crate::redact::{redacted, redacted_json};

@@ -1,9 +1,9 @@
 //! Scores the labels, and the classifier's predictions, against gold that the model did not see.
 
-use crate::calibration::Calibrated;
 use crate::decide::{DecideSpec, TieSeed};
 use crate::frame::{Frame, Role};
 use crate::metrics::LabelsWithTruth;
+use crate::model::calibration::Calibrated;
 use crate::model::fitted::Fitted;
 use crate::run::Run;
 use crate::tables::metrics::Metric;
@@ -54,7 +54,12 @@ impl Scorer<'_> {
             metrics.extend(s.scored.uncalibrated(&prefix, s.role.word()));
             metrics.extend(s.scored.reliability(&prefix, s.role.word()));
         }
-        metrics.extend(calibrated.metrics);
+        metrics.extend(calibrated.metrics.into_iter().map(|(name, split, value)| Metric {
+            name,
+            split,
+            bin: None,
+            value: Some(value),
+        }));
         metrics
     }
 

@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::examples::TestSpec;
-use crate::calibration::CalibrationSpec;
 use crate::decide::{DecideSpec, Ties};
 use crate::engine::EngineSpec;
 use crate::error::{Error, Problem, Result};
 use crate::frame::FrameSpec;
 use crate::gate::GateSpec;
+use crate::model::calibration::CalibrationSpec;
 use crate::model::{FeatureUse, ModelSpec, model_kind};
 use crate::sink::{SinkSpec, digest};
 use crate::source::SourceSpec;

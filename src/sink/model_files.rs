@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 
 use super::typed_values::{from_json, to_json};
 use super::{PublishedRun, digest};
-use crate::calibration::Calibrator;
 use crate::error::{Error, Result, offenders};
 use crate::frame::Ids;
+use crate::model::calibration::Calibrator;
 use crate::regular_file;
 use crate::source::Cleaning;
 use crate::store::{StoreLocation, StoreSpec, is_absent, open, parse_url, shown};

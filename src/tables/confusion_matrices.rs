@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use arrow::array::{ArrayRef, Float64Array, StringArray};
 
-use super::cut::{longest_row, rows_of_batch};
+use super::rows::cut::{longest_row, rows_of_batch};
 use super::{
     Column, ColumnType, Outcome, OutcomeTable, QuestionResult, REAL, TEXT, UnitSpan, UnitSpans,
     column, nullable,
@@ -211,7 +211,6 @@ mod tests {
     use arrow::array::{AsArray, RecordBatch, UInt32Array};
     use arrow::datatypes::{Float64Type, UInt32Type};
 
-    use super::super::cut::{BATCH_ROWS, PART_BYTES, RowBytes};
     use super::super::{FilledTable, RunRecord, Table};
     use super::*;
     use crate::decide::{DecideSpec, Tally, TieSeed};
@@ -220,6 +219,7 @@ mod tests {
     use crate::model::confusion::{Cells, CommonConfusion, Smoothing};
     use crate::model::fitted::{Fitted, Report, Stop, on_cpu};
     use crate::model::posterior::Posterior;
+    use crate::tables::rows::cut::{BATCH_ROWS, PART_BYTES, RowBytes};
     use crate::testing::{frame_of, tiny, weighted};
 
     /// One matrix has more rows than a batch.

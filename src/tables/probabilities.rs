@@ -7,7 +7,7 @@ use arrow::array::{ArrayRef, Float64Array, RecordBatch};
 use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 
-use super::cut::RowBytes;
+use super::rows::cut::RowBytes;
 use super::{
     Column, ColumnType, ComputedTable, IdTypes, Outcome, OutcomeTable, QuestionResult, REAL,
     column, fields,

@@ -27,39 +27,28 @@
 //! The tests in `protocol/` visit every order of steps of two writers and a sweeper, with crashes and suspensions, and
 //! find no commit without its files and no second commit of a run.
 
-mod attempt;
-mod commit;
 mod control;
-mod disk;
-mod encode;
-mod folders;
-mod latest;
 mod lease;
 mod manifest;
-mod manifest_names;
 mod obstacles;
 mod parquet_sink;
 #[cfg(test)]
 mod protocol;
-mod published;
-mod removal;
-mod retention;
-mod sweep;
+mod publish;
 #[cfg(test)]
 mod testing;
-mod write;
 
 use super::{CommittedRun, Contents, JobIdentity, Sink};
 use crate::error::Result;
 use crate::run::Run;
 use control::ControlFile;
-pub use encode::Compression;
-use latest::PointerMove;
 use lease::Lease;
+use manifest::latest::PointerMove;
+use manifest::manifest_names::RunState;
+pub use manifest::published::PublishedRun;
 pub use manifest::{FileEntry, Manifest};
-use manifest_names::RunState;
 pub use parquet_sink::ParquetSink;
-pub use published::PublishedRun;
+pub use publish::encode::Compression;
 
 impl Sink for ParquetSink {
     fn folder(&self, run_id: &str) -> String {

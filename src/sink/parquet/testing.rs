@@ -8,12 +8,12 @@ use std::time::Duration;
 use chrono::Utc;
 use tempfile::TempDir;
 
-use super::attempt::Attempt;
 use super::control::json;
 use super::lease::{Lease, Process};
+use super::manifest::manifest_names::{Committed, RunState};
 use super::manifest::{FileEntry, Manifest};
-use super::manifest_names::{Committed, RunState};
 use super::parquet_sink::ParquetSink;
+use super::publish::attempt::Attempt;
 use crate::sink::{JobCommand, SinkSpec};
 use crate::store::StoreSpec;
 

@@ -178,7 +178,9 @@ impl ObjectStore for PinnedStore {
 /// # Why
 /// DataFusion reads an Arrow file whole from the opened file, unless it is large and the threads share it: nothing else
 /// would notice a change while it is read. Every other read is checked on its own.
-pub(in crate::source) async fn check_unchanged(Files { place, format, objects }: &Files) -> Result<()> {
+pub(in crate::source) async fn check_unchanged(
+    Files { place, format, objects }: &Files,
+) -> Result<()> {
     if *format != Format::Arrow || place.local().is_none() {
         return Ok(());
     }

@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Problem, Result};
 use crate::frame::{Annotations, Dims, Evidence};
 use crate::model::Model;
-use crate::model::calibrator::Method;
+use crate::model::calibration::calibrator::Method;
 use crate::model::confusion::Smoothing;
 use crate::model::em::kernels::{Likelihood, Prior, expected_counts_of};
 use crate::model::fitted::{Fitted, Report};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::model::calibrator::Method;
+use crate::model::calibration::calibrator::Method;
 use crate::model::neural::data::batching::InstanceSubset;
 use crate::model::neural::train::state::MAIN_TARGETS;
 

@@ -3,7 +3,7 @@
 use super::Trainer;
 use super::learners::learner::CLASSIFIER;
 use crate::error::{Error, Result};
-use crate::model::calibrator::{Calibrator, Method, Points};
+use crate::model::calibration::calibrator::{Calibrator, Method, Points};
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::neural::data::batch::Batch;
 use crate::model::neural::train::state::{MAIN_TARGETS, NamedTargets};

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use crate::error::{Error, Result};
 use crate::frame::Dims;
-use crate::model::calibrator::Calibrator;
+use crate::model::calibration::calibrator::Calibrator;
 use crate::model::fitted::TraceRow;
 use crate::model::posterior::Posterior;
 use crate::model::snapshot::Snapshot;

@@ -2,7 +2,7 @@
 
 use super::trainer::trainer_of;
 use crate::frame::{Gold, Role};
-use crate::model::calibrator::Calibrator;
+use crate::model::calibration::calibrator::Calibrator;
 use crate::model::neural::models::agg_net;
 use crate::model::neural::models::tcl::Initialise;
 use crate::model::neural::params::counted;

@@ -1,6 +1,6 @@
 //! The order of the acts, a phase that is the same in one act and in several, and the state between two acts.
 
-use crate::model::calibrator::{Calibrator, Method, Points};
+use crate::model::calibration::calibrator::{Calibrator, Method, Points};
 use crate::model::fitted::TraceRow;
 use crate::model::neural::models::tcl::Retrain;
 use crate::model::neural::tests::fits::{agreeing, fit, parameters};

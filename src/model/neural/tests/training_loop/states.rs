@@ -2,7 +2,7 @@
 
 use super::resumed::assert_resumes;
 use crate::frame::Matrix;
-use crate::model::calibrator::{Calibrator, Method};
+use crate::model::calibration::calibrator::{Calibrator, Method};
 use crate::model::neural::tests::fits::agreeing;
 use crate::model::neural::tests::linear::{numbers, of, probabilities};
 use crate::model::neural::tests::*;
