@@ -59,8 +59,10 @@ fn async_stops_at_the_frame_and_starts_again_in_the_sink() {
 #[test]
 fn only_the_command_line_prints() {
     let words = ["println!", "eprintln!", "std::io::stderr", "std::io::stdout", "dbg!"];
+    // The tests of `process` run as processes of their own.
+    let may = |line: &String| ["/src/cli/", "/src/process/"].iter().any(|room| line.contains(room));
     let found: Vec<String> =
-        offending("", &words, &[]).into_iter().filter(|line| !line.contains("/src/cli/")).collect();
+        offending("", &words, &[]).into_iter().filter(|line| !may(line)).collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 

@@ -153,7 +153,7 @@ fn job_of_crowd(annotators: u32, classes: u32, accuracy: (f64, f64)) -> (Job, Sy
 #[test]
 fn shares_of_votes_are_not_calibrated_by_held_out_annotations() {
     let (job, _) = job_of_crowd(30, 2, (0.55, 0.95));
-    for method in ["temperature", "bias_corrected_temperature", "isotonic"] {
+    for method in ["temperature", "bias_corrected_temperature"] {
         let more = |method: &str| format!("calibration.method = '{method}'");
         let [run, plain] = [method, "none"].map(|method| job.run(&vote("in.csv", &more(method))));
         let posteriors = |run: &Path| cells(&read_table(run, "posteriors"), &["probability"]);
@@ -279,6 +279,12 @@ fn a_trusted_class_stays_certain_and_what_cannot_be_calibrated_is_reported() {
     );
     let check = run_fails(&["check", &job.url("pipeline.toml")], 2);
     assert_says(&check, &["calibration.fit_on", "without source.gold"]);
+    let isotonic = crowd.replace("temperature", "isotonic");
+    assert_says(&job.fails(&isotonic, 2), &["no gold", "without source.gold", "\"temperature\""]);
+    let stderr = job.fails(&format!("{isotonic}{gold}calibration.fit_on = 'annotations'"), 2);
+    assert_says(&stderr, &["isotonic regression is not fitted to held-out annotations"]);
+    let stderr = job.fails(&format!("{isotonic}{gold}"), 3);
+    assert_says(&stderr, &["there is no gold to calibrate by", "method = \"temperature\""]);
     // Before the fit, which would create the folder of its checkpoints.
     let other = Job::new();
     let gem = "source.annotations = [['i', 'a', 'no'], ['j', 'a', 'yes'], ['j', 'b', 'yes']]
@@ -287,7 +293,7 @@ fn a_trusted_class_stays_certain_and_what_cannot_be_calibrated_is_reported() {
         source.gold = [['i', 'no', 'train']]";
     assert_says(&other.fails(gem, 3), &["there is no gold to calibrate by"]);
     assert!(!other.path("state").exists(), "the model is not fitted");
-    let once = "source.annotations = [['i', 'a', 'no'], ['j', 'b', 'yes']]\nmodel.kind = 'majority_vote'\ncalibration.method = 'isotonic'";
+    let once = "source.annotations = [['i', 'a', 'no'], ['j', 'b', 'yes']]\nmodel.kind = 'majority_vote'\ncalibration.method = 'temperature'";
     let stderr = Job::new().fails(once, 3);
     assert_says(
         &stderr,

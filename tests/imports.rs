@@ -28,8 +28,8 @@ const STAGES: [&str; 26] = [
     "metrics",
     "gate",
     "sink",
-    "simulate",
     "pipeline",
+    "simulate",
     "commands",
     "cli",
 ];
@@ -59,10 +59,12 @@ fn modules() -> BTreeMap<Module, String> {
 
 /// The tests of a file are its last item; `mod tests;` only declares a file of tests, and items may follow it.
 fn without_comments_and_tests(text: &str) -> String {
-    let starts =
-        ["mod tests {", "pub(super) mod tests {"].map(|tests| format!("#[cfg(test)]\n{tests}"));
-    let text = starts.iter().fold(text, |text, start| text.split(start).next().unwrap());
-    let lines = text.lines().map(|line| line.split("//").next().unwrap());
+    let is_start = |(at, _): &(usize, &str)| {
+        let next = text[*at..].lines().nth(1);
+        next.is_some_and(|line| !line.starts_with(' ') && line.ends_with("mod tests {"))
+    };
+    let end = text.match_indices("#[cfg(test)]\n").find(is_start).map_or(text.len(), |(at, _)| at);
+    let lines = text[..end].lines().map(|line| line.split("//").next().unwrap());
     lines.collect::<Vec<_>>().join("\n")
 }
 
@@ -95,7 +97,9 @@ fn imports(module: &Module, text: &str) -> Vec<Import> {
         }
     }
     for keyword in ["crate::", "super::"] {
-        for (at, _) in rest.match_indices(keyword) {
+        // `pub(in crate::...)` imports nothing.
+        for (at, _) in rest.match_indices(keyword).filter(|(at, _)| !rest[..*at].ends_with("(in "))
+        {
             let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
             let end = rest[at..].find(|c| !is_path(c)).map_or(rest.len(), |n| at + n);
             let path = rest[at..end].split("::").map(str::to_owned).collect();
@@ -209,7 +213,7 @@ fn imports_below_the_declaration_of_a_tests_file_are_seen() {
     for (from, to) in [
         ("model/em/kernels", "model/posterior"),
         ("model/neural", "model/neural/device"),
-        ("commands/simulate", "commands/simulate/recipes"),
+        ("simulate", "simulate/recipes"),
     ] {
         let module = |path: &str| path.split('/').map(str::to_owned).collect::<Module>();
         assert!(graph.contains_key(&(module(from), module(to))), "{from} -> {to}");

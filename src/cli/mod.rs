@@ -27,10 +27,9 @@ pub use args::Args;
 use crate::engine::available_memory;
 use crate::error::{Error, Result};
 use crate::panics;
-use crate::process::log_format::logs_are_json;
 use crate::process::signals::{SignalStream, Signals};
 use crate::process::threads::STACK_BYTES;
-use crate::process::{allocator, libc_heap, refuse, resident, signals, threads};
+use crate::process::{libc_heap, refuse, resident, signals, threads};
 use terminal::{
     print_error, print_help, print_json, print_message, print_result, print_usage_error,
     print_warning, start_logging,
@@ -171,9 +170,9 @@ mod tests {
         ] {
             let args = std::iter::once(&"labelmill").chain(command);
             let _ = block_on(Args::try_parse_from(args).unwrap());
-            let bound = allocator::job_limit();
+            let bound = crate::process::allocator::job_limit();
             writeln!(std::io::stderr(), "{} {bound}", command[0]).unwrap();
-            allocator::bound_job(usize::MAX);
+            crate::process::allocator::bound_job(usize::MAX);
         }
     }
 

@@ -168,12 +168,11 @@ async fn read_relations(
     let kind = model_kind(&spec.model.kind)?;
     let (calibration, of_one_start) = (spec.calibration.clone(), kind.fit_bytes);
     let starts_again = spec.model.load()?.model.restarts() > 0;
-    let threads = run.pool().current_num_threads();
     let of_model = move |sizes: &QuestionSizes| {
         let bytes = of_one_start(sizes)?;
         if starts_again { bytes.of_several_starts() } else { Some(bytes) }
     };
-    let fit_memory = move |sizes: &QuestionSizes| calibration.fit_bytes(of_model, threads, sizes);
+    let fit_memory = move |sizes: &QuestionSizes| calibration.fit_bytes(of_model, sizes);
     let mut relations = Relations {
         annotations: source.annotations(ctx).await?,
         gold: source.gold(ctx).await?,

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::cleaning::{Cleaning, Normalisation};
-use super::listing::could_match_below;
 use super::listing::files::Format;
+use super::listing::nested::could_match_below;
 use super::relation::known_columns::KnownColumns;
 use crate::error::Problem;
 use crate::spec::Problems;

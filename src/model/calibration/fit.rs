@@ -2,7 +2,6 @@
 
 use serde_json::json;
 
-use super::calibrator::LatentFit;
 use super::gold_points::GoldPoints;
 use super::held_out::{Confidences, HeldOut, RowKind};
 use super::lack_of_data::{lack_before_fit, no_gold};
@@ -128,7 +127,7 @@ impl MapData<'_> {
         if let Some(map) = Calibrator::fit(spec.method, spec.smoothing, &points) {
             return Ok(SearchForMap::Found(FoundMap { map, n_points: points.len(), role }));
         }
-        if spec.fit_on.needs_gold() {
+        if spec.needs_gold() {
             return Ok(SearchForMap::NoData);
         }
         if matches!(self.second_fit, SecondFit::NotNeeded) {
@@ -142,8 +141,8 @@ impl MapData<'_> {
         };
         let described = self.frame.described.as_ref();
         let row_of_instance = described.map_or(&[][..], |d| d.row_of_instance.as_slice());
-        let found = held_out.calibrator(spec, rows, row_of_instance, run)?;
-        let Some((LatentFit { map, has_converged }, n_points)) = found else {
+        let found = held_out.calibrator(spec, rows, row_of_instance, &run.cancel)?;
+        let Some((map, n_points)) = found else {
             return Ok(SearchForMap::NoData);
         };
         if rows == RowKind::Posteriors {
@@ -158,20 +157,13 @@ impl MapData<'_> {
                 return Ok(SearchForMap::Refused);
             }
         }
-        if !has_converged {
-            run.warn(format!(
-                "the calibration of the {} by held-out annotations had not converged when its rounds ran out: give gold of \
-                 the role `calibrate`, or choose a temperature",
-                rows.word()
-            ));
-        }
         Ok(SearchForMap::Found(FoundMap { map, n_points, role: None }))
     }
 
     /// The error that no row that a map could be fitted to has a known class or a held-out annotation.
     fn lack_after_fit(&self) -> Error {
         match self.second_fit {
-            SecondFit::NotNeeded => no_gold(self.spec.fit_on),
+            SecondFit::NotNeeded => no_gold(self.spec),
             SecondFit::NothingHeldOut => Error::data("no annotation is held out to calibrate by")
                 .at("calibration.held_out")
                 .found(self.frame.annotations.text_of_share(self.spec.held_out))

@@ -6,7 +6,6 @@ use std::mem::replace;
 use rand::Rng as _;
 use rayon::prelude::*;
 
-use super::calibrator::LatentFit;
 use super::likelihoods::log_likelihoods;
 use super::{CalibrationSpec, Calibrator, Points};
 use crate::error::{Error, Result};
@@ -14,7 +13,7 @@ use crate::frame::{Annotations, Dims, Evidence, ITEMS_PER_BLOCK};
 use crate::model::Model;
 use crate::model::fitted::Fitted;
 use crate::model::fitted_posterior::FittedPosterior;
-use crate::run::Run;
+use crate::run::{Cancel, Run};
 
 /// The second fit, in warnings and errors.
 const SECOND_FIT: &str = "the fit without held-out annotations";
@@ -115,8 +114,8 @@ impl HeldOut {
         spec: &CalibrationSpec,
         rows: RowKind,
         row_of_instance: &[Option<u32>],
-        run: &Run,
-    ) -> Result<Option<(LatentFit, usize)>> {
+        cancel: &Cancel,
+    ) -> Result<Option<(Calibrator, usize)>> {
         let Dims { instances, classes, .. } = self.annotations.dims();
         let is_compared = |i: &usize| self.is_compared(*i, rows);
         // With room for all, no copy is made of numbers that may be as many as the posteriors.
@@ -135,7 +134,7 @@ impl HeldOut {
                 points.push(&row, &self.likelihood(i), 1.0);
             }
         }
-        let found = Calibrator::fit_latent(spec.method, spec.smoothing, &points, run)?;
+        let found = Calibrator::fit_latent(spec.method, spec.smoothing, &points, cancel)?;
         Ok(found.map(|found| (found, points.len())))
     }
 

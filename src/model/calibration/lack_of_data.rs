@@ -1,7 +1,7 @@
 //! Questions that have nothing to calibrate by: they keep the model's probabilities, unless no question has anything.
 
 use super::held_out::nothing_to_hold_out;
-use super::{CalibrationSpec, FitOn, roles};
+use super::{CalibrationSpec, roles};
 use crate::error::{Error, Problem, Result, offenders};
 use crate::frame::Frame;
 use crate::run::Run;
@@ -67,8 +67,8 @@ pub(super) fn lack_before_fit(spec: &CalibrationSpec, frame: &Frame) -> Option<E
     if of_posteriors.chain(of_predictions).any(|gold| roles.contains(&gold.role)) {
         return None;
     }
-    if spec.fit_on.needs_gold() {
-        return Some(no_gold(spec.fit_on));
+    if spec.needs_gold() {
+        return Some(no_gold(spec));
     }
     let found = nothing_to_hold_out(a, frame.described.is_some())?;
     Some(
@@ -80,10 +80,10 @@ pub(super) fn lack_before_fit(spec: &CalibrationSpec, frame: &Frame) -> Option<E
 }
 
 /// The error of a calibration that needs gold, without gold.
-pub(super) fn no_gold(fit_on: FitOn) -> Error {
-    let roles = roles(fit_on);
+pub(super) fn no_gold(spec: &CalibrationSpec) -> Error {
+    let roles = roles(spec.fit_on);
     Error::data("there is no gold to calibrate by")
         .at("calibration.fit_on")
         .found(format!("no gold row of {roles} whose instance has a posterior or a prediction"))
-        .help("give some in source.gold, or fit_on = \"annotations\"")
+        .help(format!("give some in source.gold, or {}", spec.without_gold()))
 }

@@ -1,11 +1,11 @@
 //! The memory of a fit whose posteriors are calibrated.
 
-use super::{CalibrationSpec, Method};
+use super::CalibrationSpec;
 use crate::frame::{Dims, FitBytes, QuestionSizes};
 
 impl CalibrationSpec {
-    /// About the memory of a fit by a model of this memory, and of its calibration on so many threads; `None` where it is
-    /// too much to be counted.
+    /// About the memory of a fit by a model of this memory, and of its calibration; `None` where it is too much to be
+    /// counted.
     ///
     /// Where no gold calibrates, the result of a second fit is held as well, and rows of numbers for each instance that
     /// has held-out annotations: probabilities, P(annotations given class), and those that a map is fitted with.
@@ -16,7 +16,6 @@ impl CalibrationSpec {
     pub(crate) fn fit_bytes(
         &self,
         of_model: impl Fn(&QuestionSizes) -> Option<FitBytes>,
-        threads: usize,
         sizes: &QuestionSizes,
     ) -> Option<FitBytes> {
         let own = of_model(sizes)?;
@@ -27,11 +26,12 @@ impl CalibrationSpec {
         // Calibrated posteriors are dense.
         let posteriors = own.posteriors.max(sizes.dims.instances.checked_mul(row)?);
         let has_gold = self.fit_on.roles().iter().any(|role| sizes.gold_roles.contains(role));
-        if has_gold || self.fit_on.needs_gold() {
+        if has_gold || self.needs_gold() {
             return Some(FitBytes { posteriors, ..own });
         }
         let (points, annotations) = self.held_out(sizes);
-        let points = points.checked_mul(self.bytes_of_point(sizes.dims.classes, threads)?)?;
+        // The probabilities of a compared row, its likelihoods, and their logarithms.
+        let points = points.checked_mul(row.checked_mul(3)?)?;
         let likelihoods = annotations.min(sizes.columns).checked_mul(row)?;
         let compared = points.checked_add(likelihoods)?;
         // The second fit needs its own working memory before the rows are compared.
@@ -50,30 +50,13 @@ impl CalibrationSpec {
         let annotations = (sizes.annotations as f64 * self.held_out).ceil() as usize;
         (((instances as f64 * share).ceil() as usize).min(annotations), annotations)
     }
-
-    /// Bytes of a compared row of so many classes, and of what its map is fitted with.
-    fn bytes_of_point(&self, classes: usize, threads: usize) -> Option<usize> {
-        let numbers = classes.checked_mul(3 * size_of::<f64>())?;
-        match self.method {
-            // The third number is a logarithm.
-            Method::None | Method::Temperature | Method::BiasCorrectedTemperature => Some(numbers),
-            // The third number is a target. For each class there are the sorted points and their sorted probabilities.
-            // Each thread fits a class to two numbers of each point. The functions are not counted: they have few knots,
-            // unless the annotations tell nothing.
-            Method::Isotonic => {
-                let sorted = classes.checked_mul(size_of::<f64>() + size_of::<u32>())?;
-                let of_threads = threads.min(classes).checked_mul(2 * size_of::<f64>())?;
-                numbers.checked_add(sorted)?.checked_add(of_threads)
-            }
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::frame::{Role, dense_fit_bytes};
-    use crate::model::calibration::FitOn;
+    use crate::model::calibration::{FitOn, Method};
 
     /// Posteriors of 80 million numbers, and five annotations for each of 20 million instances.
     fn sizes(gold_roles: &[Role]) -> QuestionSizes {
@@ -84,7 +67,7 @@ mod tests {
 
     fn working(method: Method, fit_on: FitOn, gold_roles: &[Role]) -> usize {
         let spec = CalibrationSpec { method, fit_on, ..CalibrationSpec::default() };
-        let bytes = spec.fit_bytes(dense_fit_bytes, 2, &sizes(gold_roles)).unwrap();
+        let bytes = spec.fit_bytes(dense_fit_bytes, &sizes(gold_roles)).unwrap();
         assert_eq!(bytes.posteriors, 640_000_000);
         bytes.working
     }
@@ -97,8 +80,6 @@ mod tests {
             let got = working(Method::Temperature, fit_on, &[Role::Train, Role::Holdout]);
             assert!(got.abs_diff(second + points * 96) <= 96, "{got}");
         }
-        let got = working(Method::Isotonic, FitOn::Auto, &[]);
-        assert!(got.abs_diff(second + points * (96 + 48 + 32)) <= 176, "{got}");
     }
 
     #[test]
@@ -108,7 +89,8 @@ mod tests {
         assert_eq!(working(Method::Isotonic, FitOn::Valid, &[Role::Valid]), 0);
         // Without such gold the job fails, or leaves the posteriors as they are.
         assert_eq!(working(Method::Isotonic, FitOn::Gold, &[]), 0);
-        assert!(working(Method::Isotonic, FitOn::Annotations, &[Role::Calibrate]) > 0);
+        assert_eq!(working(Method::Isotonic, FitOn::Auto, &[]), 0);
+        assert!(working(Method::Temperature, FitOn::Annotations, &[Role::Calibrate]) > 0);
     }
 
     /// One annotation for each of ten instances: two are held out.

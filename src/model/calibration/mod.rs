@@ -15,9 +15,8 @@
 //!    ```
 //!
 //!    A temperature, with biases or without, maximises the likelihood of the held-out annotations, whose gradient follows
-//!    from the targets. Isotonic regression fits the targets by least squares, class by class, and map and targets are
-//!    estimated in turn, with a warning where they do not converge. The matrices are shrunk towards that of all
-//!    annotators: see `likelihoods.rs`. Where a model has no confusion matrices, an annotator's skill serves as the
+//!    from the targets; isotonic regression needs gold. The matrices are shrunk towards that of all annotators: see
+//!    `likelihoods.rs`. Where a model has no confusion matrices, an annotator's skill serves as the
 //!    accuracy for all classes. With a classifier, half of the held-out annotations are all annotations of some
 //!    instances: predictions are compared with these, because the classifier has not seen the instances. Posteriors are
 //!    compared with annotations of instances that keep others. The first annotation of each annotator is never held out.
@@ -105,11 +104,6 @@ impl FitOn {
             Self::Annotations => &[],
         }
     }
-
-    /// Whether only gold will do.
-    fn needs_gold(self) -> bool {
-        matches!(self, Self::Gold | Self::Valid)
-    }
 }
 
 impl CalibrationSpec {
@@ -119,16 +113,38 @@ impl CalibrationSpec {
         self.method != Method::None
     }
 
+    /// Whether only gold will do.
+    fn needs_gold(&self) -> bool {
+        self.method == Method::Isotonic || matches!(self.fit_on, FitOn::Gold | FitOn::Valid)
+    }
+
+    /// What to set where there is no gold.
+    fn without_gold(&self) -> &'static str {
+        if self.method == Method::Isotonic {
+            "method = \"temperature\", which held-out annotations can fit"
+        } else {
+            "fit_on = \"annotations\""
+        }
+    }
+
     /// Adds the problems that involve several fields.
     pub(crate) fn check(&self, has_gold: bool, place: &str, problems: &mut Problems) {
-        if self.is_on() && self.fit_on.needs_gold() && !has_gold {
+        if self.method == Method::Isotonic && self.fit_on == FitOn::Annotations {
+            problems.push(
+                Problem::new("isotonic regression is not fitted to held-out annotations")
+                    .at(format!("{place}: calibration.fit_on"))
+                    .found("\"annotations\", with method = \"isotonic\"")
+                    .help("set fit_on = \"gold\", or method = \"temperature\""),
+            );
+        } else if self.is_on() && self.needs_gold() && !has_gold {
             problems.push(
                 Problem::new("there is no gold to calibrate by")
                     .at(format!("{place}: calibration.fit_on"))
                     .found(format!("{}, without source.gold", json!(self.fit_on)))
                     .help(format!(
-                        "set source.gold with rows of {}, or fit_on = \"annotations\"",
-                        roles(self.fit_on)
+                        "set source.gold with rows of {}, or {}",
+                        roles(self.fit_on),
+                        self.without_gold()
                     )),
             );
         }

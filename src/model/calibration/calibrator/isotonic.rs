@@ -106,39 +106,6 @@ impl Isotonic {
         self.height(after, p) + SLOPE * p + MIN_VALUE
     }
 
-    /// A weighted sum of functions: the knots of all of them, and its heights there.
-    pub(super) fn weighted_sum<const N: usize>(
-        functions: [&Self; N],
-        weights: [f64; N],
-    ) -> (Vec<f64>, Vec<f64>) {
-        let mut at = functions.map(|function| function.at.as_slice()).concat();
-        at.sort_unstable_by(f64::total_cmp);
-        at.dedup();
-        let mut after = [0; N];
-        let height = |p: &f64| {
-            let of_functions = functions.iter().zip(&mut after).zip(weights);
-            let terms = of_functions.map(|((function, after), weight)| {
-                while function.at.get(*after).is_some_and(|at| at < p) {
-                    *after += 1;
-                }
-                weight * function.height(*after, *p)
-            });
-            terms.sum()
-        };
-        let value = at.iter().map(height).collect();
-        (at, value)
-    }
-
-    /// The function with these knots, made non-decreasing by the running maximum, and limited to [0, 1].
-    pub(super) fn monotone((at, mut value): (Vec<f64>, Vec<f64>)) -> Self {
-        let mut highest = 0.0;
-        for value in &mut value {
-            highest = rounded(*value).clamp(highest, 1.0);
-            *value = highest;
-        }
-        Self { at, value }
-    }
-
     /// The height at `p`; `after` is the number of knots below `p`.
     fn height(&self, after: usize, p: f64) -> f64 {
         if after == 0 {
@@ -204,24 +171,6 @@ mod tests {
         close(0.5, 0.375);
         close(0.65, 0.625);
         close(1.0, 1.0);
-    }
-
-    /// f is .2 up to .3, .6 from .5; g is .5 up to .4, 1 from .6. 2 g - f falls from .8 at .3 to .6 at .4, and ends at 1.4.
-    #[test]
-    fn a_sum_has_the_knots_of_all_functions_and_is_made_monotone() {
-        let f = Isotonic { at: vec![0.3, 0.5], value: vec![0.2, 0.6] };
-        let g = Isotonic { at: vec![0.4, 0.6], value: vec![0.5, 1.0] };
-        let (at, value) = Isotonic::weighted_sum([&f, &g], [-1.0, 2.0]);
-        assert_eq!(at, [0.3, 0.4, 0.5, 0.6]);
-        for (got, want) in value.iter().zip([0.8, 0.6, 0.9, 1.4]) {
-            assert!((got - want).abs() < 1e-12, "{value:?}");
-        }
-        let monotone = Isotonic::monotone((at, value));
-        for (got, want) in monotone.value.iter().zip([0.8, 0.8, 0.9, 1.0]) {
-            assert!((got - want).abs() < 1e-12, "{monotone:?}");
-        }
-        assert!(monotone.is_valid());
-        assert_eq!(Isotonic::monotone((vec![0.1, 0.2], vec![-0.5, 0.25])).value, [0.0, 0.25]);
     }
 
     /// .2 hit (1), .5 hit (1), .7 missed (2): .5 and .7 are 1 / 3, below .2, so that all are one pool of 2 / 4.

@@ -7,7 +7,6 @@ mod bias_corrected;
 mod isotonic;
 mod latent;
 mod points;
-mod squarem;
 mod temperature;
 
 use schemars::JsonSchema;
@@ -15,7 +14,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::posterior::Posterior;
 pub use isotonic::Isotonic;
-pub(crate) use latent::LatentFit;
 pub use points::Points;
 use temperature::{MAX_TEMPERATURE, MIN_TEMPERATURE};
 
@@ -31,7 +29,7 @@ pub enum Method {
     /// A temperature and a bias for each class, which corrects for classes that are predicted too often or too rarely:
     /// needs a hundred instances, and may change labels.
     BiasCorrectedTemperature,
-    /// An increasing function for each class, then normalisation: needs hundreds of instances, and may change labels.
+    /// An increasing function for each class, then normalisation: needs gold of hundreds of instances, and may change labels.
     Isotonic,
 }
 

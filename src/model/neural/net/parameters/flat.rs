@@ -12,7 +12,7 @@ use crate::model::neural::net::gpu::copies::{joined, set_all};
 use crate::model::neural::train::optimiser::moments::Moments;
 
 /// The parameters of one kind that have gradients, one after the other.
-pub(super) struct Flat {
+pub(in crate::model::neural::net) struct Flat {
     pub(super) vars: Vec<Var>,
     /// The values and then the moments that the optimiser has; without the values if the variables have been set since
     /// the last step.
