@@ -3,7 +3,7 @@
 use labelmill::frame::Annotations;
 use labelmill::model::em::{
     ConalEm, DawidSkene, FastDawidSkene, FastStart, Glad, Ibcc, Mace, MaceMethod, OneCoin, Snorkel,
-    StopRule,
+    StopRule, WorkerClustering,
 };
 use labelmill::model::fitted::Fitted;
 use labelmill::model::posterior::{Posterior, best};
@@ -244,6 +244,37 @@ fn ibcc_has_the_bounds_of_the_reference_after_five_loops() {
         let got = confusion.column(&toy(), 0, label);
         assert_close(&got, &want, TOLERANCE, &format!("pi[0][.][{label}]"));
     }
+}
+
+/// The reference stops after nine iterations; its bound is that of the posteriors of the ninth with the parameters that
+/// follow from them, which the loop shows in the tenth, or later.
+#[test]
+fn worker_clustering_has_the_clusters_of_the_reference_after_nine_iterations() {
+    let fitted = fit(WorkerClustering { stop: iterations(9), ..WorkerClustering::default() });
+    assert_close(&fitted.posterior.row(5), &[0.0, 0.947_726, 0.052_274], TOLERANCE, "T5");
+    let report = &fitted.report;
+    let prior = report.prior.as_ref().unwrap();
+    assert_close(prior, &[0.333_333, 0.491_288, 0.175_379], TOLERANCE, "rho");
+    let parameters = &report.annotator_parameters;
+    assert_eq!(parameters[0], ("cluster".to_owned(), vec![1.0, 1.0, 1.0, 0.0]));
+    // sum T ln(rho / T) + sum phi ln(tau / phi) + sum over clusters of counts ln lam
+    let entropy = |p: f64, q: f64| if p > 0.0 { p * (q / p).ln() } else { 0.0 };
+    let mut bound = 0.0;
+    for i in 0..6 {
+        let row = fitted.posterior.row(i);
+        bound += row.iter().zip(prior).map(|(t, q)| entropy(*t, *q)).sum::<f64>();
+    }
+    for (_, shares) in &parameters[1..] {
+        let size = shares.iter().sum::<f64>() / 4.0;
+        bound += shares.iter().map(|p| entropy(*p, size)).sum::<f64>();
+    }
+    for cluster in &report.clusters {
+        let cells = cluster.expected_count.iter().zip(&cluster.probability);
+        bound += cells.map(|(count, p)| count * p.ln()).sum::<f64>();
+    }
+    assert!((bound + 14.639_336).abs() < TOLERANCE, "{bound}");
+    let end = fit(WorkerClustering { stop: iterations(200), ..WorkerClustering::default() });
+    assert_close(&objectives(&end)[199..], &[-14.638_888], TOLERANCE, "the last ELBO");
 }
 
 /// The reference parameters are those after sixteen iterations with exact M-steps, within 1e-5 of the limit.

@@ -20,7 +20,7 @@ pub struct Confusion {
 /// The least expected count with which a class counts as observed by an annotator, or as one that occurs at all.
 pub const MIN_OBSERVED_COUNT: f64 = 0.5;
 
-/// The confusion matrix that all annotators share, `[class, label]`.
+/// A confusion matrix that annotators share, all or those of a cluster, `[class, label]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CommonConfusion {
     /// P(label given class).
@@ -70,6 +70,13 @@ pub enum Cells {
     Drawn(PseudoCounts),
     /// Each annotator is right with one probability, `[annotator]`, whatever the class; wrong labels are equally likely.
     Accuracy(Vec<f64>),
+    /// Each annotator has the matrix of a cluster.
+    Clustered {
+        /// The cluster of every annotator.
+        cluster: Vec<u32>,
+        /// The matrices, `[cluster, class, label]`.
+        cells: Vec<f64>,
+    },
     /// Every cell is stored, `[annotator, class, label]`.
     Dense(Vec<f64>),
 }
@@ -241,7 +248,9 @@ impl Confusion {
     /// All stored numbers, for a check that they are finite.
     pub(super) fn parts(&self) -> [&[f64]; 2] {
         let cells = match &self.cells {
-            Cells::Dense(cells) | Cells::Accuracy(cells) => cells.as_slice(),
+            Cells::Dense(cells) | Cells::Accuracy(cells) | Cells::Clustered { cells, .. } => {
+                cells.as_slice()
+            }
             Cells::Drawn(added) => added.cells.as_slice(),
             Cells::Counted(_) => &[],
         };
@@ -265,6 +274,9 @@ impl AnnotatorMatrix<'_> {
         let count = column.map_or(0.0, |column| counts[column * dims.classes + class]);
         let probability = match &self.confusion.cells {
             Cells::Dense(cells) => cells[(self.r * dims.classes + class) * dims.labels + label],
+            Cells::Clustered { cluster, cells } => {
+                cells[(cluster[self.r] as usize * dims.classes + class) * dims.labels + label]
+            }
             Cells::Accuracy(right) if class == label => right[self.r],
             Cells::Accuracy(right) => (1.0 - right[self.r]) / (dims.labels - 1) as f64,
             Cells::Counted(added) => added.cell(count, class, label) / self.row_sum(class),

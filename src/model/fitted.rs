@@ -22,10 +22,19 @@ pub struct Report {
     pub confusion: Option<Confusion>,
     /// The confusion matrix that all annotators share, where the model has one.
     pub common: Option<CommonConfusion>,
+    /// The confusion matrices of clusters of annotators, where the model has them.
+    pub clusters: Vec<CommonConfusion>,
     /// Further parameters of every annotator, by name.
     pub annotator_parameters: Vec<(String, Vec<f64>)>,
     /// Further parameters of every instance, by name; NaN where an instance has none.
     pub instance_parameters: Vec<(String, Vec<f64>)>,
+}
+
+impl Report {
+    /// The matrices that annotators share: the one of all, and those of clusters.
+    pub fn shared(&self) -> impl Iterator<Item = &CommonConfusion> {
+        self.common.iter().chain(&self.clusters)
+    }
 }
 
 /// One step of a fit.
@@ -155,7 +164,7 @@ impl Fitted {
         let posterior = self.posterior.parts().into_iter();
         let posterior = posterior.map(|values| ("posterior", values));
         let mut parts: Vec<(&str, &[f64])> = posterior.chain(estimates).collect();
-        if let Some(CommonConfusion { probability, expected_count }) = &report.common {
+        for CommonConfusion { probability, expected_count } in report.shared() {
             parts.push(("common confusion", probability));
             parts.push(("expected count of the common confusion", expected_count));
         }
@@ -191,6 +200,7 @@ mod tests {
 
     #[test]
     fn no_nan_or_infinity_is_overlooked() {
+        let common = CommonConfusion { probability: vec![0.5; 4], expected_count: vec![1.0; 4] };
         let fine = Fitted {
             posterior: Posterior::zeros(1, 2).into(),
             predictions: Some(Posterior::zeros(1, 2)),
@@ -201,10 +211,8 @@ mod tests {
                     cells: Cells::Dense(vec![0.5; 4]),
                     expected_count: vec![1.0; 2],
                 }),
-                common: Some(CommonConfusion {
-                    probability: vec![0.5; 4],
-                    expected_count: vec![1.0; 4],
-                }),
+                common: Some(common.clone()),
+                clusters: vec![common.clone(), common],
                 annotator_parameters: vec![("ability".to_owned(), vec![1.0; 2])],
                 instance_parameters: vec![("difficulty".to_owned(), vec![1.0, f64::NAN])],
                 ..Report::default()
@@ -236,6 +244,7 @@ mod tests {
             broken(|fitted| fitted.report.skill_interval.as_mut().unwrap()[1].0 = f64::NAN),
             broken(|fitted| fitted.report.common.as_mut().unwrap().probability[3] = f64::NAN),
             broken(|fitted| fitted.report.common.as_mut().unwrap().expected_count[2] = f64::NAN),
+            broken(|fitted| fitted.report.clusters[1].probability[2] = f64::NAN),
             broken(|fitted| {
                 let confusion = fitted.report.confusion.as_mut().unwrap();
                 confusion.expected_count[1] = f64::INFINITY;
@@ -261,6 +270,7 @@ mod tests {
             "skill interval[2] is NaN",
             "common confusion[3] is NaN",
             "expected count of the common confusion[2] is NaN",
+            "common confusion[2] is NaN",
             "confusion[1] is inf",
             "confusion[0] is NaN",
             "confusion[1] is NaN",

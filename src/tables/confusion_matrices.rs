@@ -9,22 +9,23 @@
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use arrow::array::{ArrayRef, Float64Array, StringArray};
+use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 
 use super::rows::cut::{longest_row, rows_of_batch};
 use super::{
-    Column, ColumnType, Outcome, OutcomeTable, QuestionResult, REAL, TEXT, UnitSpan, UnitSpans,
-    column, nullable,
+    COUNT, Column, ColumnType, Outcome, OutcomeTable, QuestionResult, REAL, TEXT, UnitSpan,
+    UnitSpans, column, nullable,
 };
 use crate::error::Result;
 use crate::frame::Annotations;
-use crate::model::confusion::{Confusion, MIN_OBSERVED_COUNT};
+use crate::model::confusion::{CommonConfusion, Confusion, MIN_OBSERVED_COUNT};
 
 pub(super) struct ConfusionMatricesTable;
 
 #[derive(Default)]
 struct CellRows {
     annotator: Vec<Option<u32>>,
+    cluster: Vec<Option<i64>>,
     class: Vec<Option<u32>>,
     label: Vec<Option<u32>>,
     probability: Vec<f64>,
@@ -46,7 +47,7 @@ impl OutcomeTable for ConfusionMatricesTable {
             nullable(
                 "annotator_id",
                 ColumnType::Annotator,
-                "the annotator; null where the scope is `common`",
+                "the annotator; null where the scope is another",
             ),
             column("class", ColumnType::Label, "the true class: the matrix's row"),
             column("label", ColumnType::Label, "the label given: the matrix's column"),
@@ -56,16 +57,20 @@ impl OutcomeTable for ConfusionMatricesTable {
                 REAL,
                 "expected number of the annotator's annotations with this class and label",
             ),
+            nullable(
+                "cluster",
+                COUNT,
+                "the cluster, as the parameter `cluster` of its annotators; null where the scope is another",
+            ),
         ];
         COLUMNS
     }
 
-    /// A unit is the row of a class: first those of the common matrix, then those of each annotator.
+    /// A unit is the row of a class: first those of shared matrices, then those of each annotator.
     fn units(&self, result: &QuestionResult) -> usize {
         let report = &result.fitted.report;
         let annotators = report.confusion.as_ref().map_or(0, |_| result.frame.annotators.len());
-        let matrices = annotators + usize::from(report.common.is_some());
-        matrices * result.frame.annotations.dims().classes
+        (annotators + report.shared().count()) * result.frame.annotations.dims().classes
     }
 
     fn rows_per_unit(&self, result: &QuestionResult) -> usize {
@@ -79,12 +84,12 @@ impl OutcomeTable for ConfusionMatricesTable {
     /// of the annotations: at most twice as many classes as the total weight are observed.
     fn unit_spans<'a>(&self, result: &'a QuestionResult) -> Option<UnitSpans<'a>> {
         let (a, report) = (&result.frame.annotations, &result.fitted.report);
-        let (dims, common) = (a.dims(), usize::from(report.common.is_some()));
+        let (dims, shared) = (a.dims(), report.shared().count());
         let (room, weights) = (rows_of_batch(longest_row(&result.frame)), OnceLock::new());
         let whole = UnitSpan { units: dims.classes, rows: dims.classes * dims.labels };
         Some(Box::new(move |unit| {
             let (matrix, class) = (unit / dims.classes, unit % dims.classes);
-            let few = matrix.checked_sub(common).filter(|r| !is_whole(a, *r));
+            let few = matrix.checked_sub(shared).filter(|r| !is_whole(a, *r));
             let (Some(r), Some(confusion)) = (few, &report.confusion) else {
                 let row = UnitSpan { units: 1, rows: dims.labels };
                 return if whole.rows <= room { whole } else { row };
@@ -112,18 +117,26 @@ impl OutcomeTable for ConfusionMatricesTable {
     ) -> Result<Vec<ArrayRef>> {
         let result = &outcome.results[question];
         let mut cells = CellRows::default();
-        let common = usize::from(result.fitted.report.common.is_some());
+        let report = &result.fitted.report;
+        let shared: Vec<&CommonConfusion> = report.shared().collect();
+        let n_common = usize::from(report.common.is_some());
         let n = result.frame.annotations.dims().classes.max(1);
         for matrix in units.start / n..units.end.div_ceil(n) {
             let first = matrix * n;
             let classes = units.start.max(first) - first..units.end.min(first + n) - first;
-            match matrix.checked_sub(common) {
-                Some(r) => cells.add(result, r, classes),
-                None => cells.add_common(result, classes),
+            match shared.get(matrix) {
+                Some(common) => {
+                    cells.add_shared(result, common, matrix.checked_sub(n_common), classes);
+                }
+                None => cells.add(result, matrix - shared.len(), classes),
             }
         }
-        let scope = |r: &Option<u32>| if r.is_some() { "annotator" } else { "common" };
-        let scopes = cells.annotator.iter().map(scope).collect::<Vec<_>>();
+        let scope = |(r, cluster): (&Option<u32>, &Option<i64>)| match (r, cluster) {
+            (Some(_), _) => "annotator",
+            (None, Some(_)) => "cluster",
+            (None, None) => "common",
+        };
+        let scopes = cells.annotator.iter().zip(&cells.cluster).map(scope).collect::<Vec<_>>();
         let (annotators, labels) = (&result.frame.annotators, &result.frame.labels);
         Ok(vec![
             Arc::new(StringArray::from_iter_values(scopes)),
@@ -132,6 +145,7 @@ impl OutcomeTable for ConfusionMatricesTable {
             labels.rows(cells.label.into_iter())?,
             Arc::new(Float64Array::from(cells.probability)),
             Arc::new(Float64Array::from(cells.expected_count)),
+            Arc::new(Int64Array::from(cells.cluster)),
         ])
     }
 }
@@ -165,12 +179,18 @@ fn has_observed(confusion: &Confusion, a: &Annotations, r: usize, k: usize) -> b
 }
 
 impl CellRows {
-    /// Adds the rows of some classes of the matrix that all annotators share.
-    fn add_common(&mut self, result: &QuestionResult, classes: Range<usize>) {
+    /// Adds the rows of some classes of a matrix that all annotators share, or those of a cluster.
+    fn add_shared(
+        &mut self,
+        result: &QuestionResult,
+        common: &CommonConfusion,
+        cluster: Option<usize>,
+        classes: Range<usize>,
+    ) {
         let n = result.frame.annotations.dims().labels;
-        let Some(common) = &result.fitted.report.common else { return };
         for cell in classes.start * n..classes.end * n {
             self.annotator.push(None);
+            self.cluster.push(cluster.map(|cluster| cluster as i64));
             self.class.push(Some((cell / n) as u32));
             self.label.push(Some((cell % n) as u32));
             self.probability.push(common.probability[cell]);
@@ -197,6 +217,7 @@ impl CellRows {
             for (label, column) in &self.columns {
                 let (probability, count) = matrix.cell(k, *label, *column);
                 self.annotator.push(Some(r as u32));
+                self.cluster.push(None);
                 self.class.push(Some(k as u32));
                 self.label.push(Some(*label as u32));
                 self.probability.push(probability);
@@ -209,7 +230,7 @@ impl CellRows {
 #[cfg(test)]
 mod tests {
     use arrow::array::{AsArray, RecordBatch, UInt32Array};
-    use arrow::datatypes::{Float64Type, UInt32Type};
+    use arrow::datatypes::{Float64Type, Int64Type, UInt32Type};
 
     use super::super::{FilledTable, RunRecord, Table};
     use super::*;
@@ -247,8 +268,10 @@ mod tests {
         let common = CommonConfusion::new(&annotations, common, &expected_count);
         let smoothing = Smoothing::new(&annotations, 0.25, 1.5);
         let confusion = Confusion { cells: Cells::Counted(smoothing), expected_count };
-        let report =
-            Report { confusion: Some(confusion), common: Some(common), ..Report::default() };
+        let mut clusters = vec![common.clone(), common.clone()];
+        clusters.iter_mut().zip([0.25, 0.5]).for_each(|(m, p)| m.probability.fill(p));
+        let (confusion, common) = (Some(confusion), Some(common));
+        let report = Report { confusion, common, clusters, ..Report::default() };
         let dims = annotations.dims();
         let fitted = Fitted {
             posterior: Posterior::zeros(dims.instances, CLASSES).into(),
@@ -271,22 +294,28 @@ mod tests {
         }
     }
 
-    /// (annotator, class, label, bits of the probability, bits of the expected count)
-    type CellRow = (Option<u32>, u32, u32, u64, u64);
+    /// (scope, annotator or cluster, class, label, bits of the probability, bits of the expected count)
+    type CellRow = (String, Option<u32>, u32, u32, u64, u64);
+
+    /// The matrices that annotators share: that of all, and two of clusters.
+    const SHARED: usize = 3;
 
     /// The rows of whole matrices, one after the other.
     fn wanted(outcome: &Outcome) -> Vec<CellRow> {
         let QuestionResult { frame, fitted, .. } = &outcome.results[0];
         let (a, report) = (&frame.annotations, &fitted.report);
-        let (common, confusion) =
-            (report.common.as_ref().unwrap(), report.confusion.as_ref().unwrap());
-        let row = |r: Option<usize>, k: usize, label: usize, (p, count): (f64, f64)| {
-            (r.map(|r| r as u32), k as u32, label as u32, p.to_bits(), count.to_bits())
+        let confusion = report.confusion.as_ref().unwrap();
+        let row = |scope: &str, r: Option<usize>, k: usize, label: usize, (p, n): (f64, f64)| {
+            let r = r.map(|r| r as u32);
+            (scope.to_owned(), r, k as u32, label as u32, p.to_bits(), n.to_bits())
         };
         let mut rows = Vec::new();
-        for cell in 0..CLASSES * CLASSES {
-            let values = (common.probability[cell], common.expected_count[cell]);
-            rows.push(row(None, cell / CLASSES, cell % CLASSES, values));
+        let scopes = [("common", None), ("cluster", Some(0)), ("cluster", Some(1))];
+        for ((scope, cluster), shared) in scopes.into_iter().zip(report.shared()) {
+            for cell in 0..CLASSES * CLASSES {
+                let values = (shared.probability[cell], shared.expected_count[cell]);
+                rows.push(row(scope, cluster, cell / CLASSES, cell % CLASSES, values));
+            }
         }
         for (r, n) in ANNOTATIONS.into_iter().enumerate() {
             let mut sums = Vec::new();
@@ -299,7 +328,10 @@ mod tests {
                 let cells: Vec<(usize, (f64, f64))> = cells.collect();
                 let expected: f64 = cells.iter().map(|(_, (_, count))| count).sum();
                 if is_whole || expected >= MIN_OBSERVED_COUNT {
-                    rows.extend(cells.iter().map(|(label, cell)| row(Some(r), k, *label, *cell)));
+                    let row = |(label, cell): &(usize, (f64, f64))| {
+                        row("annotator", Some(r), k, *label, *cell)
+                    };
+                    rows.extend(cells.iter().map(row));
                 }
             }
         }
@@ -313,9 +345,13 @@ mod tests {
             values.value(row).to_bits()
         };
         let row = |row: usize| {
-            let annotator = numbers("annotator_id").iter().nth(row).unwrap();
+            let scope = batch.column_by_name("scope").unwrap().as_string::<i32>().value(row);
+            let clusters = batch.column_by_name("cluster").unwrap().as_primitive::<Int64Type>();
+            let cluster = clusters.iter().nth(row).unwrap().map(|m| u32::try_from(m).unwrap());
+            let of = numbers("annotator_id").iter().nth(row).unwrap().or(cluster);
             let (class, label) = (numbers("class").value(row), numbers("label").value(row));
-            (annotator, class, label, bits("probability", row), bits("expected_count", row))
+            let (p, n) = (bits("probability", row), bits("expected_count", row));
+            (scope.to_owned(), of, class, label, p, n)
         };
         (0..batch.num_rows()).map(row).collect()
     }
@@ -383,16 +419,19 @@ mod tests {
         let spans = ConfusionMatricesTable.unit_spans(result).unwrap();
         let span = |matrix: usize| spans(matrix * CLASSES);
         let row = UnitSpan { units: 1, rows: CLASSES };
-        assert_eq!([span(0), span(1)], [row, row], "the common matrix, and a whole one");
-        assert_eq!(span(2), UnitSpan { units: CLASSES, rows: 2 }, "one annotation");
-        assert_eq!(span(3), UnitSpan { units: CLASSES, rows: 60 * 30 }, "30 annotations");
+        assert_eq!([0, SHARED].map(span), [row, row], "the common matrix, and a whole one");
+        assert_eq!(span(SHARED + 1), UnitSpan { units: CLASSES, rows: 2 }, "one annotation");
+        assert_eq!(span(SHARED + 2), UnitSpan { units: CLASSES, rows: 60 * 30 }, "30 annotations");
         // 95 annotations can be of all classes, which would be more than a batch: the classes are counted. This
         // annotator has observed all but those from 10 to 14.
         let units = BATCH_ROWS / 95;
-        assert_eq!(span(4), UnitSpan { units, rows: (units - 5) * 95 });
+        assert_eq!(span(SHARED + 3), UnitSpan { units, rows: (units - 5) * 95 });
         let rest = CLASSES - units;
-        assert_eq!(spans(4 * CLASSES + units), UnitSpan { units: rest, rows: rest * 95 });
+        assert_eq!(
+            spans((SHARED + 3) * CLASSES + units),
+            UnitSpan { units: rest, rows: rest * 95 }
+        );
         let total = ConfusionMatricesTable.units(result);
-        assert_eq!(total, (1 + ANNOTATIONS.len()) * CLASSES);
+        assert_eq!(total, (SHARED + ANNOTATIONS.len()) * CLASSES);
     }
 }

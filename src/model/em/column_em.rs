@@ -23,6 +23,10 @@ pub trait PairModel: Spec {
     type Rows: Estimator;
     /// The estimator for these annotations.
     fn estimator(&self, a: &Annotations) -> Self::Rows;
+    /// The estimator at which an attempt starts, for models whose later attempts draw more than the votes' noise.
+    fn estimator_at(&self, a: &Annotations, _attempt: u32, _run: &Run) -> Self::Rows {
+        self.estimator(a)
+    }
     /// The prior of the classes.
     fn class_prior(&self, a: &Annotations) -> ClassPrior;
     /// The state of every annotator at which an attempt starts, `[annotator, state_len]`; `None` to start at the shares of
@@ -120,7 +124,7 @@ impl<M: PairModel> EmSteps for ColumnEm<M> {
         run: &Run,
     ) -> Option<f64> {
         params.classes = ClassShares::new(params.classes.rule, a.dims().classes);
-        params.estimator = self.0.estimator(a);
+        params.estimator = self.0.estimator_at(a, attempt, run);
         params.assignments = Assignments::new(self.0.assigns_below());
         params.kernel.set_hard(params.assignments.are_made());
         if let Some(state) = self.0.start(a, attempt, run) {

@@ -6,6 +6,7 @@
 //! steps with the data of a fit, and reports with the classifier itself ([`gem`](super::gem)).
 
 mod assignments;
+mod clusters;
 mod column_em;
 mod conal_em;
 mod crowd_rows;
@@ -20,6 +21,7 @@ mod one_coin;
 mod snorkel;
 mod start;
 mod stop;
+mod worker_clustering;
 
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
@@ -40,6 +42,7 @@ pub(crate) use maximise::{Optimum, maximise};
 pub use one_coin::OneCoin;
 pub use snorkel::Snorkel;
 pub use stop::{OnExhausted, StopRule};
+pub use worker_clustering::WorkerClustering;
 
 /// The models of this folder.
 pub static KINDS: &[ModelKind] = &[
@@ -50,6 +53,7 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind { fit_bytes: Mace::fit_bytes, ..ModelKind::pairs::<Mace>() },
     ModelKind::pairs::<Snorkel>(),
     ModelKind { fit_bytes: ConalEm::fit_bytes, ..ModelKind::pairs::<ConalEm>() },
+    ModelKind { fit_bytes: WorkerClustering::fit_bytes, ..ModelKind::pairs::<WorkerClustering>() },
     ModelKind { fit_bytes: Glad::fit_bytes, ..ModelKind::em::<Glad>() },
 ];
 

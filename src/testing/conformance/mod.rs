@@ -166,6 +166,7 @@ mod tests {
         fast_dawid_skene,
         snorkel,
         mace,
+        worker_clustering,
         one_coin,
         dawid_skene,
         crh,

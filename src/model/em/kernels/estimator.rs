@@ -129,14 +129,41 @@ impl PooledCounts<'_> {
         (self.a.dims().classes, self.a.dims().labels)
     }
 
+    /// The annotations that were counted.
+    #[must_use]
+    pub fn annotations(&self) -> &Annotations {
+        self.a
+    }
+
+    /// The labels that annotator `r` used, ascending, each with its counts, `[class]`.
+    pub fn of_annotator(&self, r: usize) -> impl Iterator<Item = (usize, &[f64])> {
+        let n = self.a.dims().classes;
+        let labels = self.a.labels_of(r).iter().map(|label| *label as usize);
+        labels.zip(self.a.columns_of(r).map(move |pair| &self.rows.row(pair)[..n]))
+    }
+
     /// How often all annotators together are expected to have met each class and given each label, `[label, class]`.
     #[must_use]
     pub fn by_label(&self) -> Vec<f64> {
+        self.by_cluster(1, |_| &[1.0])
+    }
+
+    /// How often the annotators of each cluster are expected to have met each class and given each label,
+    /// `[cluster, label, class]`; `membership` gives P(cluster) of an annotator.
+    #[must_use]
+    pub fn by_cluster<'m>(
+        &self,
+        n_clusters: usize,
+        membership: impl Fn(usize) -> &'m [f64] + Sync,
+    ) -> Vec<f64> {
         let (n, n_labels) = self.axes();
-        self.sum_blocks(n_labels * n, |pair, counts, sums| {
+        self.sum_blocks(n_clusters * n_labels * n, |pair, counts, sums| {
             let label = self.a.label_of(pair as u32) as usize;
-            let sums = &mut sums[label * n..(label + 1) * n];
-            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+            let shares = membership(self.a.annotator_of(pair as u32) as usize);
+            for (share, sums) in shares.iter().zip(sums.chunks_exact_mut((n_labels * n).max(1))) {
+                let sums = &mut sums[label * n..(label + 1) * n];
+                sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += share * count);
+            }
         })
     }
 
