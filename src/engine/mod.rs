@@ -1,10 +1,8 @@
 //! Builds a DataFusion session from `[engine]`. No other module configures the session.
 
-mod bounded;
 mod memory;
 mod named_files;
 mod scratch_folder;
-mod sizes;
 mod spill;
 mod statistics;
 
@@ -170,9 +168,7 @@ impl EngineSpec {
             .with_default_features()
             .with_physical_optimizer_rules(optimizer_rules())
             .build();
-        let ctx = SessionContext::new_with_state(state);
-        bounded::register(&ctx, self.memory_bytes())?;
-        Ok(ctx)
+        Ok(SessionContext::new_with_state(state))
     }
 }
 
