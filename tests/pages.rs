@@ -43,12 +43,15 @@ fn generated(page: &str, marker: &str, want: &str) {
 }
 
 #[test]
-fn the_readme_lists_the_models() {
-    let mut models = String::from("| kind | what it is | source |\n| --- | --- | --- |\n");
+fn the_readme_lists_the_models_and_a_page_their_sources() {
+    let mut models = String::from("| kind | what it is |\n| --- | --- |\n");
+    let mut sources = String::from("| kind | what it is | source |\n| --- | --- | --- |\n");
     for f in MODELS.iter() {
-        let _ = writeln!(models, "| `{}` | {} | {} |", f.kind, f.summary, f.source);
+        let _ = writeln!(models, "| `{}` | {} |", f.kind, f.summary);
+        let _ = writeln!(sources, "| `{}` | {} | {} |", f.kind, f.summary, f.source);
     }
     generated("README.md", "models", &models);
+    generated("docs/models.md", "sources", &sources);
 }
 
 #[test]

@@ -90,7 +90,10 @@ fn values_that_no_memory_holds_end_in_an_error() {
         ("select length(repeat('x', 2000000000))".to_owned(), [2, 3]),
         ("select array_length(range(10000000000))".to_owned(), [2, 3]),
         ("select array_length(array_repeat('x', 1000000000))".to_owned(), [2, 3]),
-        ("select sum(length(repeat('x', value % 3 + 1000000))) from range(0, 100000)".to_owned(), [2, 3]),
+        (
+            "select sum(length(repeat('x', value % 3 + 1000000))) from range(0, 100000)".to_owned(),
+            [2, 3],
+        ),
         (doubled("repeat('x', 1000000)", 14), [2, 3]),
         (doubled(wide, 20), [2, 3]),
         (
