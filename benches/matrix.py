@@ -20,7 +20,8 @@ import tempfile
 from pathlib import Path
 
 # The vote comes first. Kinds that a binary does not know are left out.
-KINDS = ["majority_vote", "dawid_skene", "one_coin", "ibcc", "glad", "wawa", "iwmv", "zbs", "crh"]
+KINDS = ["majority_vote", "dawid_skene", "one_coin", "ibcc", "glad", "wawa", "iwmv", "zbs", "crh",
+         "random_effects"]
 SIMULATED = "crowd_100"
 GROUPS = "groups=173*hammer-spammer(0.3), 173*hammer-spammer(0.6), 173*hammer-spammer(0.9)"
 # A default that is further below the vote than this must say so.

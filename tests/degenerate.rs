@@ -35,7 +35,7 @@ fn ten_thousand_agreeing_annotators_are_certain() {
         // The priors of some models temper the evidence of two annotations.
         let doubt = match kind {
             "ibcc" | "mace" | "snorkel" => 0.05,
-            "glad" | "conal_em" => 1e-3,
+            "glad" | "conal_em" | "random_effects" => 1e-3,
             _ => 1e-9,
         };
         assert_close(&found[2..], &[0.0, 1.0], doubt, kind);

@@ -66,6 +66,7 @@ mod oracle;
 mod pages;
 mod parquet_statistics;
 mod predict;
+mod random_effects;
 mod rejects;
 mod s3;
 mod s3_faults;

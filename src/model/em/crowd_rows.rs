@@ -30,7 +30,7 @@ use super::kernels::{Annotator, CellPrior, Estimator, PooledCounts};
 use crate::model::confusion::{Cells, Smoothing};
 
 /// Added to each pooled count, so that no label is impossible for the crowd.
-const POOLED_COUNT: f64 = 0.1;
+pub(super) const POOLED_COUNT: f64 = 0.1;
 
 /// The most cells of the crowd's matrix: 8 MB. With more classes the crowd's mean row is made of one accuracy.
 const MAX_CELLS: usize = 1 << 20;

@@ -18,6 +18,7 @@ pub mod kernels;
 mod mace;
 mod maximise;
 mod one_coin;
+mod random_effects;
 mod snorkel;
 mod start;
 mod stop;
@@ -40,6 +41,7 @@ pub use mace::{Mace, MaceMethod};
 pub use maximise::LoopState;
 pub(crate) use maximise::{Optimum, maximise};
 pub use one_coin::OneCoin;
+pub use random_effects::RandomEffects;
 pub use snorkel::Snorkel;
 pub use stop::{OnExhausted, StopRule};
 pub use worker_clustering::WorkerClustering;
@@ -55,6 +57,7 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind { fit_bytes: ConalEm::fit_bytes, ..ModelKind::pairs::<ConalEm>() },
     ModelKind { fit_bytes: WorkerClustering::fit_bytes, ..ModelKind::pairs::<WorkerClustering>() },
     ModelKind { fit_bytes: Glad::fit_bytes, ..ModelKind::em::<Glad>() },
+    ModelKind { fit_bytes: RandomEffects::fit_bytes, ..ModelKind::em::<RandomEffects>() },
 ];
 
 /// The value of the objective after a step of EM.

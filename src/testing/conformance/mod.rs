@@ -161,6 +161,7 @@ mod tests {
         soft_bootstrap,
         gem,
         glad,
+        random_effects,
         ibcc,
         conal_em,
         fast_dawid_skene,
