@@ -2,8 +2,8 @@
 """Accuracy, log-loss, ECE, seconds and warnings of every label-only kind on every data set, as Markdown.
 
     cargo build --release
-    benches/matrix.py measure target/release/labelmill --data <folder of the datasets> > after.json
-    benches/matrix.py table before.json after.json > docs/matrix.md
+    benches/matrix.py measure target/release/labelmill --data <folder of the datasets> > matrix.json
+    benches/matrix.py table matrix.json > docs/matrix.md
 
 A data set is a folder with annotations.parquet and truth.parquet. `crowd_100` is simulated: 50 000 instances of 100 classes,
 one annotation each, 519 annotators who are right on .3, .6 or .9 of their instances, or else guess.
@@ -19,12 +19,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-# The vote comes first. Kinds that a binary does not know are left out.
-KINDS = ["majority_vote", "dawid_skene", "one_coin", "ibcc", "glad", "wawa", "iwmv", "zbs", "crh",
-         "random_effects"]
+VOTE = "majority_vote"
 SIMULATED = "crowd_100"
 GROUPS = "groups=173*hammer-spammer(0.3), 173*hammer-spammer(0.6), 173*hammer-spammer(0.9)"
-# A default that is further below the vote than this must say so.
+# A kind that is further below the vote than this must say so.
 MARGIN = 0.01
 
 
@@ -44,11 +42,14 @@ def simulated(binary: str, folder: str) -> tuple[str, str]:
 
 
 def measured(binary: str, kind: str, annotations: str, truth: str) -> dict:
-    """The measures of one fit with the defaults."""
+    """The measures of one fit with the defaults; why, where the kind refuses the data."""
     with tempfile.TemporaryDirectory() as folder:
         run = f"{folder}/run"
-        aggregate = ["aggregate", "--annotations", annotations, "--model", kind, "--output", run, "-q", "--json"]
-        summary = json.loads(output_of(binary, *aggregate))
+        command = [binary, "aggregate", "--annotations", annotations, "--model", kind, "--output", run, "-q", "--json"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            return {"refused": done.stderr.splitlines()[0].removeprefix("error: ")}
+        summary = json.loads(done.stdout)
         scores = json.loads(output_of(binary, "evaluate", "--run", run, "--truth", truth, "--json"))
         if isinstance(scores, list):
             scores = {score["name"]: score["value"] for score in scores}
@@ -58,10 +59,15 @@ def measured(binary: str, kind: str, annotations: str, truth: str) -> dict:
     return {**found, "seconds": seconds["seconds_fitting"], "warnings": summary["warnings"]}
 
 
-def measure(binary: str, data: Path, kinds: list[str]) -> None:
+def label_only(binary: str) -> list[str]:
+    """The kinds that look at no features."""
+    kinds = json.loads(output_of(binary, "models", "--json"))
+    return [kind["kind"] for kind in kinds if kind["capabilities"]["features"] == "unused"]
+
+
+def measure(binary: str, data: Path, kinds: list[str] | None) -> None:
     """Prints the measures of each data set and kind as JSON."""
-    known = {line.split()[0] for line in output_of(binary, "models").splitlines() if line.strip()}
-    kinds = [kind for kind in kinds if kind in known]
+    kinds = [VOTE, *(kind for kind in kinds or label_only(binary) if kind != VOTE)]
     folders = sorted(path.parent for path in data.glob("*/annotations.parquet"))
     sets = {f.name: (str(f / "annotations.parquet"), str(f / "truth.parquet")) for f in folders}
     sets = {name: files for name, files in sets.items() if Path(files[1]).exists()}
@@ -80,12 +86,13 @@ def code(warning: str) -> str:
     return found[1] if found else " ".join(warning.split()[:6])
 
 
-def cells(of_kinds: dict, kind: str) -> list[str]:
-    found, vote = of_kinds[kind], of_kinds["majority_vote"]["accuracy_expected_ties"]
-    accuracy = found["accuracy_expected_ties" if kind == "majority_vote" else "accuracy"]
+def cells(found: dict, vote: float, is_vote: bool) -> list[str]:
+    if "refused" in found:
+        return ["", "", "", "", f"refused: {found['refused']}".replace("|", " ")]
+    accuracy = found["accuracy_expected_ties" if is_vote else "accuracy"]
     # Accuracies have one digit here: a gap that is shown as one point is none.
     below = " **<**" if accuracy < vote - MARGIN - 5e-4 else ""
-    warnings = ", ".join(code(warning) for warning in found["warnings"])
+    warnings = ", ".join(dict.fromkeys(code(warning) for warning in found["warnings"]))
     return [
         f"{100 * accuracy:.1f}{below}",
         f"{found['log_loss']:.2f}",
@@ -95,21 +102,25 @@ def cells(of_kinds: dict, kind: str) -> list[str]:
     ]
 
 
-def table(files: list[Path]) -> None:
-    """Prints a table for each kind, with the columns of each file side by side."""
-    all_found = [(file.stem, json.loads(file.read_text())) for file in files]
-    names = ["accuracy", "log-loss", "ECE", "s", "warnings"]
+def table(file: Path) -> None:
+    """Prints a table for each data set."""
+    sets = json.loads(file.read_text())
     print("# Label-only kinds on all data sets\n")
-    print("Written by `benches/matrix.py`, with the defaults of each kind. Accuracy is in percent, that of the vote with")
-    print("expected ties; **<** marks one that is more than a point below the vote. Seconds are those of the fit.")
-    for kind in next(iter(all_found[-1][1].values())):
-        header = ["data set", "vote", *(f"{name}, {stem}" for stem, _ in all_found for name in names)]
-        print(f"\n## `{kind}`\n\n| {' | '.join(header)} |\n|{' --- |' * len(header)}")
-        for name, last in all_found[-1][1].items():
-            row = [name, f"{100 * last['majority_vote']['accuracy_expected_ties']:.1f}"]
-            for _, found in all_found:
-                row += cells(found[name], kind) if kind in found.get(name, {}) else [""] * len(names)
-            print(f"| {' | '.join(row)} |")
+    print("To choose a kind, look for a data set like yours. Written by `benches/matrix.py`, with the defaults of each kind.")
+    print("Accuracy is in percent, that of the vote with expected ties; **<** marks one that is more than a point below the")
+    print("vote. Seconds are those of the fit. A warning is named by its code ([outputs](outputs.md) explains them).")
+    silent = []
+    for name, of_kinds in sets.items():
+        vote = of_kinds[VOTE]["accuracy_expected_ties"]
+        print(f"\n## {name}\n\n| kind | accuracy | log-loss | ECE | s | warnings |\n|{' --- |' * 6}")
+        for kind, found in of_kinds.items():
+            row = cells(found, vote, kind == VOTE)
+            if "<" in row[0] and not row[-1]:
+                silent.append(f"{name} by `{kind}`")
+            print(f"| `{kind}` | {' | '.join(row)} |")
+    print("\n## Below the vote without a warning\n")
+    print("Without gold, nothing in these tables shows that the vote is better:\n")
+    print("; ".join(silent) + "." if silent else "None.")
 
 
 def main() -> None:
@@ -118,12 +129,12 @@ def main() -> None:
     of_measure = commands.add_parser("measure", help="measure a binary; JSON on stdout")
     of_measure.add_argument("binary", help="path of labelmill")
     of_measure.add_argument("--data", default=os.environ.get("LABELMILL_DATA"), help="folder of the datasets")
-    of_measure.add_argument("--kinds", nargs="+", default=KINDS, help="the vote comes first")
-    of_table = commands.add_parser("table", help="print the measures of some binaries as Markdown")
-    of_table.add_argument("files", nargs="+", type=Path)
+    of_measure.add_argument("--kinds", nargs="+", help="left out, all label-only kinds")
+    of_table = commands.add_parser("table", help="print the measures as Markdown")
+    of_table.add_argument("file", type=Path)
     arguments = parser.parse_args()
     if arguments.command == "table":
-        table(arguments.files)
+        table(arguments.file)
     elif arguments.data is None:
         parser.error("give --data, or set LABELMILL_DATA")
     else:
