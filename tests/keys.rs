@@ -14,13 +14,13 @@ use crate::repository::{root, rust_files};
 use crate::schema_keys::leaves;
 
 /// The sections and keys that models share, because shared code reads them.
-const SHARED: [&str; 5] = ["backbone", "device", "preset", "stop", "train"];
+const SHARED: [&str; 6] = ["backbone", "classifier", "device", "preset", "stop", "train"];
 
 /// Keys whose effect no test can observe, and why.
 const UNSEEN: [(&str, &str); 3] = [
     ("sink.sync", "what a disk has after a power cut is not seen by a process"),
     ("model.train.precision", "only a GPU computes in another precision than f32"),
-    ("gem.classifier.network.precision", "only a GPU computes in another precision than f32"),
+    ("model.classifier.network.precision", "only a GPU computes in another precision than f32"),
 ];
 
 /// Every key of a pipeline file that is not a section.

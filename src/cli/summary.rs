@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::error::{Error, clipped};
 use crate::escape;
 use crate::frame::Role;
-use crate::model::fitted::Stop;
+use crate::model::fitted::{Stop, Trained};
 use crate::run::WarningCode;
 use crate::sink::Published;
 use crate::tables::{Outcome, QuestionResult, RunRecord};
@@ -276,8 +276,9 @@ fn short(mut name: String) -> String {
 
 /// How the start whose result was kept ended; the trace may end with another start.
 fn fit(result: &QuestionResult) -> String {
-    // A network with a fixed number of epochs has no rule of convergence to meet.
-    let is_network = result.fitted.model.as_ref().is_some_and(|m| m.description["kind"] != "gem");
+    // A network with a fixed number of epochs has no rule of convergence to meet; EM around a classifier has.
+    let is_network = |m: &Trained| m.description["parameters"]["classifier"].is_null();
+    let is_network = result.fitted.model.as_ref().is_some_and(is_network);
     fit_text(result.fitted.stop, is_network)
 }
 

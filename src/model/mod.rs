@@ -230,6 +230,10 @@ impl ModelKind {
         Self::with_features::<neural::Neural<N>>(neural::predict::<N>)
     }
 
+    const fn classifier_em<S: gem::ClassifierEm + Model>() -> Self {
+        Self { fit_bytes: gem::fit_bytes::<S>, ..Self::with_features::<S>(gem::predict::<S>) }
+    }
+
     const fn with_features<S: Spec + Model>(predict: Predict) -> Self {
         Self { predict: Some(predict), ..Self::of::<S>() }
     }

@@ -103,7 +103,7 @@ mod tests {
         Owned::new(1, &[1.0, 2.0, 4.0, 8.0], targets.as_flattened(), &[1.0, 2.0, 4.0, 1.0])
     }
 
-    // keys: gem.classifier.decision_tree.min_leaf_weight, gem.classifier.decision_tree.max_depth
+    // keys: model.classifier.decision_tree.min_leaf_weight, model.classifier.decision_tree.max_depth
     #[test]
     fn splits_and_leaves_of_uneven_weights_are_those_worked_out_by_hand() {
         let (tree, p) = fit(spec(), &four());
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(threshold(3.1), [0.0]);
     }
 
-    // keys: gem.classifier.decision_tree.min_probability, gem.classifier.random_forest.tree.min_probability
+    // keys: model.classifier.decision_tree.min_probability, model.classifier.random_forest.tree.min_probability
     #[test]
     fn leaves_have_a_least_probability() {
         let (_, p) = fit(TreeSpec { min_probability: 0.05, ..spec() }, &four());
@@ -137,7 +137,7 @@ mod tests {
     /// The classes (a, b) have the weights (1, 1) at the features (0, 1), (0, 1) at (1, 0) and (1, 3) at (1, 1). By the
     /// first feature the purities are 1 + 17/5 and 2 ln 1/2 + ln 1/5 + 4 ln 4/5 = -3.888; by the second one, 1 + 20/6 and
     /// 2 ln 2/6 + 4 ln 4/6 = -3.819.
-    // keys: gem.classifier.decision_tree.criterion, gem.classifier.random_forest.tree.criterion
+    // keys: model.classifier.decision_tree.criterion, model.classifier.random_forest.tree.criterion
     #[test]
     fn gini_and_entropy_may_choose_other_features() {
         let features = [0.0, 1.0, 1.0, 0.0, 1.0, 1.0];

@@ -236,7 +236,7 @@ mod tests {
     }
 
     /// With both features at each split, the first one always wins; with one, the second one has splits too.
-    // keys: gem.classifier.random_forest.features_per_split, gem.classifier.random_forest.trees
+    // keys: model.classifier.random_forest.features_per_split, model.classifier.random_forest.trees
     #[test]
     fn splits_consider_some_features_only() {
         let uses_second = |features_per_split, trees| {
@@ -251,7 +251,7 @@ mod tests {
         assert!(uses_second(Some(1), 8) && uses_second(None, 9));
     }
 
-    // keys: gem.classifier.random_forest.features_per_split
+    // keys: model.classifier.random_forest.features_per_split
     #[test]
     fn a_split_cannot_consider_more_features_than_there_are() {
         let fit = |features_per_split| {
@@ -264,7 +264,7 @@ mod tests {
         assert!(text.contains("features_per_split\n  found: 3, with 2 features"), "{text}");
     }
 
-    // keys: gem.classifier.random_forest.tree.max_depth, gem.classifier.random_forest.tree.min_leaf_weight
+    // keys: model.classifier.random_forest.tree.max_depth, model.classifier.random_forest.tree.min_leaf_weight
     #[test]
     fn the_settings_of_a_tree_hold_for_every_tree() {
         let most_nodes = |max_depth, min_leaf_weight| {

@@ -264,7 +264,7 @@ mod tests {
 
     /// The score equations: for each class k, sum_i w_i (T[i][k] - p_i[k]) = 0 for the intercept, and sum_i w_i (T[i][k]
     /// - p_i[k]) s_i[j] = l2 W[k][j] for the feature j, here in the users' units of the features.
-    // keys: gem.classifier.logistic_regression.l2
+    // keys: model.classifier.logistic_regression.l2
     #[test]
     fn the_score_equations_hold() {
         let data = uneven();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     /// One feature of two values and no penalty: the probabilities are the weighted shares at each value, 0.25 and 0.8.
-    // keys: gem.classifier.logistic_regression.max_iter
+    // keys: model.classifier.logistic_regression.max_iter
     #[test]
     fn a_saturated_model_gives_the_weighted_shares() {
         let features = [-1.0, -1.0, 3.0, 3.0];

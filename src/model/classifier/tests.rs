@@ -176,7 +176,7 @@ fn one_thread_two_and_four_give_the_same_bits() {
     }
 }
 
-// keys: gem.classifier.kind
+// keys: model.classifier.kind
 #[test]
 fn settings_of_another_kind_are_refused() {
     for kind in kinds().into_iter().map(|spec| spec.kind) {

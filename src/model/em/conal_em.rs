@@ -78,7 +78,7 @@ impl Spec for ConalEm {
 
 impl ConalEm {
     /// The memory of its fit: that of other models of pairs, the state, and the common matrix in the steps and the report.
-    pub(super) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
+    pub(crate) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
         let own = kernels::fit_bytes(sizes)?;
         let Dims { annotators, classes, labels, .. } = sizes.dims;
         let state = sizes.columns.checked_mul(classes)?.checked_add(annotators)?;
@@ -118,7 +118,7 @@ impl PairModel for ConalEm {
 /// `[pair, class]`.
 pub struct MixtureEstimator {
     smoothing: Smoothing,
-    /// pg, `[label, class]`; `None` before the first M-step, in which nothing is shared out.
+    /// pg, `[label, class]`; `None` before the first M-step.
     common: Option<PairRows>,
     /// The log-prior of the common matrix.
     term: f64,
@@ -164,8 +164,8 @@ impl Estimator for MixtureEstimator {
     }
 
     fn pool(&mut self, counts: &PooledCounts<'_>) {
-        let is_first = self.common.is_none();
-        let of_common = if is_first { counts.by_label() } else { counts.shares_by_label() };
+        let of_common =
+            if counts.is_first() { counts.by_label() } else { counts.shares_by_label() };
         let (common, term) = self.smoothing.shares_of(counts.axes().0, &of_common);
         (self.common, self.term) = (Some(common), term);
     }

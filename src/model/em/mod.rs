@@ -32,6 +32,7 @@ use crate::model::{Model, ModelKind, Spec};
 use crate::run::{Cancel, Run};
 pub use column_em::{ClassPrior, ColumnEm, PairFit, PairModel};
 pub use conal_em::ConalEm;
+pub(crate) use conal_em::MixtureEstimator;
 pub(crate) use dawid_skene::few_annotations;
 pub use dawid_skene::{DawidSkene, MatrixPrior};
 pub use fast_dawid_skene::{FastDawidSkene, FastStart};

@@ -1,9 +1,8 @@
 //! The checkpoints of a fit: one after each round that has fitted the classifier.
 
-use super::{Gem, Params, Steps};
+use super::{ClassifierEm, Params, Steps};
 use crate::error::Result;
 use crate::frame::Annotations;
-use crate::model::Spec as _;
 use crate::model::checkpoint::{self, Fingerprint};
 use crate::model::em::LoopState;
 use crate::model::snapshot::Snapshot;
@@ -15,13 +14,13 @@ const OF_CLASSIFIER: &str = "classifier.";
 /// The prefix of the names of the arrays of rounds that grow trees.
 const OF_ROUNDS: &str = "rounds.";
 
-impl Steps<'_> {
+impl<M: ClassifierEm> Steps<'_, M> {
     /// The digest of the settings, the seed, the annotations and the features. It reads all data once.
     ///
     /// # Errors
     /// When the run is cancelled.
     pub(super) fn fingerprint_of(&self, a: &Annotations) -> Result<String> {
-        let (mut fingerprint, cancel) = (Fingerprint::new(Gem::KIND), &self.run.cancel);
+        let (mut fingerprint, cancel) = (Fingerprint::new(M::KIND), &self.run.cancel);
         fingerprint.add_settings(self.spec)?;
         fingerprint.add_seed(&self.run);
         fingerprint.add_annotations(a, cancel)?;
@@ -36,7 +35,7 @@ impl Steps<'_> {
     ///
     /// # Errors
     /// When the checkpoint cannot be written.
-    pub(super) fn save(&self, state: &LoopState, params: &Params) -> Result<()> {
+    pub(super) fn save(&self, state: &LoopState, params: &Params<M::Rows>) -> Result<()> {
         let Some(fingerprint) = &self.fingerprint else { return Ok(()) };
         if !params.was_fitted {
             return Ok(());
@@ -44,10 +43,11 @@ impl Steps<'_> {
         let (mut all, mut of_classifier) = (Snapshot::default(), Snapshot::default());
         state.save(&mut all);
         all.f64s("posterior".to_owned(), params.t.values().to_vec());
+        all.f64s("state".to_owned(), params.kernel.state().to_vec());
         params.classifier.save_state(&mut of_classifier)?;
         all.merge(OF_CLASSIFIER, &of_classifier);
         all.f64s("prior".to_owned(), params.prior.clone());
-        if self.spec.classifier.grows_trees() {
+        if self.spec.classifier().grows_trees() {
             all.merge(OF_ROUNDS, &params.save_rounds()?);
         }
         checkpoint::write(fingerprint, all, &self.run)
@@ -60,7 +60,7 @@ impl Steps<'_> {
     pub(super) fn saved(
         &self,
         a: &Annotations,
-        params: &mut Params,
+        params: &mut Params<M::Rows>,
         run: &mut Run,
     ) -> Result<Option<LoopState>> {
         let Some(fingerprint) = &self.fingerprint else { return Ok(None) };
@@ -68,9 +68,10 @@ impl Steps<'_> {
         let state = LoopState::saved(&all)?;
         params.t = all.take_posterior("posterior", a.dims())?;
         params.count(a);
+        params.kernel.set_state(all.take_f64s("state")?);
         params.prior = all.take_n_f64s("prior", params.prior.len())?;
         params.classifier.load_state(&all.part(OF_CLASSIFIER), run)?;
-        if self.spec.classifier.grows_trees() {
+        if self.spec.classifier().grows_trees() {
             self.load_rounds(a, params, &all.part(OF_ROUNDS))?;
         }
         Ok(Some(state))

@@ -43,6 +43,8 @@
 
 mod best_round;
 mod checkpoint;
+mod classifier_em;
+mod conal_em_net;
 mod outcome;
 mod sizes;
 #[cfg(test)]
@@ -53,35 +55,28 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
-
-use sizes::GemSizes;
 use tree_rounds::TreeRounds;
 
-use crate::error::{Problem, Result};
-use crate::frame::{
-    Annotations, Dims, Evidence, FitBytes, Matrix, QuestionFeatures, QuestionSizes, dense_fit_bytes,
-};
+use crate::error::Result;
+use crate::frame::{Annotations, Dims, Evidence, QuestionFeatures};
 use crate::model::classifier::{Classifier, ClassifierSpec, ExampleFeatures, Examples};
-use crate::model::confusion::Smoothing;
-use crate::model::em::kernels::{self, PairKernel, Prior};
-use crate::model::em::{
-    EmSteps, LoopState, Objective, Optimum, StopRule, few_annotations, maximise,
-};
-use crate::model::fitted::{Fitted, Trained};
+use crate::model::confusion::{Cells, Confusion, Smoothing};
+use crate::model::em::kernels::{PairKernel, Prior};
+use crate::model::em::{EmSteps, LoopState, Objective, StopRule, few_annotations};
+use crate::model::fitted::{Fitted, Report};
 use crate::model::numerics::{MIN_PROBABILITY, at_least, normalise};
 use crate::model::posterior::Posterior;
 use crate::model::preset::Preset;
-use crate::model::snapshot::Snapshot;
-use crate::model::{
-    Capabilities, FeatureUse, Model, ModelKind, Predicted, SavedModel, Spec, from_features,
-};
+use crate::model::{Capabilities, FeatureUse, Model, ModelKind, Spec, from_features};
 use crate::run::{Cancel, Run};
 use crate::spec::Problems;
+pub use classifier_em::{ClassifierEm, fit_bytes, predict};
+use classifier_em::{FIXED_KEYS, check_rounds, fit};
+pub use conal_em_net::ConalEmNet;
 
-/// The model of this folder.
+/// The models of this folder.
 pub static KINDS: &[ModelKind] =
-    &[ModelKind { fit_bytes: Gem::fit_bytes, ..ModelKind::with_features::<Gem>(predict) }];
+    &[ModelKind::classifier_em::<Gem>(), ModelKind::classifier_em::<ConalEmNet>()];
 
 /// Generalised EM.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -120,41 +115,18 @@ impl Spec for Gem {
     }
 
     fn check(&self, place: &str, problems: &mut Problems) {
-        self.classifier.check(&format!("{place}.classifier"), problems);
-        let (n_fits, rounds) = (self.classifier.n_fits(), self.stop.max_iter);
-        if n_fits > rounds {
-            problems.push(
-                Problem::new("the rounds end before the classifier is trained")
-                    .at(format!("{place}.stop.max_iter"))
-                    .found(format!("{rounds}, where the training takes {n_fits} rounds"))
-                    .help("raise it, or raise classifier.network.epochs_per_fit"),
-            );
-        }
+        check_rounds(self, place, problems);
     }
 
     /// Its network has no parameters of annotators.
     fn fixed_keys() -> Vec<&'static str> {
-        vec![
-            "classifier.network.optimiser.annotator_learning_rate",
-            "classifier.network.optimiser.annotator_delay",
-        ]
-    }
-}
-
-impl Gem {
-    /// The memory of its fit: beside that of matrices with expected counts, the prior of each instance, the target
-    /// that the classifier learns, and the prior and the posterior of the best round of trees.
-    fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
-        let own = kernels::fit_bytes(sizes)?;
-        let posteriors = dense_fit_bytes(sizes)?.posteriors;
-        let working = own.working.checked_add(posteriors.checked_mul(4)?)?;
-        Some(FitBytes { posteriors, working, ..own })
+        FIXED_KEYS.to_vec()
     }
 }
 
 /// The spec with the data of one fit.
-struct Steps<'a> {
-    spec: &'a Gem,
+struct Steps<'a, M> {
+    spec: &'a M,
     /// The instances that have features, ascending.
     instances: Vec<usize>,
     /// Their features.
@@ -169,7 +141,7 @@ struct Steps<'a> {
 }
 
 /// The estimates of the M-step.
-struct Params {
+struct Params<E> {
     /// P(class given features), `[instance, class]`.
     prior: Vec<f64>,
     classifier: Box<dyn Classifier>,
@@ -178,50 +150,56 @@ struct Params {
     /// The rounds that grow trees, if the classifier has any.
     rounds: TreeRounds,
     kernel: PairKernel,
-    smoothing: Smoothing,
+    estimator: E,
     /// The posteriors of the last E-step.
     t: Posterior,
 }
 
-impl Model for Gem {
-    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
-        let (a, kind) = (evidence.annotations, Self::KIND);
-        let described = from_features::described_of(evidence, kind)?;
-        from_features::warn_of_annotator_features(kind, false, described, run);
-        let mut steps = Steps::new(self, a, described, run)?;
-        if run.keeps_checkpoints() {
-            steps.fingerprint = Some(steps.fingerprint_of(a)?);
-        }
-        let (Optimum { mut params, stop, .. }, trace) = maximise(&steps, kind, a, run)?;
-        // Rounds that end before the trees stay end with the best one.
-        params.return_to_best(a);
-        let expected_count = params.kernel.expected_counts(a);
-        steps.m_step(a, &mut params, &run.cancel)?;
-        let (matrix, classifier) = (steps.features.matrix(), params.classifier.as_ref());
-        let sizes = GemSizes::new(matrix, a.dims().classes);
-        let predictions = predictions_of(classifier, matrix, sizes.classes, &run.cancel)?;
-        let mut learned = Snapshot::default();
-        params.classifier.save(&mut learned)?;
-        let mut description = json!({"kind": kind, "parameters": self, "sizes": sizes});
-        if let Some(modules) = params.classifier.modules() {
-            description["network"] = modules;
-        }
-        let device = params.classifier.device();
-        let report = params.report(a, expected_count);
-        Ok(Fitted {
-            predictions: Some(predictions),
-            trace,
-            stop,
-            model: Some(Trained { description, parameters: learned.to_bytes()? }),
-            device,
-            ..Fitted::new(params.t, report)
-        })
+impl ClassifierEm for Gem {
+    type Rows = Smoothing;
+
+    fn estimator(&self, a: &Annotations) -> Smoothing {
+        Smoothing::new(a, self.smoothing, self.diagonal)
+    }
+
+    fn classifier(&self) -> &ClassifierSpec {
+        &self.classifier
+    }
+
+    fn classifier_mut(&mut self) -> &mut ClassifierSpec {
+        &mut self.classifier
+    }
+
+    fn few_annotations(&self, a: &Annotations, run: &Run) -> Option<String> {
+        few_annotations(a, self.smoothing, self.diagonal, run)
+    }
+
+    fn report(
+        &self,
+        a: &Annotations,
+        smoothing: Smoothing,
+        _: &PairKernel,
+        expected_count: Vec<f64>,
+    ) -> Report {
+        let confusion = Confusion { cells: Cells::Counted(smoothing), expected_count };
+        let skill = confusion.skill(a);
+        Report { skill, confusion: Some(confusion), ..Report::default() }
+    }
+
+    fn stop(&self) -> &StopRule {
+        &self.stop
     }
 }
 
-impl<'a> Steps<'a> {
+impl Model for Gem {
+    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
+        fit(self, evidence, run)
+    }
+}
+
+impl<'a, M: ClassifierEm> Steps<'a, M> {
     fn new(
-        spec: &'a Gem,
+        spec: &'a M,
         a: &Annotations,
         described: &QuestionFeatures,
         run: &mut Run,
@@ -259,14 +237,14 @@ impl<'a> Steps<'a> {
 
     /// A classifier that has learned nothing yet.
     fn new_classifier(&self, a: &Annotations) -> Box<dyn Classifier> {
-        self.spec.classifier.build(self.features.matrix().shape(), a.dims().classes)
+        self.spec.classifier().build(self.features.matrix().shape(), a.dims().classes)
     }
 }
 
-impl EmSteps for Steps<'_> {
-    type Params = Params;
+impl<M: ClassifierEm> EmSteps for Steps<'_, M> {
+    type Params = Params<M::Rows>;
 
-    fn params(&self, a: &Annotations) -> Params {
+    fn params(&self, a: &Annotations) -> Self::Params {
         let Dims { instances, classes, .. } = a.dims();
         Params {
             prior: vec![1.0 / classes as f64; instances * classes],
@@ -275,18 +253,18 @@ impl EmSteps for Steps<'_> {
             rounds: TreeRounds::default(),
             kernel: PairKernel::new(a),
             t: Posterior::from_votes(a),
-            smoothing: Smoothing::new(a, self.spec.smoothing, self.spec.diagonal),
+            estimator: self.spec.estimator(a),
         }
     }
 
-    fn start(&self, a: &Annotations, _: u32, params: &mut Params, _: &Run) -> Option<f64> {
+    fn start(&self, a: &Annotations, _: u32, params: &mut Self::Params, _: &Run) -> Option<f64> {
         params.count(a);
         None
     }
 
-    fn m_step(&self, a: &Annotations, params: &mut Params, cancel: &Cancel) -> Result<()> {
-        let Params { prior, classifier, was_fitted, rounds, kernel, smoothing, t } = params;
-        kernel.estimate(a, smoothing);
+    fn m_step(&self, a: &Annotations, params: &mut Self::Params, cancel: &Cancel) -> Result<()> {
+        let Params { prior, classifier, was_fitted, rounds, kernel, estimator, t } = params;
+        kernel.estimate(a, estimator);
         *was_fitted = !rounds.are_over() && classifier.epochs_left() != Some(0);
         if !*was_fitted {
             return Ok(());
@@ -308,7 +286,7 @@ impl EmSteps for Steps<'_> {
         Ok(())
     }
 
-    fn e_step(&self, a: &Annotations, params: &mut Params) -> Objective {
+    fn e_step(&self, a: &Annotations, params: &mut Self::Params) -> Objective {
         let Params { prior, classifier, kernel, t, .. } = params;
         let of_annotated = kernel.sweep(a, Prior::Instance(prior), Some(t));
         let n_classes = t.n_classes();
@@ -316,76 +294,36 @@ impl EmSteps for Steps<'_> {
         let log_likelihood = of_annotated + self.trusted_alone.iter().map(term).sum::<f64>();
         let log_prior = classifier.log_prior() + kernel.terms();
         let objective = Objective::penalised(log_likelihood, log_prior);
-        if self.spec.classifier.grows_trees() && params.was_fitted {
+        if self.spec.classifier().grows_trees() && params.was_fitted {
             return self.end_round(a, params, objective);
         }
         objective
     }
 
     fn caution(&self, a: &Annotations, run: &Run) -> Option<String> {
-        let few = || few_annotations(a, self.spec.smoothing, self.spec.diagonal, run);
+        let few = || self.spec.few_annotations(a, run);
         from_features::single_annotations(a).or_else(few)
     }
 
-    fn is_in_training(&self, params: &Params) -> bool {
-        let grows_trees = self.spec.classifier.grows_trees() && !params.rounds.are_over();
+    fn is_in_training(&self, params: &Self::Params) -> bool {
+        let grows_trees = self.spec.classifier().grows_trees() && !params.rounds.are_over();
         grows_trees || params.classifier.epochs_left().is_some_and(|epochs| epochs > 0)
     }
 
     fn resume(
         &self,
         a: &Annotations,
-        params: &mut Params,
+        params: &mut Self::Params,
         run: &mut Run,
     ) -> Result<Option<LoopState>> {
         self.saved(a, params, run)
     }
 
-    fn checkpoint(&self, state: &LoopState, params: &Params) -> Result<()> {
+    fn checkpoint(&self, state: &LoopState, params: &Self::Params) -> Result<()> {
         self.save(state, params)
     }
 
     fn stop(&self) -> &StopRule {
-        &self.spec.stop
+        self.spec.stop()
     }
-}
-
-/// P(class) of every row of a matrix.
-fn predictions_of(
-    classifier: &dyn Classifier,
-    matrix: &Matrix,
-    n_classes: usize,
-    cancel: &Cancel,
-) -> Result<Posterior> {
-    let rows: Vec<u32> = (0..matrix.len() as u32).collect();
-    let mut predictions = Posterior::zeros(matrix.len(), n_classes);
-    classifier.predict(matrix, &rows, predictions.values_mut(), cancel)?;
-    Ok(predictions)
-}
-
-/// P(class given features) of every row, by a saved model.
-///
-/// # Errors
-/// When the features have another width, the numbers belong to another model, or the device cannot be used: classifiers
-/// other than networks compute on the CPU only.
-fn predict(model: SavedModel<'_>, matrix: &Matrix, run: &Run) -> Result<Predicted> {
-    let mut refused = Ok(());
-    let spec = from_features::spec_of(model.parameters, |spec: &mut Gem| {
-        match (spec.classifier.device_mut(), model.device) {
-            // The device of the training may not exist here.
-            (Some(own), Some(on)) => on.clone_into(own),
-            (Some(_), None) => {}
-            (None, on) => refused = from_features::check_cpu(on, Gem::KIND),
-        }
-    })?;
-    refused?;
-    let sizes: GemSizes = from_features::sizes_of(model.sizes)?;
-    let learned = Snapshot::from_bytes(model.bytes)?;
-    let axes = sizes.checked_axes();
-    let axes = axes.ok_or_else(|| from_features::impossible_sizes(&sizes))?;
-    from_features::check_width(matrix, sizes.features)?;
-    let mut classifier = spec.classifier.build(&axes, sizes.classes);
-    classifier.load(&learned, matrix.len(), run)?;
-    let classes = predictions_of(classifier.as_ref(), matrix, sizes.classes, &run.cancel)?;
-    Ok(Predicted { classes, device: classifier.device() })
 }

@@ -6,9 +6,14 @@ mod resume;
 mod trees;
 mod weights;
 
+use serde_json::json;
+
 use super::*;
+use crate::frame::Matrix;
+use crate::model::SavedModel;
 use crate::model::classifier::{ClassifierKind, LogisticSpec, TreeSpec};
 use crate::model::posterior::best;
+use crate::model::snapshot::Snapshot;
 use crate::testing::dense::{self, Rows};
 use crate::testing::synth::CrowdShape;
 use crate::testing::{annotations, described, iterations, tiny};
@@ -20,18 +25,6 @@ const CLASSIFIERS: &[ClassifierKind] = &[
     #[cfg(feature = "neural")]
     ClassifierKind::Network,
 ];
-
-/// Of one million instances and five classes; with 60 pairs there are 16 tables of counts beside the likelihood, in rows of 8 numbers.
-#[test]
-fn the_memory_of_a_fit_has_two_priors_a_target_and_a_posterior_for_each_instance() {
-    let dims = Dims { instances: 1_000_000, annotators: 12, classes: 5, labels: 5 };
-    let gold_roles = Vec::new();
-    let sizes = QuestionSizes { dims, annotations: 5_000_000, columns: 60, gold_roles };
-    let got = KINDS.iter().find_map(|kind| (kind.fit_bytes)(&sizes)).unwrap();
-    let (posteriors, counts) = (40_000_000, 60 * 8 * 8);
-    let (matrices, working) = (2 * counts + 25 * 8, 17 * counts + 4 * posteriors);
-    assert_eq!(got, FitBytes { posteriors, matrices, working });
-}
 
 // keys: model.preset
 #[test]
@@ -225,7 +218,7 @@ fn naive(
 }
 
 /// The trace shows the log-likelihood, and its changes are those of the objective with both log-priors.
-// keys: gem.classifier.logistic_regression.l2
+// keys: model.classifier.logistic_regression.l2
 #[test]
 fn rounds_of_a_penalised_regression_are_those_of_a_naive_fit() {
     let (a, features) = uneven();
@@ -321,7 +314,7 @@ fn every_classifier_reads_a_crowd_and_is_saved() {
         let trained = fitted.model.unwrap();
         let again = |device, run: &Run| {
             let saved = SavedModel::new(&trained.description, &trained.parameters, device);
-            predict(saved, described.matrix(), run)
+            predict::<Gem>(saved, described.matrix(), run)
         };
         for device in [None, Some("auto"), Some("cpu")] {
             let again = again(device, &Run::new(1)).unwrap().classes;

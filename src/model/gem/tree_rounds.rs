@@ -19,6 +19,8 @@ pub(super) struct BestRound {
     pub(super) objective: Objective,
     pub(super) prior: Vec<f64>,
     pub(super) posterior: Posterior,
+    /// The state of the estimator.
+    pub(super) state: Vec<f64>,
     pub(super) classifier: Box<dyn Classifier>,
 }
 

@@ -159,6 +159,7 @@ mod tests {
         dl,
         single_confusion,
         soft_bootstrap,
+        conal_em_net,
         gem,
         glad,
         random_effects,

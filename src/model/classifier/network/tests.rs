@@ -196,19 +196,19 @@ fn with_setting(base: &NetworkClassifierSpec, width: usize, key: &str, value: Va
     after(&mut network, 1, &ten(width), 1)
 }
 
-// keys: gem.classifier.network.epochs, gem.classifier.network.epochs_per_fit, gem.classifier.network.batch_size
-// keys: gem.classifier.network.backbone.kind, gem.classifier.network.backbone.hidden
-// keys: gem.classifier.network.backbone.activation, gem.classifier.network.backbone.dropout
-// keys: gem.classifier.network.backbone.batch_norm, gem.classifier.network.backbone.initialisation
-// keys: gem.classifier.network.backbone.scaling, gem.classifier.network.backbone.input
-// keys: gem.classifier.network.backbone.pad_crop, gem.classifier.network.backbone.flip
-// keys: gem.classifier.network.optimiser.rule, gem.classifier.network.optimiser.learning_rate
-// keys: gem.classifier.network.optimiser.schedule, gem.classifier.network.optimiser.milestones
-// keys: gem.classifier.network.optimiser.gamma, gem.classifier.network.optimiser.warmup
-// keys: gem.classifier.network.optimiser.weight_decay, gem.classifier.network.optimiser.decoupled
-// keys: gem.classifier.network.optimiser.beta1, gem.classifier.network.optimiser.beta2
-// keys: gem.classifier.network.optimiser.epsilon, gem.classifier.network.optimiser.nesterov
-// keys: gem.classifier.network.optimiser.clip_norm, gem.classifier.network.optimiser.reset_each_epoch
+// keys: model.classifier.network.epochs, model.classifier.network.epochs_per_fit, model.classifier.network.batch_size
+// keys: model.classifier.network.backbone.kind, model.classifier.network.backbone.hidden
+// keys: model.classifier.network.backbone.activation, model.classifier.network.backbone.dropout
+// keys: model.classifier.network.backbone.batch_norm, model.classifier.network.backbone.initialisation
+// keys: model.classifier.network.backbone.scaling, model.classifier.network.backbone.input
+// keys: model.classifier.network.backbone.pad_crop, model.classifier.network.backbone.flip
+// keys: model.classifier.network.optimiser.rule, model.classifier.network.optimiser.learning_rate
+// keys: model.classifier.network.optimiser.schedule, model.classifier.network.optimiser.milestones
+// keys: model.classifier.network.optimiser.gamma, model.classifier.network.optimiser.warmup
+// keys: model.classifier.network.optimiser.weight_decay, model.classifier.network.optimiser.decoupled
+// keys: model.classifier.network.optimiser.beta1, model.classifier.network.optimiser.beta2
+// keys: model.classifier.network.optimiser.epsilon, model.classifier.network.optimiser.nesterov
+// keys: model.classifier.network.optimiser.clip_norm, model.classifier.network.optimiser.reset_each_epoch
 #[test]
 fn every_setting_changes_what_is_learned() {
     let with = |optimiser: OptimiserSpec| NetworkClassifierSpec {
@@ -282,8 +282,8 @@ fn keys_of_all_networks_have_the_schema_that_they_have_in_a_model() {
     }
 }
 
-// keys: gem.classifier.network.device, gem.classifier.network.optimiser.annotator_learning_rate
-// keys: gem.classifier.network.optimiser.annotator_delay
+// keys: model.classifier.network.device, model.classifier.network.optimiser.annotator_learning_rate
+// keys: model.classifier.network.optimiser.annotator_delay
 #[test]
 fn settings_without_a_meaning_are_refused() {
     let refused = |change: fn(&mut NetworkClassifierSpec)| {

@@ -167,6 +167,12 @@ impl PooledCounts<'_> {
         })
     }
 
+    /// Whether no M-step has come before: then all states are zeros.
+    #[must_use]
+    pub fn is_first(&self) -> bool {
+        self.state.iter().all(|x| *x == 0.0)
+    }
+
     /// As [`PooledCounts::by_label`], each count times the number that the state of its pair has for the class.
     #[must_use]
     pub fn shares_by_label(&self) -> Vec<f64> {

@@ -186,6 +186,17 @@ impl PairKernel {
         std::mem::replace(&mut self.likelihood, Likelihood { rows, are_logs: a.are_weighted() })
     }
 
+    /// The estimator's state of all annotators, from which, with the counts, the next M-step follows.
+    #[must_use]
+    pub fn state(&self) -> &[f64] {
+        &self.state
+    }
+
+    /// Goes on from the state of an earlier M-step of these annotations.
+    pub fn set_state(&mut self, state: Vec<f64>) {
+        self.state = state;
+    }
+
     /// The estimator's terms of the objective, such as a log-prior, at the likelihood of the last M-step.
     #[must_use]
     pub fn terms(&self) -> f64 {

@@ -150,7 +150,7 @@ fn a_network_of_images_predicts_rows_without_axes() {
     let predicted = |sizes| {
         let saved = SavedModel::new(&trained.description, &trained.parameters, None);
         let model = SavedModel { sizes, ..saved };
-        predict(model, &Matrix::from_rows(144, &values), &Run::new(1))
+        predict::<Gem>(model, &Matrix::from_rows(144, &values), &Run::new(1))
     };
     let sizes = json!({"features": 144, "axes": [1, 12, 12], "classes": 2});
     assert_eq!(trained.description["sizes"], sizes);
