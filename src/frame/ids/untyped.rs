@@ -12,11 +12,8 @@ use super::interner::long_keys::LongKeys;
 use super::key::{Packed, with_bytes};
 use crate::error::Result;
 use crate::frame::annotations::offsets::number;
-use crate::source::listing::files::UNTYPED;
+use crate::source::listing::files::{STAYS_TEXT, UNTYPED};
 use crate::source::{as_plain_integer, is_plain_integer};
-
-/// The value of the mark where text must not become integers, because other columns must have the same type.
-const STAYS_TEXT: &str = "text";
 
 /// Whether the column's text came from a format without types.
 pub(super) fn is_untyped(field: &Field) -> bool {

@@ -8,6 +8,7 @@ use object_store::ObjectStore;
 use object_store::path::Path;
 
 pub use super::Files;
+pub(crate) use super::format::STAYS_TEXT;
 pub use super::format::{Format, UNTYPED};
 use super::pinned::PinnedStore;
 use crate::engine::own_root;

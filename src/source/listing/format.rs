@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 /// Metadata key of a field whose text comes from a format without types, and may represent integers.
 pub const UNTYPED: &str = "labelmill.untyped";
 
+/// The value of [`UNTYPED`] where text must not become integers: other columns have the same type, or the user casts it.
+pub(crate) const STAYS_TEXT: &str = "text";
+
 /// Metadata key of a field of which some values are numbers and others are not, so that its type is not numeric.
 pub(in crate::source) const MIXED: &str = "labelmill.mixed";
 

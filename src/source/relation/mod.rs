@@ -8,11 +8,16 @@ pub(super) mod missing_column;
 pub(super) mod sample;
 pub(super) mod synonyms;
 
+use std::collections::HashMap;
+
+use arrow::datatypes::FieldRef;
 use datafusion::common::Column;
+use datafusion::common::metadata::FieldMetadata;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, LogicalPlan, Volatility};
 use datafusion::prelude::{DataFrame, SessionContext};
 
+use super::listing::format::{STAYS_TEXT, UNTYPED};
 use super::{ColumnsSpec, SqlSpec};
 use crate::error::{Error, Result, Stage, offenders};
 use crate::regular_file;
@@ -104,7 +109,26 @@ pub(super) async fn table_or_sql(
     let planned = ctx.sql_with_options(&query.text, sql::options(false)).await;
     let planned = planned.map_err(|e| sql::with_known_tables(ctx, e.into()).or_at(&key))?;
     refuse_what_changes(planned.logical_plan()).map_err(|e| e.or_at(&key))?;
-    Ok(planned)
+    with_casts_to_text(planned)
+}
+
+/// Keeps text that the query casts to text: the values of a format without types would become integers all the same, since
+/// the cast changes no type.
+fn with_casts_to_text(planned: DataFrame) -> Result<DataFrame> {
+    let LogicalPlan::Projection(projection) = planned.logical_plan() else { return Ok(planned) };
+    let is_cast = |e: &Expr| matches!(e.clone().unalias(), Expr::Cast(_) | Expr::TryCast(_));
+    let fields = projection.schema.fields().iter().zip(&projection.expr);
+    let kept = |(field, expression): (&FieldRef, &Expr)| {
+        let column = Expr::Column(Column::new_unqualified(field.name()));
+        if !field.metadata().contains_key(UNTYPED) || !is_cast(expression) {
+            return column;
+        }
+        let mark = HashMap::from([(UNTYPED.to_owned(), STAYS_TEXT.to_owned())]);
+        column.alias_with_metadata(field.name(), Some(FieldMetadata::from(mark)))
+    };
+    let kept: Vec<Expr> = fields.map(kept).collect();
+    let is_any = kept.iter().any(|e| matches!(e, Expr::Alias(_)));
+    Ok(if is_any { planned.select(kept)? } else { planned })
 }
 
 /// Refuses functions of the clock or of chance. A job is identified by its inputs: the same inputs must give the same
