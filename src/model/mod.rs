@@ -1,7 +1,7 @@
 //! The third stage: a model turns a question's sparse annotations into posteriors and estimates for the annotators.
 //!
 //! # Adding a label-only model
-//! 1. Write one file under `vote/` or `em/`; open it with the generative story, the citation and `Differs from`.
+//! 1. Write one file under `vote/`, `em/` or `spectral/`; open it with the generative story, the citation and `Differs from`.
 //! 2. Give it a spec struct: every field documented (the text is what `labelmill models KIND` prints), with a default.
 //! 3. Implement [`em::PairModel`] or [`em::EmModel`] (the loop, restarts, trusted rows and the trace come with them), or
 //!    [`Model`] itself.
@@ -36,6 +36,7 @@ pub mod numerics;
 pub mod posterior;
 pub mod preset;
 pub(crate) mod snapshot;
+pub mod spectral;
 pub mod switching;
 pub mod vote;
 
@@ -280,6 +281,7 @@ pub static MODELS: LazyLock<Vec<&'static ModelKind>> = LazyLock::new(|| {
     let folders: &[&[ModelKind]] = &[
         vote::KINDS,
         em::KINDS,
+        spectral::KINDS,
         gem::KINDS,
         #[cfg(feature = "neural")]
         neural::KINDS,

@@ -44,6 +44,8 @@ pub enum WarningCode {
     FewAnnotations,
     /// Over a quarter of the annotations are by annotators with a single one.
     OneTimeAnnotators,
+    /// The crowd is not one that the kind of model is meant for.
+    NotMeantFor,
 }
 
 impl WarningCode {
@@ -69,6 +71,7 @@ impl WarningCode {
         Self::NearCopies,
         Self::FewAnnotations,
         Self::OneTimeAnnotators,
+        Self::NotMeantFor,
     ];
 
     /// The code as it is written.
@@ -164,6 +167,9 @@ impl WarningCode {
                 "one_time_annotators",
                 "over a quarter of the annotations are by annotators with a single one",
             ),
+            Self::NotMeantFor => {
+                ("not_meant_for", "the crowd is not one that the kind of model is meant for")
+            }
         }
     }
 }

@@ -1,0 +1,22 @@
+//! Models that are neither votes nor EM: most of them learn how good annotators are from how far two or three of them agree.
+//! What they count of pairs is in `co_occurrence.rs`.
+
+mod kos;
+
+pub use kos::Kos;
+
+use super::ModelKind;
+use crate::frame::Annotations;
+
+/// The models of this folder.
+pub static KINDS: &[ModelKind] = &[
+    ModelKind { fit_bytes: Kos::fit_bytes, ..ModelKind::of::<Kos>() },
+];
+
+/// (annotator, class, weight) of every annotation of instance `i` that names a class, those of one annotator adjacent; and a
+/// trusted class, as the annotation of an annotator who comes after all others.
+fn votes(a: &Annotations, i: usize) -> impl Iterator<Item = (u32, u32, f64)> {
+    let classes = a.dims().classes as u32;
+    let gold = a.trusted_class(i).map(|class| (a.dims().annotators as u32, class, 1.0));
+    a.triples_of(i).filter(move |(_, label, _)| *label < classes).chain(gold)
+}
