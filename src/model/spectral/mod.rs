@@ -1,15 +1,19 @@
 //! Models that are neither votes nor EM: most of them learn how good annotators are from how far two or three of them agree.
 //! What they count of pairs is in `co_occurrence.rs`.
 
+mod co_occurrence;
 mod kos;
+mod mmsr;
 
 pub use kos::Kos;
+pub use mmsr::Mmsr;
 
 use super::ModelKind;
 use crate::frame::Annotations;
 
 /// The models of this folder.
 pub static KINDS: &[ModelKind] = &[
+    ModelKind { fit_bytes: Mmsr::fit_bytes, ..ModelKind::of::<Mmsr>() },
     ModelKind { fit_bytes: Kos::fit_bytes, ..ModelKind::of::<Kos>() },
 ];
 
@@ -19,4 +23,12 @@ fn votes(a: &Annotations, i: usize) -> impl Iterator<Item = (u32, u32, f64)> {
     let classes = a.dims().classes as u32;
     let gold = a.trusted_class(i).map(|class| (a.dims().annotators as u32, class, 1.0));
     a.triples_of(i).filter(move |(_, label, _)| *label < classes).chain(gold)
+}
+
+/// The number of annotators in words, where there are fewer than three: of two who differ, nobody can tell who is right.
+fn few_annotators(a: &Annotations) -> Option<String> {
+    let n = a.dims().annotators;
+    (n < 3).then(|| {
+        format!("pairs of annotators, and needs three of them to tell who is right; here are {n}")
+    })
 }

@@ -171,6 +171,7 @@ mod tests {
         worker_clustering,
         one_coin,
         dawid_skene,
+        mmsr,
         kos,
         crh,
         zbs,
