@@ -19,6 +19,7 @@
 //! The layer rule, which a test holds: nothing under `model/` imports Arrow or DataFusion, and only `neural/` imports
 //! candle.
 
+mod assignment;
 pub mod calibration;
 mod capabilities;
 mod checkpoint;

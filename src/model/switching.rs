@@ -9,18 +9,12 @@
 //! The check warns and relabels nothing: gold that trains is clamped, so that it holds the classes in their places during
 //! the fit, and other gold is not for the model to see.
 
-use pathfinding::kuhn_munkres::kuhn_munkres;
-use pathfinding::matrix::Matrix;
-
+use super::assignment::{best_assignment, is_affordable};
 use super::confusion::{Confusion, MIN_OBSERVED_COUNT, common_counts};
 use crate::frame::Annotations;
 
 /// A permuted trace must be larger by this share before it counts as switching.
 const GAIN: f64 = 0.05;
-
-/// The most steps that the assignment may take, at worst rows x rows x columns: enough for 1 000 classes that occur, on a
-/// matrix of 8 MB. The 21 841 classes of ImageNet would take up to 1e13 steps, on a matrix of 3.8 GB, for one warning.
-const MAX_STEPS: usize = 1_000_000_000;
 
 /// The number of classes that occur, where the check could take more than a billion steps.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,20 +48,16 @@ pub fn switched(
     let labels: Vec<u32> =
         (0..n).filter(|k| occurs(*k) || is_given[*k]).map(|label| label as u32).collect();
     let (rows, width) = (classes.len(), labels.len());
-    if rows.saturating_mul(rows).saturating_mul(width) > MAX_STEPS {
+    if !is_affordable(rows, width) {
         return Err(TooManyClasses(rows));
     }
     let common = common_counts(a, &confusion.expected_count, &labels, &classes);
-    // The assignment solver needs integers; nine digits are enough for a threshold of five percent.
-    let share =
-        |row: usize, label: usize| (common[label * rows + row] / totals[classes[row]] * 1e9) as i64;
-    let weights = (0..rows * width).map(|cell| share(cell / width, cell % width)).collect();
-    let Ok(matrix) = Matrix::from_vec(rows, width, weights) else { return Ok(None) };
-    let (best, assignment) = kuhn_munkres(&matrix);
+    let share = |row: usize, label: usize| common[label * rows + row] / totals[classes[row]];
+    let Some(best) = best_assignment(rows, width, share) else { return Err(TooManyClasses(rows)) };
     let own = |class: usize| labels.partition_point(|label| (*label as usize) < class);
-    let trace: i64 = classes.iter().enumerate().map(|(row, k)| matrix[(row, own(*k))]).sum();
-    let gains = best as f64 > (1.0 + GAIN) * trace as f64;
-    let renamed = assignment.into_iter().map(|label| labels[label] as usize);
+    let trace: f64 = classes.iter().enumerate().map(|(row, k)| share(row, own(*k))).sum();
+    let gains = best.sum > (1.0 + GAIN) * trace;
+    let renamed = best.columns.into_iter().map(|label| labels[label] as usize);
     Ok(gains.then(|| permutation(n, classes.iter().copied().zip(renamed))))
 }
 

@@ -3,16 +3,20 @@
 
 mod co_occurrence;
 mod kos;
+mod label_model;
 mod mmsr;
 
 pub use kos::Kos;
+pub use label_model::{LabelModel, Optimizer};
 pub use mmsr::Mmsr;
 
 use super::ModelKind;
 use crate::frame::Annotations;
+use crate::model::em::kernels::LogLikelihood;
 
 /// The models of this folder.
 pub static KINDS: &[ModelKind] = &[
+    ModelKind { fit_bytes: LabelModel::fit_bytes, ..ModelKind::of::<LabelModel>() },
     ModelKind { fit_bytes: Mmsr::fit_bytes, ..ModelKind::of::<Mmsr>() },
     ModelKind { fit_bytes: Kos::fit_bytes, ..ModelKind::of::<Kos>() },
 ];
@@ -31,4 +35,18 @@ fn few_annotators(a: &Annotations) -> Option<String> {
     (n < 3).then(|| {
         format!("pairs of annotators, and needs three of them to tell who is right; here are {n}")
     })
+}
+
+/// ln P(label given class) of every pair of annotator and label, `[pair, class]`.
+struct PairLogs<'a> {
+    a: &'a Annotations,
+    logs: &'a [f64],
+}
+
+impl LogLikelihood for PairLogs<'_> {
+    fn add(&self, _: usize, annotator: u32, label: u32, logs: &mut [f64]) {
+        let Some(pair) = self.a.column_of(annotator as usize, label as usize) else { return };
+        let own = &self.logs[pair * logs.len()..];
+        logs.iter_mut().zip(own).for_each(|(log, own)| *log += own);
+    }
 }

@@ -171,6 +171,7 @@ mod tests {
         worker_clustering,
         one_coin,
         dawid_skene,
+        label_model,
         mmsr,
         kos,
         crh,
