@@ -76,7 +76,7 @@ pub fn aggregate(data: &Path, dataset: &str, model: &str, output: &Path) {
 }
 
 /// As [`aggregate`], with settings of the model.
-fn aggregate_with(data: &Path, dataset: &str, model: &str, settings: &[&str], output: &Path) {
+pub fn aggregate_with(data: &Path, dataset: &str, model: &str, settings: &[&str], output: &Path) {
     let annotations = data.join(dataset).join("annotations.parquet");
     let (annotations, output) = (annotations.display().to_string(), output.display().to_string());
     let mut arguments = vec!["aggregate", "--annotations", &annotations, "--model", model];

@@ -79,6 +79,7 @@ mod settings;
 mod simulate;
 mod slow_links;
 mod sources;
+mod spectral;
 mod spellings;
 mod sql_limits;
 mod sql_rights;

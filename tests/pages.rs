@@ -48,7 +48,9 @@ fn the_readme_lists_the_models_and_a_page_their_sources() {
     let mut sources = String::from("| kind | what it is | source |\n| --- | --- | --- |\n");
     for f in MODELS.iter() {
         let _ = writeln!(models, "| `{}` | {} |", f.kind, f.summary);
-        let _ = writeln!(sources, "| `{}` | {} | {} |", f.kind, f.summary, f.source);
+        let limits = f.capabilities.limits().into_iter().map(|limit| format!("; {limit}"));
+        let limits: String = limits.collect();
+        let _ = writeln!(sources, "| `{}` | {}{limits} | {} |", f.kind, f.summary, f.source);
     }
     generated("README.md", "models", &models);
     generated("docs/models.md", "sources", &sources);

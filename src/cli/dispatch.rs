@@ -150,8 +150,10 @@ fn print_models(args: &ModelsArgs) -> Result<()> {
             parameters(kind).into_iter().for_each(|ModelParameter { path, default, meaning }| {
                 table.add_row([path, default, meaning]);
             });
-            let ModelKind { kind, summary, source, .. } = kind;
-            print_result(&format!("{kind}: {summary}\n{source}\n\n{}", table.trim_fmt()))?;
+            let ModelKind { kind, summary, source, capabilities, .. } = kind;
+            let facts = [vec![format!("{kind}: {summary}")], capabilities.limits()].concat();
+            let facts = facts.join("; ");
+            print_result(&format!("{facts}\n{source}\n\n{}", table.trim_fmt()))?;
         }
         return Ok(());
     }

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::frame::{
     FrameSpec, check_columns, check_listed_labels, check_type_of_features, check_types_of_gold,
 };
-use crate::model::model_kind;
+use crate::model::{Capabilities, model_kind};
 use crate::pipeline::{PipelineSpec, warn_of_unread_features};
 use crate::run::Run;
 use crate::sink::{ParquetSink, RunTables};
@@ -66,7 +66,9 @@ pub async fn check(spec: &PipelineSpec, run: &mut Run) -> Result<()> {
     if is_there("gold", sql.gold.as_ref()) {
         expect(source.gold(&ctx).await, &check_types_of_gold);
     }
-    if model_kind(&spec.model.kind)?.capabilities.features.are_read() {
+    let capabilities = model_kind(&spec.model.kind)?.capabilities;
+    warn_of_limits(spec, capabilities, run);
+    if capabilities.features.are_read() {
         if is_there("features", sql.features.as_ref()) {
             expect(source.features(&ctx, run).await, &|annotated, features| {
                 check_type_of_features(annotated, features, "features", "instance_id")
@@ -83,6 +85,22 @@ pub async fn check(spec: &PipelineSpec, run: &mut Run) -> Result<()> {
     errors.extend(planned.into_iter().map(|e| source.at_query(e)));
     errors.extend(ParquetSink::open(&spec.sink, &spec.store).err());
     Error::all(errors)
+}
+
+/// Warns of what the spec gives and the kind of model cannot make use of.
+fn warn_of_limits(spec: &PipelineSpec, capabilities: Capabilities, run: &mut Run) {
+    let kind = &spec.model.kind;
+    if spec.source.has_gold() && !capabilities.gold {
+        run.warn(format!(
+            "`{kind}` learns nothing from trusted classes: gold of the role `train` is the label of its own instances alone"
+        ));
+    }
+    let listed = spec.frame.classes.as_ref().map_or(0, Vec::len);
+    if let Some(max) = capabilities.max_classes.filter(|max| listed > *max as usize) {
+        run.warn(format!(
+            "`{kind}` fits at most {max} classes in its own way, and frame.classes lists {listed}: see `labelmill models {kind}`"
+        ));
+    }
 }
 
 /// Checks the columns of the annotations and the labels that the spec lists.

@@ -15,6 +15,11 @@ pub struct Capabilities {
     pub annotator_prior: bool,
     /// Skills have intervals.
     pub intervals: bool,
+    /// Trusted classes teach it about annotators, and so about other instances; otherwise each is the label of its own
+    /// instance alone.
+    pub gold: bool,
+    /// With more classes it falls back on another way to fit.
+    pub max_classes: Option<u32>,
 }
 
 /// What a kind of model makes of features of the instances.
@@ -44,5 +49,15 @@ impl Capabilities {
         random_start: false,
         annotator_prior: false,
         intervals: false,
+        gold: true,
+        max_classes: None,
     };
+
+    /// What the kind cannot make use of, in words.
+    #[must_use]
+    pub fn limits(&self) -> Vec<String> {
+        let gold = (!self.gold).then(|| "learns nothing from trusted classes".to_owned());
+        let classes = self.max_classes.map(|n| format!("at most {n} classes"));
+        gold.into_iter().chain(classes).collect()
+    }
 }

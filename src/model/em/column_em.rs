@@ -11,7 +11,6 @@ use crate::frame::{Annotations, Evidence};
 use crate::model::fitted::{Fitted, Report};
 use crate::model::fitted_posterior::{FittedPosterior, PosteriorRows};
 use crate::model::numerics::{MIN_PROBABILITY, at_least, normalise};
-#[cfg(test)]
 use crate::model::posterior::Posterior;
 use crate::model::posterior::harden;
 use crate::model::{Model, Spec};
@@ -102,6 +101,16 @@ pub struct Params<E> {
     assignments: Assignments,
     estimator: E,
     kernel: PairKernel,
+}
+
+impl<E> Params<E> {
+    /// Starts at these posteriors.
+    pub(crate) fn count(&mut self, a: &Annotations, t: &Posterior) {
+        let n = t.n_classes();
+        self.kernel.count(a, |instances, rows| {
+            rows.copy_from_slice(&t.values()[instances.start * n..instances.end * n]);
+        });
+    }
 }
 
 impl<M: PairModel> EmSteps for ColumnEm<M> {
@@ -301,12 +310,10 @@ pub(super) struct StepFrom {
 #[cfg(test)]
 impl StepFrom {
     pub(super) fn new(model: &impl PairModel, a: &Annotations, t: &Posterior) -> Self {
-        let (steps, n) = (ColumnEm(model.clone()), t.n_classes());
+        let steps = ColumnEm(model.clone());
         let counted = || {
             let mut params = steps.params(a);
-            params.kernel.count(a, |instances, rows| {
-                rows.copy_from_slice(&t.values()[instances.start * n..instances.end * n]);
-            });
+            params.count(a, t);
             params
         };
         let (mut params, cancel) = (counted(), Cancel::default());

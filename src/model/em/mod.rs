@@ -187,7 +187,12 @@ impl<E: EmModel + Spec> Model for Em<E> {
 }
 
 /// Fits a model of this kind.
-fn fit(steps: &impl EmModel, kind: &str, a: &Annotations, run: &mut Run) -> Result<Fitted> {
+pub(crate) fn fit(
+    steps: &impl EmModel,
+    kind: &str,
+    a: &Annotations,
+    run: &mut Run,
+) -> Result<Fitted> {
     let (Optimum { params, stop, .. }, trace) = maximise(steps, kind, a, run)?;
     let (posterior, report) = steps.finish(a, params, &run.cancel)?;
     Ok(Fitted { trace, stop, ..Fitted::new(posterior, report) })

@@ -5,10 +5,13 @@ mod co_occurrence;
 mod kos;
 mod label_model;
 mod mmsr;
+mod spectral_dawid_skene;
+mod tensor;
 
 pub use kos::Kos;
 pub use label_model::{LabelModel, Optimizer};
 pub use mmsr::Mmsr;
+pub use spectral_dawid_skene::SpectralDawidSkene;
 
 use super::ModelKind;
 use crate::frame::Annotations;
@@ -18,6 +21,7 @@ use crate::model::em::kernels::LogLikelihood;
 pub static KINDS: &[ModelKind] = &[
     ModelKind { fit_bytes: LabelModel::fit_bytes, ..ModelKind::of::<LabelModel>() },
     ModelKind { fit_bytes: Mmsr::fit_bytes, ..ModelKind::of::<Mmsr>() },
+    ModelKind { fit_bytes: SpectralDawidSkene::fit_bytes, ..ModelKind::of::<SpectralDawidSkene>() },
     ModelKind { fit_bytes: Kos::fit_bytes, ..ModelKind::of::<Kos>() },
 ];
 

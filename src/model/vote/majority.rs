@@ -33,7 +33,7 @@ use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence, MAX_RANGES, ranges_of_instances};
 use crate::model::fitted::{Fitted, Report, Stop};
 use crate::model::fitted_posterior::FittedPosterior;
-use crate::model::{Model, Spec};
+use crate::model::{Capabilities, Model, Spec};
 use crate::run::Run;
 
 /// Majority vote.
@@ -59,6 +59,7 @@ impl Spec for MajorityVote {
     const KIND: &'static str = "majority_vote";
     const SUMMARY: &'static str = "the class that most annotators chose, by weight";
     const SOURCE: &'static str = "folklore";
+    const CAPABILITIES: Capabilities = Capabilities { gold: false, ..Capabilities::LABELS };
 }
 
 impl Model for MajorityVote {

@@ -205,7 +205,12 @@ pub(super) fn degenerate(model: &Subject<'_>) -> std::result::Result<(), String>
         ("no annotations", annotations(Dims { annotators: 0, ..gap_in_the_middle }, &[])),
         ("nothing", annotations(Dims { instances: 0, annotators: 0, classes: 0, labels: 0 }, &[])),
     ];
-    for (name, a) in &crowds {
+    let max = model.kind.capabilities.max_classes.unwrap_or(1);
+    let beyond = (
+        "more classes than it has a way for",
+        tiny(max as usize + 1, &[(0, 0, max), (0, 1, 0), (0, 2, max)]),
+    );
+    for (name, a) in crowds.iter().chain([&beyond]) {
         let fitted = match model.fit(a) {
             // A classifier cannot be learned without annotations: the fit returns an error.
             Err(_) if model.kind.capabilities.features.are_read() && a.is_empty() => continue,
@@ -235,6 +240,32 @@ pub(super) fn trusted(model: &Subject<'_>) -> std::result::Result<(), String> {
         expect(p >= 1.0 - TOLERANCE, || format!("instance {i} has {p}"))?;
     }
     Ok(())
+}
+
+/// The posteriors of other instances change with trusted classes that contradict their annotations, or do not.
+pub(super) fn trusted_teach(model: &Subject<'_>) -> std::result::Result<(), String> {
+    let mut a = crowd(6);
+    let one = model.fit(&a)?;
+    let class = |i: usize| (i % 5 == 0).then_some((i / 5 % 3) as u32);
+    a.trusted = Some((0..a.dims().instances).map(class).collect());
+    let two = model.fit(&a)?;
+    let others = (0..a.dims().instances).filter(|i| i % 5 > 0);
+    let changed =
+        others.map(|i| gap(&one.posterior.row(i), &two.posterior.row(i))).fold(0.0, f64::max);
+    expect((changed > 1e-6) == model.kind.capabilities.gold, || format!("they move by {changed}"))
+}
+
+/// One more instance has a single annotation, nine tenths of which are for one class.
+pub(super) fn soft(model: &Subject<'_>) -> std::result::Result<(), String> {
+    let crowd = CrowdShape::default();
+    let (mut rows, last) = (crowd.draw(8).rows, crowd.instances);
+    let mut weights = vec![1.0; rows.len()];
+    rows.extend([(last, 0, 1), (last, 0, 2)]);
+    weights.extend([0.9, 0.1]);
+    let dims = Dims { instances: last as usize + 1, ..dims(&crowd) };
+    let fitted = model.fit(&weighted(dims, &rows, weights))?;
+    let row = fitted.posterior.row(last as usize).to_vec();
+    expect(row[1] > row[2] && row[1] > row[0], || format!("it gives {row:?}"))
 }
 
 pub(super) fn better_than_chance(model: &Subject<'_>) -> std::result::Result<(), String> {

@@ -13,7 +13,7 @@ use crate::panics;
 use checks::{
     annotator_permutation, better_than_chance, class_permutation, degenerate, double_weight,
     instance_permutation, intervals, many_agree, objective_never_falls, prior, repeatable, resumed,
-    saved, sums_to_one, threads, trusted, unanimous,
+    saved, soft, sums_to_one, threads, trusted, trusted_teach, unanimous,
 };
 use subject::Subject;
 
@@ -69,6 +69,8 @@ const CHECKS: &[NamedCheck] = &[
     ("degenerate crowds give no panic and no NaN", ALL, DefaultsAndVariant, degenerate),
     ("ten thousand agreeing annotations stay finite", ALL, Defaults, many_agree),
     ("a trusted class stays", ALL, DefaultsAndVariant, trusted),
+    ("trusted classes teach, if the kind declares it", LABEL_ONLY, Defaults, trusted_teach),
+    ("a soft annotation counts by its weights", LABEL_ONLY, DefaultsAndVariant, soft),
     ("a good crowd is read better than by chance", ALL, Defaults, better_than_chance),
     ("a saved model predicts what the fitted one did", CLASSIFIERS, Defaults, saved),
     ("an interrupted training goes on to the same bits", CLASSIFIERS, Defaults, resumed),
@@ -171,6 +173,7 @@ mod tests {
         worker_clustering,
         one_coin,
         dawid_skene,
+        spectral_dawid_skene,
         label_model,
         mmsr,
         kos,
