@@ -170,6 +170,7 @@ mod tests {
         fast_dawid_skene,
         snorkel,
         mace,
+        community_bcc,
         worker_clustering,
         one_coin,
         dawid_skene,
