@@ -100,7 +100,7 @@ fn loaded(job: &Job, kind: &str, set: Option<String>) -> Result<PipelineSpec> {
     // An embedding of instances says nothing about those without annotations, so that their gold selects no epoch.
     let select = match (is_neural, kind) {
         (false, _) => "",
-        (true, "lia") => "model.train.select = 'annotation_likelihood'\n",
+        (true, "lia" | "lia_multi") => "model.train.select = 'annotation_likelihood'\n",
         (true, _) => "model.train.select = 'valid'\n",
     };
     // Some keys accept the URL of a host. The host does not exist: retries would only wait.

@@ -363,3 +363,36 @@ fn lia_does_without_features() {
     let check = job.ends(&without.replace("'lia'", "'dl'"), &[], 2);
     assert_says(&check, &["`dl` learns from features"]);
 }
+
+/// The crowd of [`job`] asks one question; a second one asks for the opposite of its first two classes, of every second
+/// instance. A killed fit of both goes on to the same tables.
+#[test]
+fn lia_multi_fits_two_questions_at_once() {
+    let (job, crowd) = (job(), crowd());
+    let mut rows = "instance_id,annotator_id,label,question\n".to_owned();
+    for (i, r, l) in &crowd.rows {
+        rows += &format!("{i},{r},{l},first\n");
+        if i % 2 == 0 && *l < 2 {
+            rows += &format!("{i},{r},{},second\n", ["b", "a"][*l as usize]);
+        }
+    }
+    job.write("questions.csv", &rows);
+    let text = pipeline("kind = 'lia_multi'\nrounds = 2\nround_epochs = 4")
+        .replace("{dir}annotations.parquet", "{dir}questions.csv")
+        .replace("[model]", "[source.columns]\nquestion = 'question'\n[model]");
+    for text in [text.replace("features = '{dir}features.parquet'\n", ""), text] {
+        let run = job.run(&text);
+        let of = |table: &str, question: &str| {
+            let rows = read_table(&run, table).into_iter();
+            rows.filter(|row| self::text(row, "question") == question).count()
+        };
+        assert_eq!(of("confusion_matrices", "first"), 8 * 9);
+        assert_eq!(of("confusion_matrices", "second"), 8 * 4);
+        let seconds = crowd.rows.iter().filter(|(i, _, l)| i % 2 == 0 && *l < 2);
+        let instances: std::collections::BTreeSet<u32> = seconds.map(|row| row.0).collect();
+        assert_eq!(of("labels", "second"), instances.len());
+        let traces = ["first", "second"].map(|question| of("trace", question));
+        assert!(traces[0] == traces[1] && traces[0] > 8, "{traces:?}");
+        assert_eq!(run.join("model/1").exists(), text.contains("features ="));
+    }
+}

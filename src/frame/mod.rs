@@ -10,6 +10,7 @@ mod evidence;
 mod features;
 mod gold;
 mod ids;
+mod joint;
 mod memory;
 mod rejects;
 
@@ -36,6 +37,7 @@ pub(crate) use ids::IdIndex;
 pub use ids::Ids;
 pub(crate) use ids::exact_text::cast_exact_text;
 pub use ids::id_columns::{check_type_of_features, check_types_of_gold};
+pub use joint::{Joint, JointQuestion, QuestionSet};
 pub use memory::budget::BYTES_PER_ANNOTATION;
 pub use memory::fit_bytes::{FitBytes, FitBytesOf, FitMemory, QuestionSizes, dense_fit_bytes};
 pub use rejects::{KEPT_CHARACTERS, Reason, Rejects};

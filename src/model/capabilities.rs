@@ -20,6 +20,8 @@ pub struct Capabilities {
     pub gold: bool,
     /// With more classes it falls back on another way to fit.
     pub max_classes: Option<u32>,
+    /// One fit takes all questions of a job, and each question keeps its tables; otherwise each is fitted by itself.
+    pub fits_questions_together: bool,
 }
 
 /// What a kind of model makes of features of the instances.
@@ -51,6 +53,7 @@ impl Capabilities {
         intervals: false,
         gold: true,
         max_classes: None,
+        fits_questions_together: false,
     };
 
     /// What the kind cannot make use of, in words.

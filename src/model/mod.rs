@@ -49,7 +49,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Error, Problem, Result, did_you_mean};
-use crate::frame::{Evidence, FitBytesOf, Matrix, dense_fit_bytes};
+use crate::frame::{Evidence, FitBytesOf, Matrix, QuestionSet, dense_fit_bytes};
 use crate::run::Run;
 use crate::spec::Problems;
 pub use capabilities::{Capabilities, FeatureUse};
@@ -108,6 +108,15 @@ pub trait Model: Send + Sync {
     /// When the run is cancelled, the evidence lacks what the model needs, or the model did not converge and the spec
     /// calls that a failure.
     fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted>;
+
+    /// Fits the model to several questions: to each by itself, but for a kind that
+    /// [fits them together](Capabilities::fits_questions_together).
+    ///
+    /// # Errors
+    /// As [`Model::fit`].
+    fn fit_questions(&self, questions: &QuestionSet<'_>, run: &mut Run) -> Result<Vec<Fitted>> {
+        questions.evidence.iter().map(|evidence| self.fit(*evidence, run)).collect()
+    }
 
     /// How many more times a fit starts, beside which it holds the best fit so far.
     fn restarts(&self) -> u32 {

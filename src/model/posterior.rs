@@ -1,5 +1,7 @@
 //! P(class given everything observed) of every instance, and the most probable classes.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::numerics::{MIN_PROBABILITY, at_least, normalise};
@@ -32,21 +34,42 @@ impl Posterior {
         t
     }
 
+    /// Sets the rows from `first` on to the first classes of rows that have `width` classes.
+    pub(crate) fn set_rows(&mut self, first: usize, rows: &[f64], width: usize) {
+        for (i, row) in (first..).zip(rows.chunks_exact(width.max(1))) {
+            let n = self.n_classes;
+            self.row_mut(i).copy_from_slice(&row[..n]);
+        }
+    }
+
     /// The mean posterior of annotated instances, `[class]`, floored and normalised; uniform without any.
     #[must_use]
     pub fn mean_of_annotated(&self, a: &Annotations) -> Vec<f64> {
+        self.mean_of_annotated_in(a, 0..self.len(), self.n_classes)
+    }
+
+    /// The same of some adjacent instances, whose classes are the first so many.
+    #[must_use]
+    pub fn mean_of_annotated_in(
+        &self,
+        a: &Annotations,
+        instances: Range<usize>,
+        n_classes: usize,
+    ) -> Vec<f64> {
+        let values = &self.values[instances.start * self.n_classes..instances.end * self.n_classes];
         let sum_of = |(block, rows): (usize, &[f64])| {
-            let mut sums = vec![0.0; self.n_classes];
-            for (i, row) in (block * ITEMS_PER_BLOCK..).zip(rows.chunks_exact(self.n_classes)) {
+            let mut sums = vec![0.0; n_classes];
+            let first = instances.start + block * ITEMS_PER_BLOCK;
+            for (i, row) in (first..).zip(rows.chunks_exact(self.n_classes)) {
                 if !a.columns_of_instance(i).is_empty() {
                     sums.iter_mut().zip(row).for_each(|(sum, p)| *sum += p);
                 }
             }
             sums
         };
-        let blocks = self.values.par_chunks(ITEMS_PER_BLOCK * self.n_classes.max(1)).enumerate();
+        let blocks = values.par_chunks(ITEMS_PER_BLOCK * self.n_classes.max(1)).enumerate();
         let of_blocks: Vec<Vec<f64>> = blocks.map(sum_of).collect();
-        let mut mean = vec![0.0; self.n_classes];
+        let mut mean = vec![0.0; n_classes];
         for sums in of_blocks {
             mean.iter_mut().zip(sums).for_each(|(mean, sum)| *mean += sum);
         }

@@ -9,6 +9,9 @@ mod score;
 mod spec;
 mod warnings;
 
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+
 use datafusion::prelude::SessionContext;
 use serde_json::json;
 
@@ -16,7 +19,7 @@ use crate::agreement::{self, Categories};
 use crate::decide::{Tally, TieSeed};
 use crate::diagnose::{Agreement, Diagnosis, dependence};
 use crate::error::{Error, Problem, Result, Stage};
-use crate::frame::{Frame, QuestionSizes, Relations, Scratch, collect};
+use crate::frame::{FitBytes, Frame, QuestionSet, QuestionSizes, Relations, Scratch, collect};
 use crate::gate::Measures;
 use crate::model::calibration::{Lack, calibrate, check_data, report_lacks};
 use crate::model::fitted::Fitted;
@@ -172,7 +175,13 @@ async fn read_relations(
         let bytes = of_one_start(sizes)?;
         if starts_again { bytes.of_several_starts() } else { Some(bytes) }
     };
-    let fit_memory = move |sizes: &QuestionSizes| calibration.fit_bytes(of_model, sizes);
+    let (are_together, of_others) =
+        (kind.capabilities.fits_questions_together, AtomicUsize::new(0));
+    let fit_memory = move |sizes: &QuestionSizes| {
+        let own = calibration.fit_bytes(of_model, sizes)?;
+        let before = if are_together { of_others.fetch_add(own.working, Relaxed) } else { 0 };
+        Some(FitBytes { working: own.working.checked_add(before)?, ..own })
+    };
     let mut relations = Relations {
         annotations: source.annotations(ctx).await?,
         gold: source.gold(ctx).await?,
@@ -226,10 +235,12 @@ fn fit_questions(
     }
     let (mut results, mut metrics) = (Vec::with_capacity(frames.len()), Vec::new());
     let mut lacks: Vec<Lack> = Vec::new();
+    let mut together = fit_together(spec, loaded.model.as_ref(), &frames, checkpoints, run)?;
     for (question, frame) in frames.into_iter().enumerate() {
         let subject = frame.subject();
         run.warn_about_question(subject.clone());
-        let fitted = fit_question(spec, loaded.model.as_ref(), frame, checkpoints, run);
+        let fitted = together.next();
+        let fitted = fit_question(spec, loaded.model.as_ref(), frame, fitted, checkpoints, run);
         run.warn_about(None);
         let (result, measured, lack) = fitted.map_err(|e| e.about_some(subject.clone()))?;
         lacks.extend(lack.map(|lack| (subject, lack)));
@@ -240,6 +251,24 @@ fn fit_questions(
         report_lacks(lacks, results.len(), run)?;
     }
     Ok(Outcome { results, decide: spec.decide.clone(), metrics, run: RunRecord::default() })
+}
+
+/// The fits of all questions by a kind that fits them at once; none for other kinds, which take one after the other.
+fn fit_together(
+    spec: &PipelineSpec,
+    model: &dyn Model,
+    frames: &[Frame],
+    checkpoints: &mut Checkpoints,
+    run: &mut Run,
+) -> Result<std::vec::IntoIter<Fitted>> {
+    let are_together = model_kind(&spec.model.kind)?.capabilities.fits_questions_together;
+    if !are_together || frames.len() < 2 {
+        return Ok(Vec::new().into_iter());
+    }
+    let questions = QuestionSet::of_frames(frames)?;
+    run.keep_checkpoint(checkpoints.next());
+    let pool = run.pool();
+    Ok(pool.install(|| model.fit_questions(&questions, run))?.into_iter())
 }
 
 /// The facts that are known once every question is fitted, whether or not the run is published.
@@ -257,17 +286,23 @@ fn fit_record(spec: &PipelineSpec, results: &[QuestionResult], run: &Run) -> Run
     }
 }
 
-/// The result of one question, its metrics, and the error that it has nothing to calibrate by, where it should.
+/// The result of one question, its metrics, and the error that it has nothing to calibrate by, where it should. It is
+/// fitted unless a fit of all questions gave its result.
 fn fit_question(
     spec: &PipelineSpec,
     model: &dyn Model,
     frame: Frame,
+    fitted: Option<Fitted>,
     checkpoints: &mut Checkpoints,
     run: &mut Run,
 ) -> Result<(QuestionResult, Vec<Metric>, Option<Error>)> {
     let pool = run.pool();
-    run.keep_checkpoint(checkpoints.next());
-    let mut fitted = pool.install(|| model.fit(frame.evidence(), run))?;
+    let mut fitted = if let Some(fitted) = fitted {
+        fitted
+    } else {
+        run.keep_checkpoint(checkpoints.next());
+        pool.install(|| model.fit(frame.evidence(), run))?
+    };
     pool.install(|| refuse_not_finite(&fitted, "the fit", "model"))?;
     if let Some(confusion) = &fitted.report.confusion {
         warn_of_switched_classes(&frame, confusion, run);

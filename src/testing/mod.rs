@@ -93,6 +93,15 @@ pub fn frame_of([instances, annotators, labels]: [Ids; 3], annotations: Annotati
     }
 }
 
+/// The frame of a crowd whose instances and labels are numbers, and whose annotators have these ids, ascending.
+#[must_use]
+pub fn numbered_frame(a: &Annotations, annotators: impl Iterator<Item = u32>) -> Frame {
+    let ids = |of: Vec<u32>| Ids::in_order(Arc::new(UInt32Array::from(of)));
+    let Dims { instances, labels, .. } = a.dims();
+    let up_to = |n: usize| ids((0..n as u32).collect());
+    frame_of([up_to(instances), ids(annotators.collect()), up_to(labels)], a.clone())
+}
+
 fn build(
     dims: Dims,
     rows: &[(u32, u32, u32)],

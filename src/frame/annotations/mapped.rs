@@ -93,6 +93,7 @@ impl Annotations {
             rows_of_instance: Arc::new(rows_of_instance),
             rows_of_annotator: Arc::new(rows_of_annotator),
             trusted: None,
+            joint: None,
         }))
     }
 }

@@ -36,6 +36,8 @@ pub(super) use mapped::{MappedRows, rows_at_once};
 use weights::Weights;
 pub use weights::{WeightIter, WeightSlice};
 
+use super::joint::Joint;
+
 /// The sizes of every axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dims {
@@ -70,6 +72,8 @@ pub struct Annotations {
     rows_of_annotator: Arc<Vec<u32>>,
     /// The class of each instance that is trusted, where any is.
     pub trusted: Option<Vec<Option<u32>>>,
+    /// The questions, where these are the annotations of several in one crowd.
+    pub joint: Option<Arc<Joint>>,
 }
 
 impl Annotations {

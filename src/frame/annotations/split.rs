@@ -30,7 +30,7 @@ impl Annotations {
         let build = |rows| -> Result<Self> {
             let repeated = |_| Error::bug("resolved annotations repeat themselves");
             let part = Self::build(self.dims, rows, Duplicates::Keep).map_err(repeated)?;
-            Ok(Self { trusted: self.trusted.clone(), ..part })
+            Ok(Self { trusted: self.trusted.clone(), joint: self.joint.clone(), ..part })
         };
         let [one, other] = parts;
         Ok([build(one)?, build(other)?])

@@ -60,12 +60,13 @@ mod train;
 
 pub use data::batch::{Batch, BatchAnnotation};
 pub use data::batching::InstanceSubset;
-pub use data::inputs::{EmbeddingInput, LearnerInput, Sizes};
+pub use data::inputs::{EmbeddingInput, LearnerInput};
+pub use data::sizes::Sizes;
 pub use device::DeviceChoice;
 pub use fit::predict::predict;
 pub use models::{
-    AggNet, Conal, CrowdLayer, Dl, DoctorNet, KINDS, Lia, MaxMig, SingleConfusion, SoftBootstrap,
-    Tcl, TraceRegularised, WeightedDoctorNet,
+    AggNet, Conal, CrowdLayer, Dl, DoctorNet, KINDS, Lia, LiaMulti, MaxMig, SingleConfusion,
+    SoftBootstrap, Tcl, TraceRegularised, WeightedDoctorNet,
 };
 pub use net::backbone::{Architecture, BackboneSpec, Scaling};
 pub use net::heads::{Head, HeadInput, Heads, Outputs};

@@ -15,7 +15,8 @@ use candle_core::Device;
 use serde_json::{Value, json};
 
 use super::data::TrainingData;
-use super::data::inputs::{Inputs, LearnerInput, Sizes};
+use super::data::inputs::{Inputs, LearnerInput};
+use super::data::sizes::Sizes;
 use super::net::heads::Heads;
 use super::numerics::at_least;
 use super::objective::batch_context::{BatchContext, Gradient};
@@ -81,6 +82,8 @@ impl SoftTargetNetwork {
             labels: classes,
             annotators: 0,
             annotator_features: None,
+            questions: Vec::new(),
+            question: 0,
         };
         Self { spec, epochs_per_fit, sizes, trained: None }
     }
@@ -120,6 +123,7 @@ impl SoftTargetNetwork {
             data: &data,
             dims,
             valid: &[],
+            valid_questions: &[],
             learners,
             annotator_params: AnnotatorParams::default(),
             state,

@@ -338,3 +338,32 @@ pub(super) fn resumed(model: &Subject<'_>) -> std::result::Result<(), String> {
         && whole.model == resumed.model;
     expect(same, || "it does not".to_owned())
 }
+
+/// Two questions with instances and annotators in common: three classes, and two.
+pub(super) fn questions(model: &Subject<'_>) -> std::result::Result<(), String> {
+    let three = usual_crowd();
+    let shape = CrowdShape { instances: 120, classes: 2, ..CrowdShape::default() };
+    let drawn = shape.draw(2);
+    let two = annotations(dims(&shape), &drawn.rows);
+    let frames = [&three, &two].map(|a| model.frame(a, &described(&three)));
+    let (model, run) = (model.briefly(), || Run::new(1));
+    let fitted = model.fit_frames(&frames, run())?;
+    expect(fitted.len() == 2, || format!("{} results", fitted.len()))?;
+    for (a, fitted) in [&three, &two].into_iter().zip(&fitted) {
+        let Dims { instances, annotators, classes, .. } = a.dims();
+        expect(fitted.not_finite().is_none(), || format!("{:?}", fitted.not_finite()))?;
+        let rows = (0..fitted.posterior.len()).map(|i| fitted.posterior.row(i));
+        let are_whole = rows
+            .clone()
+            .all(|row| row.len() == classes && (row.iter().sum::<f64>() - 1.0).abs() < TOLERANCE);
+        expect(rows.len() == instances && are_whole, || "posteriors".to_owned())?;
+        expect(fitted.report.skill.len() == annotators, || "skills".to_owned())?;
+    }
+    let again = model.fit_frames(&frames, run())?;
+    let is_same =
+        |(one, two): (&Fitted, &Fitted)| one.posterior == two.posterior && one.report == two.report;
+    expect(fitted.iter().zip(&again).all(is_same), || "a second fit differs".to_owned())?;
+    let alone = model.fit_frames(&frames[..1], run())?;
+    let one = model.fit(&three)?;
+    expect(is_same((&alone[0], &one)), || "one question alone is another fit".to_owned())
+}

@@ -12,8 +12,8 @@ use crate::model::ModelKind;
 use crate::panics;
 use checks::{
     annotator_permutation, better_than_chance, class_permutation, degenerate, double_weight,
-    instance_permutation, intervals, many_agree, objective_never_falls, prior, repeatable, resumed,
-    saved, soft, sums_to_one, threads, trusted, trusted_teach, unanimous,
+    instance_permutation, intervals, many_agree, objective_never_falls, prior, questions,
+    repeatable, resumed, saved, soft, sums_to_one, threads, trusted, trusted_teach, unanimous,
 };
 use subject::Subject;
 
@@ -74,6 +74,7 @@ const CHECKS: &[NamedCheck] = &[
     ("a good crowd is read better than by chance", ALL, Defaults, better_than_chance),
     ("a saved model predicts what the fitted one did", CLASSIFIERS, Defaults, saved),
     ("an interrupted training goes on to the same bits", CLASSIFIERS, Defaults, resumed),
+    ("several questions keep their own tables", ALL, Defaults, questions),
 ];
 
 /// Runs every check on a kind; returns the failures, each as `kind: check: what`.
@@ -150,6 +151,7 @@ mod tests {
     // The slowest kinds come first, so that no long test is left for the end.
     conform!(
         lia,
+        lia_multi,
         agg_net,
         weighted_doctor_net,
         conal,

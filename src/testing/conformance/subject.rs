@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use super::crowds::usual_crowd;
 use crate::error::Result;
-use crate::frame::{Annotations, Evidence, QuestionFeatures};
-use crate::model::ModelKind;
+use crate::frame::{Annotations, Dims, Evidence, Frame, QuestionFeatures, QuestionSet};
 use crate::model::fitted::Fitted;
+use crate::model::{Model, ModelKind};
 use crate::run::Run;
-use crate::testing::described;
+use crate::testing::{described, numbered_frame};
 
 /// Whether a kind has the sections of a network.
 pub(super) fn is_network(kind: &ModelKind) -> bool {
@@ -72,14 +72,40 @@ impl<'a> Subject<'a> {
         features: &QuestionFeatures,
         mut run: Run,
     ) -> Result<Fitted> {
+        let model = self.model()?;
+        let described = self.kind.capabilities.features.are_read().then_some(features);
+        let evidence = Evidence { annotations: a, described };
+        run.pool().install(|| model.fit(evidence, &mut run))
+    }
+
+    /// Fits the model to several questions.
+    pub(super) fn fit_frames(
+        &self,
+        frames: &[Frame],
+        mut run: Run,
+    ) -> std::result::Result<Vec<Fitted>, String> {
+        let mut fit = || self.model()?.fit_questions(&QuestionSet::of_frames(frames)?, &mut run);
+        fit().map_err(|e: crate::error::Error| e.to_string())
+    }
+
+    /// The frame of a crowd whose instances are the first of those with these features.
+    pub(super) fn frame(&self, a: &Annotations, features: &QuestionFeatures) -> Frame {
+        let Dims { instances, annotators, .. } = a.dims();
+        let mut frame = numbered_frame(a, 0..annotators as u32);
+        if self.kind.capabilities.features.are_read() {
+            let mut own = features.clone();
+            own.row_of_instance.truncate(instances);
+            frame.described = Some(own);
+        }
+        frame
+    }
+
+    fn model(&self) -> Result<Box<dyn Model>> {
         let (kind, mut parameters) = (self.kind, self.parameters.clone());
         if is_network(kind) {
             parameters["backbone"]["hidden"] = serde_json::json!([64]);
             parameters["device"] = "cpu".into();
         }
-        let model = kind.load(parameters)?.model;
-        let described = kind.capabilities.features.are_read().then_some(features);
-        let evidence = Evidence { annotations: a, described };
-        run.pool().install(|| model.fit(evidence, &mut run))
+        Ok(kind.load(parameters)?.model)
     }
 }

@@ -1,6 +1,6 @@
 //! A batch: some instances with the flat list of their annotations.
 
-use crate::frame::{Cursors, count, prefix_sum};
+use crate::frame::{Cursors, JointQuestion, count, prefix_sum};
 
 /// One annotation of a batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -20,8 +20,12 @@ pub struct Batch {
     pub rows: Vec<u32>,
     /// The instance of each row; the largest u32 for a row of features that belongs to no instance.
     pub instances: Vec<u32>,
-    /// The instances of all rows, ascending, each once.
-    pub distinct_instances: Vec<u32>,
+    /// The row of each row's instance in tables of instances, which an instance of several questions has but once.
+    pub table_rows: Vec<u32>,
+    /// The rows of all instances in tables of instances, ascending, each once.
+    pub distinct_table_rows: Vec<u32>,
+    /// The question of each row; empty where the crowd has one.
+    pub questions: Vec<JointQuestion>,
     /// The offset of each row's first annotation in `annotations`, followed by the length of `annotations`.
     pub offsets: Vec<usize>,
     /// The annotations, row after row.
@@ -57,6 +61,12 @@ impl Batch {
     #[must_use]
     pub fn annotations_of(&self, b: usize) -> &[BatchAnnotation] {
         &self.annotations[self.offsets[b]..self.offsets[b + 1]]
+    }
+
+    /// The question of row `b`, where the crowd has several.
+    #[must_use]
+    pub fn question(&self, b: usize) -> Option<JointQuestion> {
+        self.questions.get(b).copied()
     }
 
     /// The annotations grouped by annotator.

@@ -1,12 +1,11 @@
 //! The inputs of learners: features of instances, features of annotators, learned embeddings, and the matrix of
 //! annotations, which has one row for each instance.
 
-use serde::{Deserialize, Serialize};
-
 use crate::error::{Error, Result};
 use crate::frame::Matrix;
 use crate::model::neural::data::annotations_by_instance::AnnotationsByInstance;
 use crate::model::neural::data::batch::Batch;
+use crate::model::neural::data::sizes::Sizes;
 use crate::model::neural::net::input::input_rows::InputRows;
 use crate::model::neural::net::input::scaler::Scaler;
 use crate::model::neural::params::annotator_params::AnnotatorParams;
@@ -47,30 +46,6 @@ pub struct EmbeddingInput {
     pub owner: Owner,
     /// The number of values in a row.
     pub width: usize,
-}
-
-/// The sizes of a model's inputs and outputs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sizes {
-    /// The axes of one instance's features.
-    pub features: Vec<usize>,
-    /// The number of classes.
-    pub classes: usize,
-    /// The number of labels.
-    pub labels: usize,
-    /// The number of annotators that the model was trained on.
-    pub annotators: usize,
-    /// The number of features of one annotator, if the data have annotator features.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub annotator_features: Option<usize>,
-}
-
-impl Sizes {
-    /// Whether instances have features.
-    #[must_use]
-    pub fn has_features(&self) -> bool {
-        !self.features.contains(&0)
-    }
 }
 
 /// The data that the learners of a model read from.
@@ -160,7 +135,7 @@ impl LearnerInput {
             Self::Annotators => &batch.annotators,
             Self::Embedding(embedding) => match embedding.owner {
                 // One output for each row of the batch.
-                Owner::Instance => &batch.instances,
+                Owner::Instance => &batch.table_rows,
                 owner => owner.rows(batch),
             },
         }
@@ -301,6 +276,8 @@ mod tests {
                 labels: 4,
                 annotators: 2,
                 annotator_features: None,
+                questions: Vec::new(),
+                question: 0,
             };
             let input = LearnerInput::Annotations;
             assert_eq!(input.shape(&sizes).unwrap(), [8]);
@@ -323,6 +300,8 @@ mod tests {
             labels: 4,
             annotators: usize::MAX / 2,
             annotator_features: None,
+            questions: Vec::new(),
+            question: 0,
         };
         let error = LearnerInput::Annotations.shape(&sizes).unwrap_err();
         assert!(error.to_string().contains("wider than it can be"), "{error}");
@@ -339,6 +318,8 @@ mod tests {
             labels: 4,
             annotators: 25,
             annotator_features: None,
+            questions: Vec::new(),
+            question: 0,
         };
         let check = |input: LearnerInput, bytes| {
             input.check_batch(&sizes, 100, &Run::new(1).with_memory(bytes))

@@ -5,6 +5,7 @@ pub(crate) mod batch;
 pub(crate) mod batching;
 pub(crate) mod inputs;
 pub(crate) mod read_ahead;
+pub(crate) mod sizes;
 
 use std::sync::mpsc::sync_channel;
 use std::thread;
@@ -13,7 +14,7 @@ use rand::seq::SliceRandom;
 
 use super::net::input::scaler::Scaler;
 use crate::error::Result;
-use crate::frame::{Annotations, Evidence, Matrix};
+use crate::frame::{Annotations, Evidence, JointQuestion, Matrix};
 use crate::model::posterior::Posterior;
 use crate::run::Run;
 use annotations_by_instance::{AnnotationsByInstance, WeightedLabel, is_same_annotator};
@@ -133,11 +134,12 @@ impl<'a> TrainingData<'a> {
         self.weights.iter().map(|sum| *sum == 0.0).collect()
     }
 
-    /// Whether each instance has no training data.
+    /// Whether each row of a table of instances has no training data.
     #[must_use]
     pub fn unknown_instances(&self) -> Vec<bool> {
-        let mut unknown = vec![true; self.row_of.len()];
-        self.units.iter().for_each(|unit| unknown[unit.instance()] = false);
+        let n = self.annotations.joint.as_ref().map_or(self.row_of.len(), |joint| joint.n_shared);
+        let mut unknown = vec![true; n];
+        self.units.iter().for_each(|unit| unknown[self.table_row(unit.instance())] = false);
         unknown
     }
 
@@ -201,6 +203,11 @@ impl<'a> TrainingData<'a> {
         self.row_of[instance].map(|row| row as usize)
     }
 
+    /// The row of an instance in tables of instances.
+    fn table_row(&self, instance: usize) -> usize {
+        self.annotations.joint.as_ref().map_or(instance, |joint| joint.shared[instance] as usize)
+    }
+
     /// The instances that have features, ascending.
     #[must_use]
     pub fn instances(&self) -> Vec<u32> {
@@ -250,6 +257,13 @@ impl<'a> TrainingData<'a> {
         self.gather(parts, targets, 1)
     }
 
+    /// A batch of feature rows without annotations, for one of several questions.
+    #[must_use]
+    pub fn unseen_of(question: Option<JointQuestion>, rows: Vec<u32>) -> Batch {
+        let questions = question.map_or_else(Vec::new, |question| vec![question; rows.len()]);
+        Batch { questions, ..Self::unseen(rows) }
+    }
+
     /// A batch of feature rows without annotations.
     #[must_use]
     pub fn unseen(rows: Vec<u32>) -> Batch {
@@ -258,6 +272,7 @@ impl<'a> TrainingData<'a> {
             trusted: vec![None; rows.len()],
             trusted_share: vec![1.0; rows.len()],
             instances: vec![u32::MAX; rows.len()],
+            table_rows: vec![u32::MAX; rows.len()],
             rows,
             ..Batch::default()
         }
@@ -285,6 +300,9 @@ impl<'a> TrainingData<'a> {
         for (i, annotations, units) in parts {
             batch.rows.push(self.row_of[i as usize].unwrap_or_default());
             batch.instances.push(i);
+            batch.table_rows.push(self.table_row(i as usize) as u32);
+            let joint = self.annotations.joint.as_ref();
+            batch.questions.extend(joint.map(|joint| joint.question_of(i as usize)));
             batch.trusted.push(self.annotations.trusted_class(i as usize));
             batch.trusted_share.push(1.0 / units as f64);
             if let Some(targets) = targets {
@@ -295,9 +313,9 @@ impl<'a> TrainingData<'a> {
             }));
             batch.offsets.push(batch.annotations.len());
         }
-        batch.distinct_instances.clone_from(&batch.instances);
-        batch.distinct_instances.sort_unstable();
-        batch.distinct_instances.dedup();
+        batch.distinct_table_rows.clone_from(&batch.table_rows);
+        batch.distinct_table_rows.sort_unstable();
+        batch.distinct_table_rows.dedup();
         batch.annotators = batch.annotations.iter().map(|a| a.annotator).collect();
         batch.annotators.sort_unstable();
         batch.annotators.dedup();

@@ -1,8 +1,9 @@
 //! The predictions of a trained model for all rows of features and all instances.
 
+use std::borrow::Cow;
+
 use crate::error::Result;
-use crate::frame::Dims;
-use crate::model::from_features;
+use crate::frame::{Dims, JointQuestion};
 use crate::model::neural::data::TrainingData;
 use crate::model::neural::params::pair_means::PairMeans;
 use crate::model::neural::train::{Trainer, not_finite};
@@ -20,6 +21,8 @@ pub(super) struct AllPredictions {
     pub(super) instance_parameters: Vec<(String, Vec<f64>)>,
     /// The means of the matrices of pairs, where the model has such matrices.
     pub(super) pairs: Option<PairMeans>,
+    /// The instance of the first row.
+    first: usize,
 }
 
 /// The annotations and the targets that posteriors follow from.
@@ -30,36 +33,48 @@ pub(super) struct PosteriorInputs<'a> {
 }
 
 impl AllPredictions {
-    /// Predicts for all rows of features and all instances.
+    /// Predicts for all rows of features and all instances, of one question where there are several.
     ///
     /// # Errors
     /// When the run is cancelled, the device fails, or a probability is not finite.
     pub(super) fn of<N: CrowdNet>(
         trainer: &Trainer<'_, N>,
         inputs: PosteriorInputs<'_>,
-        run: &mut Run,
+        question: Option<JointQuestion>,
+        run: &Run,
     ) -> Result<Self> {
         let a = inputs.data.annotations;
-        let instances = a.dims().instances;
-        let names = trainer.model.instance_parameters().into_iter();
-        let mut all = Self {
-            predictions: predictions(trainer, run)?,
-            posterior: inputs.targets.cloned().unwrap_or_else(|| Posterior::from_votes(a)),
-            instance_parameters: names.map(|name| (name, vec![f64::NAN; instances])).collect(),
-            pairs: None,
+        let instances = match (question, &a.joint) {
+            (Some(question), Some(joint)) => joint.instances_of(question),
+            _ => 0..a.dims().instances,
         };
-        let described = inputs.data.instances();
+        let classes = question.map_or(trainer.dims.classes, |question| question.classes);
+        let names = trainer.model.instance_parameters().into_iter();
+        let n = instances.len();
+        let mut posterior = Posterior::zeros(n, classes);
+        let start =
+            inputs.targets.map_or_else(|| Cow::Owned(Posterior::from_votes(a)), Cow::Borrowed);
+        instances.clone().enumerate().for_each(|(row, i)| {
+            posterior.row_mut(row).copy_from_slice(&start.row(i)[..classes]);
+        });
+        let mut all = Self {
+            predictions: predictions(trainer, question, run)?,
+            posterior,
+            instance_parameters: names.map(|name| (name, vec![f64::NAN; n])).collect(),
+            pairs: None,
+            first: instances.start,
+        };
+        let is_own = |i: &u32| instances.contains(&(*i as usize));
+        let described: Vec<u32> = inputs.data.instances().into_iter().filter(is_own).collect();
         if N::CONDITIONS_ON_ANNOTATIONS {
             all.predict_described(&described, trainer, inputs, run)?;
-            all.predict_undescribed(trainer, inputs, run)?;
+            let (_, mut undescribed) = inputs.data.untrusted();
+            undescribed.retain(is_own);
+            all.predict_undescribed(&undescribed, trainer, inputs, run)?;
         } else {
             all.copy_predictions(&described, inputs.data);
         }
         all.check_finite(trainer)?;
-        let has_features = |i: usize| described.binary_search(&(i as u32)).is_ok();
-        if let Some(warning) = from_features::without_features(a, has_features) {
-            run.warn(warning);
-        }
         Ok(all)
     }
 
@@ -79,10 +94,10 @@ impl AllPredictions {
             for (n, i) in part.iter().map(|i| *i as usize).enumerate() {
                 if data.annotations.trusted_class(i).is_none() {
                     let own = &predicted.posterior[n * classes..(n + 1) * classes];
-                    self.posterior.row_mut(i).copy_from_slice(own);
+                    self.posterior.set_rows(i - self.first, own, classes);
                 }
                 for (name, (_, values)) in self.instance_parameters.iter_mut().enumerate() {
-                    values[i] = predicted.parameters[n * n_names + name];
+                    values[i - self.first] = predicted.parameters[n * n_names + name];
                 }
             }
             self.add_pairs(&batch, &predicted.classes, matrices, trainer.dims);
@@ -94,6 +109,7 @@ impl AllPredictions {
     /// condition on but its targets.
     fn predict_undescribed<N: CrowdNet>(
         &mut self,
+        undescribed: &[u32],
         trainer: &Trainer<'_, N>,
         PosteriorInputs { data, targets }: PosteriorInputs<'_>,
         run: &Run,
@@ -101,15 +117,14 @@ impl AllPredictions {
         if trainer.annotator_params.tables.is_empty() {
             return Ok(());
         }
-        let (_, undescribed) = data.untrusted();
-        trainer.each_part(&undescribed, run, |part| {
+        trainer.each_part(undescribed, run, |part| {
             let batch = data.observed(part, targets);
             let (predicted, matrices) =
                 trainer
                     .without_features(data.inputs(), &batch, |context| both(trainer, context))?;
-            let rows = predicted.posterior.chunks_exact(trainer.dims.classes);
-            for (i, row) in part.iter().zip(rows) {
-                self.posterior.row_mut(*i as usize).copy_from_slice(row);
+            let classes = trainer.dims.classes;
+            for (i, row) in part.iter().zip(predicted.posterior.chunks_exact(classes)) {
+                self.posterior.set_rows(*i as usize - self.first, row, classes);
             }
             self.add_pairs(&batch, &predicted.classes, matrices, trainer.dims);
             Ok(())
@@ -119,8 +134,11 @@ impl AllPredictions {
     /// Adds the matrices of a batch's pairs to their means, with the posteriors of its instances.
     fn add_pairs(&mut self, batch: &Batch, p: &[f64], matrices: Option<Vec<f64>>, dims: Dims) {
         let Some(matrices) = matrices else { return };
-        let rows = batch.instances.iter().flat_map(|i| self.posterior.row(*i as usize));
-        let posterior: Vec<f64> = rows.copied().collect();
+        let mut posterior = vec![0.0; batch.len() * dims.classes];
+        for (i, to) in batch.instances.iter().zip(posterior.chunks_exact_mut(dims.classes)) {
+            let row = self.posterior.row(*i as usize - self.first);
+            to[..row.len()].copy_from_slice(row);
+        }
         let means = self.pairs.get_or_insert_with(|| PairMeans::new(dims));
         means.add(batch, &matrices, p, &posterior);
     }
@@ -129,19 +147,19 @@ impl AllPredictions {
     fn copy_predictions(&mut self, described: &[u32], data: &TrainingData<'_>) {
         for i in described.iter().map(|i| *i as usize) {
             if let (Some(row), None) = (data.row(i), data.annotations.trusted_class(i)) {
-                self.posterior.row_mut(i).copy_from_slice(self.predictions.row(row));
+                self.posterior.row_mut(i - self.first).copy_from_slice(self.predictions.row(row));
             }
         }
     }
 
     fn check_finite<N: CrowdNet>(&self, trainer: &Trainer<'_, N>) -> Result<()> {
-        let (classes, epochs) = (trainer.dims.classes, trainer.state.trace.len());
+        let (classes, epochs) = (self.posterior.n_classes(), trainer.state.trace.len());
         let first_broken = |p: &Posterior| p.values().iter().position(|v| !v.is_finite());
         if let Some(at) = first_broken(&self.predictions) {
             return Err(not_finite(at / classes, self.predictions.values()[at], epochs));
         }
         let Some(at) = first_broken(&self.posterior) else { return Ok(()) };
-        Err(trainer.posterior_not_finite(at / classes, self.posterior.values()[at]))
+        Err(trainer.posterior_not_finite(self.first + at / classes, self.posterior.values()[at]))
     }
 }
 
@@ -154,17 +172,21 @@ fn both<N: CrowdNet>(
 }
 
 /// The classifier's probabilities for every row of features.
-fn predictions<N: TrainingObjective>(trainer: &Trainer<'_, N>, run: &Run) -> Result<Posterior> {
+fn predictions<N: TrainingObjective>(
+    trainer: &Trainer<'_, N>,
+    question: Option<JointQuestion>,
+    run: &Run,
+) -> Result<Posterior> {
     let (rows, at_once) = (trainer.data.matrix.len(), trainer.learners.rows_at_once());
     let classes = trainer.dims.classes;
-    let mut predictions = Posterior::zeros(rows, classes);
+    let own = question.map_or(classes, |question| question.classes);
+    let mut predictions = Posterior::zeros(rows, own);
     for first in (0..rows).step_by(at_once) {
         run.cancel.check()?;
         let part = first..(first + at_once).min(rows);
-        let predicted =
-            trainer.predict(&TrainingData::unseen(part.clone().map(|row| row as u32).collect()))?;
-        predictions.values_mut()[part.start * classes..part.end * classes]
-            .copy_from_slice(&predicted.classes);
+        let ids = part.clone().map(|row| row as u32).collect();
+        let predicted = trainer.predict(&TrainingData::unseen_of(question, ids))?;
+        predictions.set_rows(part.start, &predicted.classes, classes);
     }
     Ok(predictions)
 }

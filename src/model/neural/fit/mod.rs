@@ -10,12 +10,13 @@ use rand::Rng as _;
 
 use super::data::inputs::INSTANCE_EMBEDDING;
 use super::params::annotator_params::AnnotatorParams;
-use super::params::pair_means::PairMeans;
 use super::train::learners::learner::LearnerSetting;
 use super::train::learners::on_device::learners_on_device;
 use super::{CrowdNet, Neural, Owner, ParamTable, Sizes, Task, name_of};
 use crate::error::{Error, Result};
-use crate::frame::{Annotations, Evidence, QuestionFeatures, Role};
+use crate::frame::{
+    Annotations, Evidence, Gold, JointQuestion, QuestionFeatures, QuestionSet, Role,
+};
 use crate::model::checkpoint::Fingerprint;
 use crate::model::confusion::{Cells, CommonConfusion, Confusion};
 use crate::model::em::kernels::expected_counts_of;
@@ -34,89 +35,139 @@ use predict::description;
 
 impl<N: CrowdNet> Model for Neural<N> {
     fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
-        let is_embedded = self.model.instance_embedding(evidence.described.is_some()).is_some();
-        let without_features = is_embedded.then(|| {
-            let annotators = evidence.described.and_then(|d| d.annotators.clone());
-            QuestionFeatures::without_instances(evidence.annotations.dims().instances, annotators)
-        });
-        let described = match &without_features {
-            Some(without) => without,
-            None => from_features::described_of(evidence, N::KIND)?,
-        };
-        let evidence = Evidence { described: Some(described), ..evidence };
-        let (dims, train) = (evidence.annotations.dims(), &self.network.train);
-        let split = split_annotations(train, evidence.annotations, run)?;
-        let (training, held_out) = match &split {
-            Some([training, held_out]) => {
-                (Evidence { annotations: training, ..evidence }, Some(held_out))
-            }
-            None => (evidence, None),
-        };
-        let (aggregated, data) = prepared(self, training, held_out, run)?;
-        let valid = gold_to_select_by(train, described)?;
-        let sizes = self.sizes(dims, described);
-        let reads_annotators = sizes.annotator_features.is_some();
-        from_features::warn_of_annotator_features(N::KIND, reads_annotators, described, run);
-        let (learners, device) = learners_for(self, &data, &sizes, run)?;
-        if !self.model.heads(&sizes).classifier && data.annotations.trusted.is_some() {
-            run.warn(format!(
-                "`{}` is trained on labels, not classes: trusted classes appear in the labels table, but do not train \
-                 it",
-                N::KIND
-            ));
+        let fitted = fit_all(self, evidence, None, run)?.pop();
+        fitted.ok_or_else(|| Error::bug("a fit without a result"))
+    }
+
+    fn fit_questions(&self, questions: &QuestionSet<'_>, run: &mut Run) -> Result<Vec<Fitted>> {
+        if !N::FITS_QUESTIONS_TOGETHER || questions.evidence.len() < 2 {
+            return questions.evidence.iter().map(|evidence| self.fit(*evidence, run)).collect();
         }
-        let targets = aggregated.as_ref().map(|fitted| fitted.posterior.dense().into_owned());
-        let mut trainer = Trainer {
-            model: &self.model,
-            annotator_params: first_params(self, training, &sizes, &learners, run)?,
-            fingerprint: Some(fingerprint_of(self, held_out, run)?),
-            spec: train,
-            data: &data,
-            dims,
-            valid: &valid,
-            learners,
-            state: TrainState::with_targets(targets),
-            position: LoopPosition::default(),
-        };
-        trainer.train(run)?;
-        trainer.average_unknown();
-        // Posteriors follow from all annotations, held out or not.
-        let (aggregated, whole) = if held_out.is_some() {
-            let (aggregated, whole) = prepared(self, evidence, None, run)?;
-            (aggregated, Some(whole))
-        } else {
-            (aggregated, None)
-        };
-        let own = trainer.state.targets.remove(MAIN_TARGETS).filter(|targets| targets.is_own);
-        let targets = own
-            .map(|targets| Cow::Owned(targets.posterior))
-            .or_else(|| Some(aggregated.as_ref()?.posterior.dense()));
-        let data = whole.as_ref().unwrap_or(&data);
-        let inputs = PosteriorInputs { data, targets: targets.as_deref() };
-        let predicted = AllPredictions::of(&trainer, inputs, run)?;
-        let mut trace = aggregated.as_ref().map_or_else(Vec::new, |a| a.trace.clone());
-        let iterations = trainer.state.trace.len() as u32;
-        trace.append(&mut trainer.state.trace);
-        let objective = trace.last().map(|row| row.objective);
-        let converged = aggregated.as_ref().is_none_or(|fitted| fitted.stop.converged);
-        let report = report(&trainer, evidence, &predicted, aggregated, run);
-        let saved = || -> Result<Trained> {
-            Ok(Trained {
-                description: description(self, &trainer.learners, &sizes),
-                parameters: trainer.learners.to_pytorch(&trainer.snapshot()?).to_bytes()?,
-            })
-        };
-        let saved = (!is_embedded).then(saved).transpose()?;
+        let (a, described) = questions.join()?;
+        let evidence = Evidence { annotations: &a, described: described.as_ref() };
+        fit_all(self, evidence, Some(questions), run)
+    }
+}
+
+/// Fits a model to one question, or to the joint crowd of several; the results are in the order of the questions.
+fn fit_all<N: CrowdNet>(
+    spec: &Neural<N>,
+    evidence: Evidence<'_>,
+    questions: Option<&QuestionSet<'_>>,
+    run: &mut Run,
+) -> Result<Vec<Fitted>> {
+    let is_embedded = spec.model.instance_embedding(evidence.described.is_some()).is_some();
+    let without_features = is_embedded.then(|| {
+        let annotators = evidence.described.and_then(|d| d.annotators.clone());
+        QuestionFeatures::without_instances(evidence.annotations.dims().instances, annotators)
+    });
+    let described = match &without_features {
+        Some(without) => without,
+        None => from_features::described_of(evidence, N::KIND)?,
+    };
+    let evidence = Evidence { described: Some(described), ..evidence };
+    let (dims, train) = (evidence.annotations.dims(), &spec.network.train);
+    let split = split_annotations(train, evidence.annotations, run)?;
+    let (training, held_out) = match &split {
+        Some([training, held_out]) => {
+            (Evidence { annotations: training, ..evidence }, Some(held_out))
+        }
+        None => (evidence, None),
+    };
+    let (aggregated, data) = prepared(spec, training, held_out, run)?;
+    let (valid, valid_questions) = gold_to_select_by(train, described, questions)?;
+    let sizes = spec.sizes(evidence.annotations, described);
+    let reads_annotators = sizes.annotator_features.is_some();
+    from_features::warn_of_annotator_features(N::KIND, reads_annotators, described, run);
+    let (learners, device) = learners_for(spec, &data, &sizes, run)?;
+    if !spec.model.heads(&sizes).classifier && data.annotations.trusted.is_some() {
+        run.warn(format!(
+            "`{}` is trained on labels, not classes: trusted classes appear in the labels table, but do not train \
+             it",
+            N::KIND
+        ));
+    }
+    let targets = aggregated.as_ref().map(|fitted| fitted.posterior.dense().into_owned());
+    let mut trainer = Trainer {
+        model: &spec.model,
+        annotator_params: first_params(spec, training, &sizes, &learners, run)?,
+        fingerprint: Some(fingerprint_of(spec, held_out, run)?),
+        spec: train,
+        data: &data,
+        dims,
+        valid: &valid,
+        valid_questions: &valid_questions,
+        learners,
+        state: TrainState::with_targets(targets),
+        position: LoopPosition::default(),
+    };
+    trainer.train(run)?;
+    trainer.average_unknown();
+    // Posteriors follow from all annotations, held out or not.
+    let (aggregated, whole) = if held_out.is_some() {
+        let (aggregated, whole) = prepared(spec, evidence, None, run)?;
+        (aggregated, Some(whole))
+    } else {
+        (aggregated, None)
+    };
+    let own = trainer.state.targets.remove(MAIN_TARGETS).filter(|targets| targets.is_own);
+    let targets = own
+        .map(|targets| Cow::Owned(targets.posterior))
+        .or_else(|| Some(aggregated.as_ref()?.posterior.dense()));
+    let data = whole.as_ref().unwrap_or(&data);
+    let has_features = |i: usize| data.row(i).is_some();
+    if let Some(warning) = from_features::without_features(data.annotations, has_features) {
+        run.warn(warning);
+    }
+    let inputs = PosteriorInputs { data, targets: targets.as_deref() };
+    let mut trace = aggregated.as_ref().map_or_else(Vec::new, |a| a.trace.clone());
+    let iterations = trainer.state.trace.len() as u32;
+    trace.extend_from_slice(&trainer.state.trace);
+    let objective = trace.last().map(|row| row.objective);
+    let converged = aggregated.as_ref().is_none_or(|fitted| fitted.stop.converged);
+    let saved = |sizes: &Sizes| -> Result<Trained> {
+        Ok(Trained {
+            description: description(spec, &trainer.learners, sizes),
+            parameters: trainer.learners.to_pytorch(&trainer.snapshot()?).to_bytes()?,
+        })
+    };
+    let fitted = |predicted: AllPredictions, report: Report, sizes: &Sizes| -> Result<Fitted> {
         Ok(Fitted {
             posterior: predicted.posterior.into(),
             predictions: (!is_embedded).then_some(predicted.predictions),
             report,
-            trace,
+            trace: trace.clone(),
             stop: Stop { converged, iterations, objective },
-            model: saved,
+            model: (!is_embedded).then(|| saved(sizes)).transpose()?,
             device: name_of(&device),
         })
-    }
+    };
+    let Some((questions, joint)) = questions.zip(evidence.annotations.joint.as_ref()) else {
+        let predicted = AllPredictions::of(&trainer, inputs, None, run)?;
+        let base = aggregated.map(|fitted| fitted.report);
+        let report = report(&trainer, evidence, None, &predicted, base, run);
+        return Ok(vec![fitted(predicted, report, &sizes)?]);
+    };
+    let of_question = |question: &JointQuestion| {
+        let own = OwnQuestion {
+            question: *question,
+            evidence: questions.evidence[question.index],
+            annotators: &questions.annotators[question.index],
+        };
+        let predicted = AllPredictions::of(&trainer, inputs, Some(*question), run)?;
+        let base = spec.model.aggregate(own.evidence, run)?.map(|fitted| fitted.report);
+        let report = report(&trainer, evidence, Some(&own), &predicted, base, run);
+        fitted(predicted, report, &sizes.of_question(*question))
+    };
+    joint.questions.iter().map(of_question).collect()
+}
+
+/// A question of a joint crowd by its own numbers.
+struct OwnQuestion<'a> {
+    question: JointQuestion,
+    evidence: Evidence<'a>,
+    /// The number of each of its annotators in the crowd.
+    annotators: &'a [u32],
 }
 
 /// The training annotations and the held-out annotations, where held-out likelihood selects the epoch.
@@ -165,16 +216,29 @@ fn nothing_held_out(found: String) -> Error {
         .help("hold out more, or choose another select")
 }
 
-fn gold_to_select_by(train: &TrainSpec, described: &QuestionFeatures) -> Result<Vec<(u32, u32)>> {
-    let gold = described.gold.iter().filter(|gold| gold.role == Role::Valid);
-    let valid: Vec<(u32, u32)> = gold.map(|gold| (gold.instance, gold.class)).collect();
+/// (feature row, class) of the gold that selects the epoch, and the question of each, where there are several.
+fn gold_to_select_by(
+    train: &TrainSpec,
+    described: &QuestionFeatures,
+    questions: Option<&QuestionSet<'_>>,
+) -> Result<(Vec<(u32, u32)>, Vec<JointQuestion>)> {
+    let is_valid = |gold: &&Gold| gold.role == Role::Valid;
+    let pair = |gold: &Gold| (gold.instance, gold.class);
+    let (valid, of): (Vec<_>, Vec<_>) = match questions {
+        // Embeddings say nothing about instances without annotations.
+        Some(questions) if !described.matrix().is_empty() => {
+            let gold = questions.gold().filter(|(_, gold)| is_valid(gold));
+            gold.map(|(question, gold)| (pair(gold), question)).unzip()
+        }
+        _ => (described.gold.iter().filter(is_valid).map(pair).collect(), Vec::new()),
+    };
     if train.select == Select::Valid && valid.is_empty() {
         return Err(Error::data("there is no gold to select the best epoch by")
             .at("model.train.select")
             .found("no gold row of role `valid` whose instance has features")
             .help("give some in source.gold, or select = \"annotation_likelihood\" or \"last\""));
     }
-    Ok(valid)
+    Ok((valid, of))
 }
 
 /// The model's learners with initial parameters, scaled to these data, and the device that they are on.
@@ -208,7 +272,8 @@ fn first_params<N: CrowdNet>(
 ) -> Result<AnnotatorParams> {
     let mut tables = spec.model.tables(&task_of(evidence, learners, run))?;
     if let Some(width) = spec.model.instance_embedding(sizes.has_features()) {
-        let n = evidence.annotations.dims().instances;
+        let a = evidence.annotations;
+        let n = a.joint.as_ref().map_or(a.dims().instances, |joint| joint.n_shared);
         tables.push(ParamTable::embeddings(INSTANCE_EMBEDDING, Owner::Instance, n, width, run));
     }
     let annotator_params = AnnotatorParams { tables };
@@ -239,21 +304,31 @@ fn fingerprint_of<N: CrowdNet>(
 fn report<N: CrowdNet>(
     trainer: &Trainer<'_, N>,
     evidence: Evidence<'_>,
+    own: Option<&OwnQuestion<'_>>,
     predicted: &AllPredictions,
-    aggregated: Option<Fitted>,
+    aggregated: Option<Report>,
     run: &mut Run,
 ) -> Report {
-    let a = evidence.annotations;
     let task = task_of(evidence, &trainer.learners, run);
-    let learned = trainer.model.report(&task, &trainer.annotator_params);
+    let mut learned = trainer.model.report(&task, &trainer.annotator_params);
     learned.warnings.into_iter().for_each(|warning| run.warn(warning));
-    let mut report = aggregated.map_or_else(Report::default, |fitted| fitted.report);
+    let mut report = aggregated.unwrap_or_default();
+    if let Some(own) = own {
+        let of_own = |all: &mut Vec<f64>| {
+            *all = own.annotators.iter().map(|r| all[*r as usize]).collect();
+        };
+        learned.parameters.iter_mut().for_each(|(_, values)| of_own(values));
+    }
+    let a = own.map_or(evidence.annotations, |own| own.evidence.annotations);
     report.common = learned.common.map(|probability| {
         CommonConfusion::new(a, probability, &expected_counts_of(a, &predicted.posterior))
     });
     report.prior = learned.prior.or(report.prior);
     report.annotator_parameters = learned.parameters;
-    let pairs = predicted.pairs.as_ref().map(PairMeans::of_annotators);
+    let pairs = predicted.pairs.as_ref().map(|pairs| match own {
+        Some(own) => pairs.of_question(own.question, own.annotators),
+        None => pairs.of_annotators(),
+    });
     let (of_pairs, competence) = pairs.unzip();
     let competence = competence.map(|mean| ("competence".to_owned(), mean));
     report.annotator_parameters.extend(competence);

@@ -6,9 +6,10 @@ use candle_core::Device;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
-use crate::frame::{Dims, Matrix};
+use crate::frame::{Dims, JointQuestion, Matrix};
 use crate::model::neural::data::TrainingData;
-use crate::model::neural::data::inputs::{Inputs, Sizes};
+use crate::model::neural::data::inputs::Inputs;
+use crate::model::neural::data::sizes::Sizes;
 use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::train::learners::Learners;
 use crate::model::neural::train::learners::learner::LearnerSetting;
@@ -50,17 +51,22 @@ pub fn predict<N: CrowdNet>(
     let saved: Sizes = from_features::sizes_of(sizes)?;
     let width = checked_product(&saved.features)
         .filter(|_| saved.classes > 0 && saved.labels >= saved.classes);
+    let question = saved.joint_question(saved.question);
+    let is_own = |q: JointQuestion| (q.classes, q.labels) == (saved.classes, saved.labels);
+    let is_possible = question.map_or(saved.questions.is_empty(), is_own);
+    let width = width.filter(|_| is_possible);
     let width = width.ok_or_else(|| from_features::impossible_sizes(&saved))?;
+    let joint = saved.of_joint();
     from_features::check_width(matrix, width)?;
     let snapshot = Snapshot::from_bytes(bytes)?;
     let annotator_params = AnnotatorParams::saved(&snapshot)?;
     annotator_params.check_annotators(saved.annotators)?;
-    let learners = spec.learners(&saved);
+    let learners = spec.learners(&joint);
     let Neural { network: NetworkSpec { device: on, train, .. }, model } = spec;
     let precision = train.precision;
     let setting = LearnerSetting {
         precision,
-        sizes: &saved,
+        sizes: &joint,
         run,
         device: &Device::Cpu,
         saved: Some(&snapshot),
@@ -71,8 +77,8 @@ pub fn predict<N: CrowdNet>(
     let dims = Dims {
         instances: matrix.len(),
         annotators: saved.annotators,
-        classes: saved.classes,
-        labels: saved.labels,
+        classes: joint.classes,
+        labels: joint.labels,
     };
     let predictor = Predictor {
         learners: &learners,
@@ -87,17 +93,17 @@ pub fn predict<N: CrowdNet>(
         let rows = first..(first + at_once).min(matrix.len());
         // The arrays of a damaged file may not fit each other, and each model indexes them in its own way: this catches
         // the panic of an index out of bounds.
-        let batch = TrainingData::unseen(rows.clone().map(|row| row as u32).collect());
+        let ids = rows.clone().map(|row| row as u32).collect();
+        let batch = TrainingData::unseen_of(question, ids);
         let read_out = |context: &BatchContext<'_>| model.predict(context);
         let predicted =
             AssertUnwindSafe(|| predictor.with_outputs(Inputs::unseen(matrix), &batch, read_out));
         let predicted = catch_unwind(predicted)
             .unwrap_or_else(|panic| Err(Error::of_panic(&*panic, unfit())))?;
-        if predicted.classes.len() != rows.len() * saved.classes {
+        if predicted.classes.len() != rows.len() * joint.classes {
             return Err(unfit());
         }
-        predictions.values_mut()[rows.start * saved.classes..rows.end * saved.classes]
-            .copy_from_slice(&predicted.classes);
+        predictions.set_rows(rows.start, &predicted.classes, joint.classes);
     }
     Ok(Predicted { classes: predictions, device: name_of(&device) })
 }

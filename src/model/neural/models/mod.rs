@@ -20,6 +20,7 @@ pub use dl::Dl;
 pub use doctor_net::DoctorNet;
 pub use doctor_net::weighted_doctor_net::WeightedDoctorNet;
 pub use lia::Lia;
+pub use lia::lia_multi::LiaMulti;
 pub use max_mig::MaxMig;
 pub use single_confusion::SingleConfusion;
 pub use soft_bootstrap::SoftBootstrap;
@@ -43,4 +44,5 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind::neural::<MaxMig>(),
     ModelKind::neural::<Conal>(),
     ModelKind::neural::<Lia>(),
+    ModelKind { fit_bytes: lia::lia_multi::fit_bytes, ..ModelKind::neural::<LiaMulti>() },
 ];

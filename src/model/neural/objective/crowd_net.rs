@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::frame::{Dims, Evidence};
 use crate::model::FeatureUse;
 use crate::model::fitted::Fitted;
-use crate::model::neural::data::inputs::Sizes;
+use crate::model::neural::data::sizes::Sizes;
 use crate::model::neural::net::heads::Heads;
 use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::params::param_table::ParamTable;
@@ -89,6 +89,10 @@ pub trait CrowdNet:
 
     /// Whether a learner that reads features of annotators is an error where the data have none; else it is left out.
     const NEEDS_ANNOTATOR_FEATURES: bool = true;
+
+    /// Whether one fit takes all questions. The rows of a batch then name their question, of which the classifier's outputs
+    /// are; the model's other outputs are its own concern. Its matrices of annotators are those of pairs.
+    const FITS_QUESTIONS_TOGETHER: bool = false;
 
     /// The settings of the paper, or of its authors' code where they differ.
     #[must_use]

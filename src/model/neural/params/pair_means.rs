@@ -1,6 +1,6 @@
 //! The means over instances of matrices that depend on the pair of an instance and an annotator.
 
-use crate::frame::Dims;
+use crate::frame::{Dims, JointQuestion};
 use crate::model::neural::data::batch::Batch;
 
 /// Sums over the annotations that it has seen.
@@ -79,6 +79,29 @@ impl PairMeans {
         let of_crowd = share(right, weight, 1.0 / classes.max(1) as f64);
         let pairs = self.right.iter().zip(&self.weights);
         (means, pairs.map(|(right, weight)| share(*right, *weight, of_crowd)).collect())
+    }
+}
+
+impl PairMeans {
+    /// The same of these annotators of a joint crowd, of which it has seen the annotations of one question: by the numbers
+    /// of the question.
+    pub(in crate::model::neural) fn of_question(
+        &self,
+        question: JointQuestion,
+        annotators: &[u32],
+    ) -> (Vec<f64>, Vec<f64>) {
+        let ((all, right), Dims { classes, labels, .. }) = (self.of_annotators(), self.dims);
+        let mut means = Vec::with_capacity(annotators.len() * question.classes * question.labels);
+        for r in annotators {
+            for k in 0..question.classes {
+                let row = &all[(*r as usize * classes + k) * labels..][..labels];
+                let own = (0..question.labels).map(|l| row[question.joint_label(l, classes)]);
+                // Where nothing is known, labels of other questions share the row.
+                let sum: f64 = own.clone().sum();
+                means.extend(own.map(|q| share(q, sum, 1.0 / question.labels as f64)));
+            }
+        }
+        (means, annotators.iter().map(|r| right[*r as usize]).collect())
     }
 }
 

@@ -33,7 +33,7 @@ impl Owner {
     pub(in crate::model::neural) fn rows(self, batch: &Batch) -> &[u32] {
         match self {
             Self::Annotator => &batch.annotators,
-            Self::Instance => &batch.distinct_instances,
+            Self::Instance => &batch.distinct_table_rows,
             Self::Model => &[0],
         }
     }

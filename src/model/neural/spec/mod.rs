@@ -8,12 +8,13 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::data::inputs::{EmbeddingInput, LearnerInput, Sizes};
+use super::data::inputs::{EmbeddingInput, LearnerInput};
+use super::data::sizes::Sizes;
 use super::train::learners::learner::{CLASSIFIER, LearnerSpec};
 use super::train::spec::{BatchBy, Select};
 use super::{CrowdNet, DeviceChoice};
 use crate::error::Problem;
-use crate::frame::{Dims, QuestionFeatures};
+use crate::frame::{Annotations, QuestionFeatures};
 use crate::model::preset::Preset;
 use crate::model::{Capabilities, Spec};
 use crate::spec::Problems;
@@ -75,13 +76,17 @@ impl<N: CrowdNet> Neural<N> {
     }
 
     /// The sizes of the data, with the number of features of one annotator only if a learner reads them.
-    pub(crate) fn sizes(&self, dims: Dims, described: &QuestionFeatures) -> Sizes {
+    pub(crate) fn sizes(&self, a: &Annotations, described: &QuestionFeatures) -> Sizes {
+        let (dims, joint) = (a.dims(), a.joint.iter());
+        let questions = joint.flat_map(|joint| &joint.questions).map(|q| (q.classes, q.labels));
         let sizes = Sizes {
             features: described.matrix().shape().to_vec(),
             classes: dims.classes,
             labels: dims.labels,
             annotators: dims.annotators,
             annotator_features: described.annotator_matrix().map(|(matrix, _)| matrix.width()),
+            questions: questions.collect(),
+            question: 0,
         };
         let others = self.model.other_learners(&self.network, &sizes);
         let reads = others.iter().any(|other| other.input == LearnerInput::Annotators);
@@ -93,8 +98,12 @@ impl<N: CrowdNet> Spec for Neural<N> {
     const KIND: &'static str = N::KIND;
     const SUMMARY: &'static str = N::SUMMARY;
     const SOURCE: &'static str = N::SOURCE;
-    const CAPABILITIES: Capabilities =
-        Capabilities { features: N::FEATURES, random_start: true, ..Capabilities::LABELS };
+    const CAPABILITIES: Capabilities = Capabilities {
+        features: N::FEATURES,
+        random_start: true,
+        fits_questions_together: N::FITS_QUESTIONS_TOGETHER,
+        ..Capabilities::LABELS
+    };
 
     fn paper() -> Option<Self> {
         let (network, model) = N::paper();

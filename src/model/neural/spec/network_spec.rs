@@ -12,7 +12,7 @@ use crate::model::preset::Preset;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkSpec {
-    /// The settings that the other keys start from: `labelmill`, `paper`, or `code` (`lia`). A key that is given always wins.
+    /// The settings that the other keys start from: `labelmill`, `paper`, or `code` (`lia`, `lia_multi`). A key that is given always wins.
     pub preset: Preset,
     /// The device that the network runs on: `auto`, `cpu` or `cuda:0`. `auto` is a GPU if there is one and the forward
     /// pass of a step has at least 20 million multiply-adds (rows of a batch times products of a row), else the CPU:

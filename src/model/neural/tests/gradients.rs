@@ -63,6 +63,7 @@ fn gradients_are_the_loss_s_slopes() {
     Case::new(&AggNet::default()).with_targets(&soft).check_gradient();
     Case::new(&Tcl::default()).with_targets(&soft).check_gradient();
     lia::check_gradients();
+    lia_multi::check_gradients();
     for kind in crate::model::neural::KINDS {
         let is_checked = CHECKED.with_borrow(|checked| checked.contains(kind.kind));
         assert!(is_checked, "no case here checks the gradient of `{}`", kind.kind);

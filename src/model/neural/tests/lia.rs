@@ -26,7 +26,9 @@ fn with_instance<R>(phase: &'static str, read: impl FnOnce(&BatchContext<'_>) ->
     let batch = Batch {
         rows: vec![0],
         instances: vec![0],
-        distinct_instances: vec![0],
+        table_rows: vec![0],
+        distinct_table_rows: vec![0],
+        questions: Vec::new(),
         offsets: vec![0, 3],
         annotations: [(0, 0), (1, 0), (2, 1)].map(annotation).to_vec(),
         annotators: vec![0, 1, 2],

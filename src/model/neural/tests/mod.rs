@@ -7,6 +7,7 @@ mod forms;
 mod gradients;
 mod inputs;
 mod lia;
+mod lia_multi;
 mod linear;
 mod posteriors;
 mod presets;
@@ -45,8 +46,15 @@ const ANNOTATIONS: [(u32, u32, u32); 4] = [(0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 
 const LOGITS: [f64; 6] = [2.0, 0.0, -1.0, 0.5, 1.5, 0.0];
 
 /// The sizes of these annotations.
-const SIZES: Sizes =
-    Sizes { features: Vec::new(), classes: 3, labels: 3, annotators: 2, annotator_features: None };
+const SIZES: Sizes = Sizes {
+    features: Vec::new(),
+    classes: 3,
+    labels: 3,
+    annotators: 2,
+    annotator_features: None,
+    questions: Vec::new(),
+    question: 0,
+};
 
 fn annotations() -> Annotations {
     tiny(3, &ANNOTATIONS)
@@ -56,7 +64,9 @@ fn batch() -> Batch {
     Batch {
         rows: vec![0, 1],
         instances: vec![0, 1],
-        distinct_instances: vec![0, 1],
+        table_rows: vec![0, 1],
+        distinct_table_rows: vec![0, 1],
+        questions: Vec::new(),
         offsets: vec![0, 2, 4],
         annotations: ANNOTATIONS
             .iter()

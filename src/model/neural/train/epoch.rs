@@ -150,7 +150,8 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         next_inputs: &mut [InputRows],
     ) -> Result<()> {
         let spec = &self.spec.optimiser;
-        let Gradient { out, others, mut tables } = gradient;
+        let Gradient { mut out, others, mut tables } = gradient;
+        self.learners.spread_over_questions(&mut out, batch);
         let are_updated = updates.learners.iter().any(|update| update.rate > 0.0);
         let read_tables = self.learners.read_tables();
         let mut backward = || {

@@ -62,7 +62,7 @@ mod tests {
     use crate::frame::Evidence;
     use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
-    use crate::model::neural::data::inputs::Sizes;
+    use crate::model::neural::data::sizes::Sizes;
     use crate::model::neural::models::doctor_net::label_probabilities;
     use crate::model::neural::net::heads::{Head, HeadInput, Heads};
     use crate::model::neural::net::input::input_rows::InputRows;
@@ -95,7 +95,15 @@ mod tests {
             ..Heads::CLASSIFIER
         };
         let (features, annotator_features) = (vec![3], None);
-        let sizes = Sizes { features, classes: 2, labels: 2, annotators: 2, annotator_features };
+        let sizes = Sizes {
+            features,
+            classes: 2,
+            labels: 2,
+            annotators: 2,
+            annotator_features,
+            questions: Vec::new(),
+            question: 0,
+        };
         let run = &Run::new(1);
         let precision = Precision::F32;
         let setting =

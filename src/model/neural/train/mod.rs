@@ -15,7 +15,7 @@ pub(crate) mod step;
 
 use super::params::annotator_params::AnnotatorParams;
 use crate::error::{Error, Result};
-use crate::frame::Dims;
+use crate::frame::{Dims, JointQuestion};
 use crate::model::checkpoint::{self, Fingerprint};
 use crate::model::neural::data::inputs::Inputs;
 use crate::model::neural::data::{TrainingData, batch::Batch};
@@ -39,6 +39,8 @@ pub(crate) struct Trainer<'a, N> {
     pub(crate) dims: Dims,
     /// (feature row, class) of the gold that selects the epoch.
     pub(crate) valid: &'a [(u32, u32)],
+    /// The question of each of them, where there are several.
+    pub(crate) valid_questions: &'a [JointQuestion],
     pub(crate) learners: Learners,
     pub(crate) annotator_params: AnnotatorParams,
     pub(crate) state: TrainState,
@@ -299,6 +301,13 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         fingerprint.add_seed(run);
         fingerprint.add_annotations(self.data.annotations, &run.cancel)?;
         fingerprint.add_numbers(self.valid.iter().flat_map(|(row, class)| [*row, *class]));
+        let of_question = |q: &JointQuestion| [q.index, q.classes, q.labels].map(|n| n as u32);
+        fingerprint.add_numbers(self.valid_questions.iter().flat_map(of_question));
+        if let Some(joint) = &self.data.annotations.joint {
+            fingerprint.add_numbers(joint.questions.iter().flat_map(of_question));
+            fingerprint.add_numbers(joint.offsets.iter().map(|n| *n as u32));
+            fingerprint.add_numbers(joint.shared.iter().copied());
+        }
         let row = |i| self.data.row(i).map_or(u32::MAX, |row| row as u32);
         fingerprint.add_numbers((0..self.data.annotations.dims().instances).map(row));
         fingerprint.add_features(self.data.matrix, &run.cancel)?;

@@ -1,7 +1,7 @@
 //! The selection of the epoch whose model is kept.
 
 use crate::error::Result;
-use crate::model::neural::data::TrainingData;
+use crate::model::neural::data::{TrainingData, batch::Batch};
 use crate::model::neural::numerics::at_least;
 use crate::model::neural::params::param_table::Owner;
 use crate::model::neural::train::Trainer;
@@ -110,8 +110,17 @@ impl<N: TrainingObjective> Trainer<'_, N> {
             Select::AnnotationLikelihood if !phase.changes_likelihood => Ok(None),
             Select::Valid => {
                 let (mut right, mut log) = (0.0, 0.0);
-                for part in self.valid.chunks(self.learners.rows_at_once()) {
-                    let batch = TrainingData::unseen(part.iter().map(|(row, _)| *row).collect());
+                let at_once = self.learners.rows_at_once();
+                for (n, part) in self.valid.chunks(at_once).enumerate() {
+                    let questions = self
+                        .valid_questions
+                        .iter()
+                        .skip(n.saturating_mul(at_once))
+                        .take(part.len());
+                    let batch = Batch {
+                        questions: questions.copied().collect(),
+                        ..TrainingData::unseen(part.iter().map(|(row, _)| *row).collect())
+                    };
                     let predicted = self.predict(&batch)?;
                     for ((_, class), p) in
                         part.iter().zip(predicted.classes.chunks(self.dims.classes))

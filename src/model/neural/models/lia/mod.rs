@@ -35,12 +35,14 @@
 //! `preset = "code"` those of the authors' code for images of birds, without its weights of entropies and of squared
 //! logarithms.
 
+pub(crate) mod lia_multi;
 mod objective;
 mod pairs;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use lia_multi::{counts_of_questions, priors_of_questions};
 use pairs::PairMatrices;
 
 use crate::error::{Problem, Result};
@@ -176,6 +178,11 @@ impl Lia {
     fn em_epochs(&self) -> u32 {
         self.rounds.saturating_mul(self.round_epochs)
     }
+
+    /// The number of difficulties of an instance, and of competences of an annotator: those of each question.
+    fn width_of(&self, sizes: &Sizes) -> usize {
+        sizes.n_questions() * sizes.classes * sizes.labels * self.latent
+    }
 }
 
 /// A network without hidden layers, which leaves its input as it is.
@@ -255,13 +262,13 @@ impl CrowdNet for Lia {
     }
 
     fn heads(&self, sizes: &Sizes) -> Heads {
-        let widths = vec![sizes.classes * sizes.labels * self.latent];
+        let widths = vec![self.width_of(sizes)];
         let difficulty = Head { name: "difficulty", from: HeadInput::Hidden, widths };
         Heads { named: vec![difficulty], ..Heads::CLASSIFIER }
     }
 
     fn other_learners(&self, _network: &NetworkSpec, sizes: &Sizes) -> Vec<LearnerSpec> {
-        let width = sizes.classes * sizes.labels * self.latent;
+        let width = self.width_of(sizes);
         let learner = |name, input| LearnerSpec {
             name,
             backbone: linear(),
@@ -283,14 +290,20 @@ impl CrowdNet for Lia {
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
         let Dims { annotators, classes, labels, .. } = task.dims;
         let a = task.evidence.annotations;
-        let counts = expected_counts_of(a, &Posterior::from_votes(a));
-        let mut crowd = vec![START_COUNT; classes * labels];
-        for r in 0..annotators {
-            let own = counted::of_annotator(a, &counts, r);
-            crowd.iter_mut().zip(own).for_each(|(sum, count)| *sum += count);
-        }
-        let mut common = Vec::with_capacity(crowd.len() * self.latent);
-        for row in crowd.chunks_exact(labels.max(1)) {
+        let crowds = match &a.joint {
+            Some(joint) => counts_of_questions(a, joint),
+            None => {
+                let counts = expected_counts_of(a, &Posterior::from_votes(a));
+                let mut crowd = vec![START_COUNT; classes * labels];
+                for r in 0..annotators {
+                    let own = counted::of_annotator(a, &counts, r);
+                    crowd.iter_mut().zip(own).for_each(|(sum, count)| *sum += count);
+                }
+                crowd
+            }
+        };
+        let mut common = Vec::with_capacity(crowds.len() * self.latent);
+        for row in crowds.chunks_exact(labels.max(1)) {
             let sum: f64 = row.iter().sum();
             let cells = row.iter().flat_map(|c| vec![(c / sum).ln() as f32; self.latent]);
             common.extend(cells);
@@ -360,8 +373,11 @@ impl TrainingObjective for Lia {
         state: &mut TrainState,
         _params: &mut AnnotatorParams,
     ) {
-        let prior = state.targets(MAIN_TARGETS).map(|t| t.mean_of_annotated(a));
-        state.estimates.prior = prior;
+        let of_questions = |t: &Posterior| match &a.joint {
+            Some(joint) => priors_of_questions(t, a, joint),
+            None => t.mean_of_annotated(a),
+        };
+        state.estimates.prior = state.targets(MAIN_TARGETS).map(of_questions);
     }
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {

@@ -1,5 +1,7 @@
 //! The schedule, the loss and the E-step.
 
+use std::borrow::Cow;
+
 use super::pairs::PairMatrices;
 use super::{ClassifierWeight, EM, EStepPrior, Lia, MARGINAL, Marginal};
 use crate::model::neural::numerics::negative_log;
@@ -37,12 +39,26 @@ impl Lia {
     }
 
     /// P(class) of row `b` before its annotations.
-    fn prior<'c>(&self, context: &'c BatchContext<'_>, uniform: &'c [f64], b: usize) -> &'c [f64] {
+    fn prior<'c>(&self, context: &'c BatchContext<'_>, b: usize) -> Cow<'c, [f64]> {
+        let n = context.dims.classes;
+        let uniform = || {
+            let own = context.batch.question(b).map_or(n, |question| question.classes);
+            let mut uniform = vec![1.0 / own.max(1) as f64; own];
+            uniform.resize(n, 0.0);
+            uniform.into()
+        };
         match self.prior_choice(context) {
-            EStepPrior::Classes => context.estimates.prior.as_deref().unwrap_or(uniform),
-            EStepPrior::Uniform => uniform,
-            EStepPrior::Auto | EStepPrior::Classifier => context.out.p(b),
+            EStepPrior::Classes => Self::mean_prior(context, b).map_or_else(uniform, Cow::Borrowed),
+            EStepPrior::Uniform => uniform(),
+            EStepPrior::Auto | EStepPrior::Classifier => context.out.p(b).into(),
         }
+    }
+
+    /// The mean posterior of the instances of the question of row `b`, once it is known.
+    fn mean_prior<'c>(context: &'c BatchContext<'_>, b: usize) -> Option<&'c [f64]> {
+        let (n, all) = (context.dims.classes, context.estimates.prior.as_deref()?);
+        let first = context.batch.question(b).map_or(0, |question| question.index * n);
+        Some(&all[first..first + n])
     }
 
     /// Adds the derivatives of `-weight ln h[b][k]`, weighted by `g`, to those of the logits; returns that loss.
@@ -77,10 +93,8 @@ impl Lia {
             let matrices: Vec<Vec<f64>> =
                 annotations.iter().map(|a| pairs.log_matrix(b, a.annotator as usize)).collect();
             let is_open = is_marginal && context.batch.trusted[b].is_none();
-            let prior = match &context.estimates.prior {
-                Some(prior) if by_classes => prior.as_slice(),
-                _ => context.out.p(b),
-            };
+            let mean = if by_classes { Self::mean_prior(context, b) } else { None };
+            let prior = mean.unwrap_or_else(|| context.out.p(b));
             let joint = (is_open && self.marginal == Marginal::Joint)
                 .then(|| pairs.joint(b, prior, &matrices));
             if let Some((posterior, log)) = &joint {
@@ -129,15 +143,14 @@ impl Lia {
     /// The E-step, equation 4.
     pub(super) fn e_step_of(&self, context: &BatchContext<'_>) -> BatchPrediction {
         let (pairs, dims) = (PairMatrices::new(context, self.latent), context.dims);
-        let uniform = vec![1.0 / dims.classes.max(1) as f64; dims.classes];
         let mut prediction =
             BatchPrediction { classes: context.out.p.clone(), ..BatchPrediction::default() };
         for b in 0..context.batch.len() {
             let annotations = context.batch.annotations_of(b);
             let matrices: Vec<Vec<f64>> =
                 annotations.iter().map(|a| pairs.log_matrix(b, a.annotator as usize)).collect();
-            let prior = self.prior(context, &uniform, b);
-            prediction.posterior.extend(pairs.joint(b, prior, &matrices).0);
+            let prior = self.prior(context, b);
+            prediction.posterior.extend(pairs.joint(b, &prior, &matrices).0);
             let (h, mut right, mut weights) = (context.out.p(b), 0.0, 0.0);
             for (annotation, matrix) in annotations.iter().zip(&matrices) {
                 let q = |k: usize, l: usize| matrix[k * dims.labels + l].exp();

@@ -1,5 +1,7 @@
 //! The matrix of each pair of an instance and an annotator, and what the annotations say about the classes.
 
+use std::ops::Range;
+
 use crate::frame::Dims;
 use crate::model::neural::numerics::{at_least, log_softmax, softmax};
 use crate::model::neural::{BatchContext, Gradient};
@@ -20,7 +22,7 @@ pub(super) struct PairMatrices<'a> {
     dims: Dims,
     /// The length L of the latent axis.
     latent: usize,
-    /// The common scores and the competence of each annotator, `[annotator, class, label, latent]`.
+    /// The common scores and the competence of each annotator, `[annotator, question, class, label, latent]`.
     scores: Vec<f64>,
     /// The competence of each annotator, in the same shape.
     competence: Vec<f64>,
@@ -29,8 +31,8 @@ pub(super) struct PairMatrices<'a> {
 impl<'a> PairMatrices<'a> {
     pub(super) fn new(context: &'a BatchContext<'a>, latent: usize) -> Self {
         let dims = context.dims;
-        let (n, cells) = (context.batch.annotators.len(), dims.classes * dims.labels * latent);
-        let mut competence = vec![0.0; n * cells];
+        let (n, width) = (context.batch.annotators.len(), context.gathered[COMMON].len());
+        let mut competence = vec![0.0; n * width];
         for of_learner in context.others.iter().filter(|learner| learner.rows > 0) {
             let own = of_learner.named[COMPETENCE].iter();
             competence.iter_mut().zip(own).for_each(|(sum, c)| *sum += c);
@@ -44,22 +46,43 @@ impl<'a> PairMatrices<'a> {
         self.dims.classes * self.dims.labels
     }
 
+    /// The number of scores of all questions.
+    fn width(&self) -> usize {
+        self.context.gathered[COMMON].len()
+    }
+
+    /// The scores of the question of row `b` among those of all questions.
+    fn of_question(&self, b: usize) -> Range<usize> {
+        let n = self.cells() * self.latent;
+        let first = self.context.batch.question(b).map_or(0, |question| question.index * n);
+        first..first + n
+    }
+
     /// `G + D + K` of row `b` and an annotator of the batch, `[class, label, latent]`.
     fn sums(&self, b: usize, annotator: usize) -> Vec<f64> {
-        let width = self.cells() * self.latent;
-        let of_pair = self.scores[annotator * width..(annotator + 1) * width].iter();
-        of_pair.zip(self.context.out.named(DIFFICULTY, b)).map(|(s, d)| s + d).collect()
+        let own = self.of_question(b);
+        let of_annotator = &self.scores[annotator * self.width()..(annotator + 1) * self.width()];
+        let difficulty = &self.context.out.named(DIFFICULTY, b)[own.clone()];
+        of_annotator[own].iter().zip(difficulty).map(|(s, d)| s + d).collect()
     }
 
     /// `ln Q` of row `b` and an annotator of the batch, `[class, label]`.
     pub(super) fn log_matrix(&self, b: usize, annotator: usize) -> Vec<f64> {
         let sums = self.sums(b, annotator);
         let mut shares = vec![0.0; self.latent];
-        let scores: Vec<f64> = match self.latent {
+        let mut scores: Vec<f64> = match self.latent {
             1 => sums,
             latent => sums.chunks_exact(latent).map(|own| softmax(own, &mut shares)).collect(),
         };
         let (labels, mut log) = (self.dims.labels, vec![0.0; scores.len()]);
+        if let Some(question) = self.context.batch.question(b) {
+            for (cell, score) in scores.iter_mut().enumerate() {
+                // A label that the question does not have has the probability 0.
+                if question.own_label(cell % labels, self.dims.classes).is_none() {
+                    *score = f64::NEG_INFINITY;
+                }
+            }
+        }
         for (scores, log) in scores.chunks_exact(labels).zip(log.chunks_exact_mut(labels)) {
             log_softmax(scores, log);
         }
@@ -77,7 +100,7 @@ impl<'a> PairMatrices<'a> {
         gradient: &mut Gradient,
     ) {
         let (labels, latent) = (self.dims.labels, self.latent);
-        let width = self.cells() * latent;
+        let (width, first) = (self.width(), self.of_question(b).start);
         let sums = if latent > 1 { self.sums(b, annotator) } else { Vec::new() };
         let mut shares = vec![1.0; latent];
         let Gradient { out, others, tables } = gradient;
@@ -89,7 +112,7 @@ impl<'a> PairMatrices<'a> {
                     softmax(&sums[cell * latent..(cell + 1) * latent], &mut shares);
                 }
                 for (m, share) in shares.iter().enumerate() {
-                    let (at, d) = (cell * latent + m, d * share);
+                    let (at, d) = (first + cell * latent + m, d * share);
                     out.named[DIFFICULTY][b * width + at] += d;
                     tables[COMMON][at] += d;
                     for of_learner in others.iter_mut().filter(|learner| learner.rows > 0) {
@@ -107,13 +130,17 @@ impl<'a> PairMatrices<'a> {
         [of_difficulty, of_competence]: [f64; 2],
         gradient: &mut Gradient,
     ) -> f64 {
-        let (batch, width) = (self.context.batch, self.cells() * self.latent);
+        let (batch, width) = (self.context.batch, self.width());
         let of_row = of_difficulty / batch.len().max(1) as f64;
         let mut loss = 0.0;
-        let difficulties = self.context.out.named[DIFFICULTY].iter();
-        for (d, to) in difficulties.zip(&mut gradient.out.named[DIFFICULTY]) {
-            loss += 0.5 * of_row * d * d;
-            *to += of_row * d;
+        let rows = gradient.out.named[DIFFICULTY].chunks_exact_mut(width.max(1));
+        for (b, to) in rows.enumerate() {
+            let own = self.of_question(b);
+            let difficulties = self.context.out.named(DIFFICULTY, b)[own.clone()].iter();
+            for (d, to) in difficulties.zip(&mut to[own]) {
+                loss += 0.5 * of_row * d * d;
+                *to += of_row * d;
+            }
         }
         let of_annotator = of_competence / self.dims.instances.max(1) as f64;
         for (r, share) in batch.share.iter().enumerate() {

@@ -36,7 +36,15 @@ pub(in crate::model::neural) fn assert_resumes_in<N: CrowdNet>(
     evidence: Evidence<'_>,
     interrupted: impl IntoIterator<Item = u32>,
 ) {
-    let whole = model.fit(evidence, &mut Run::new(1)).unwrap();
+    assert_resumes_by(|run| Ok(vec![model.fit(evidence, run)?]), interrupted);
+}
+
+/// The same for fits of any kind.
+pub(in crate::model::neural) fn assert_resumes_by(
+    fit: impl Fn(&mut Run) -> Result<Vec<Fitted>>,
+    interrupted: impl IntoIterator<Item = u32>,
+) {
+    let whole = fit(&mut Run::new(1)).unwrap();
     let folder = tempfile::tempdir().unwrap();
     for epochs in interrupted {
         let mut run = Run::new(1);
@@ -44,9 +52,11 @@ pub(in crate::model::neural) fn assert_resumes_in<N: CrowdNet>(
         let mut first = run.clone();
         first.cancel = Cancel::default();
         first.progress = Arc::new(StopAfter(AtomicU32::new(epochs), first.cancel.clone()));
-        assert!(model.fit(evidence, &mut first).is_err(), "{epochs}");
-        let resumed = model.fit(evidence, &mut run).unwrap();
-        assert!(resumed.model == whole.model, "interrupted after {epochs} epochs");
-        assert_eq!(resumed.posterior, whole.posterior, "interrupted after {epochs} epochs");
+        assert!(fit(&mut first).is_err(), "{epochs}");
+        for (resumed, whole) in fit(&mut run).unwrap().iter().zip(&whole) {
+            assert!(resumed.model == whole.model, "interrupted after {epochs} epochs");
+            assert_eq!(resumed.posterior, whole.posterior, "interrupted after {epochs} epochs");
+            assert_eq!(resumed.report, whole.report, "interrupted after {epochs} epochs");
+        }
     }
 }

@@ -9,7 +9,8 @@ use std::borrow::Cow;
 use candle_core::Device;
 
 use crate::error::Result;
-use crate::model::neural::data::inputs::{EmbeddingInput, Inputs, LearnerInput, Reader, Sizes};
+use crate::model::neural::data::inputs::{EmbeddingInput, Inputs, LearnerInput, Reader};
+use crate::model::neural::data::sizes::Sizes;
 use crate::model::neural::data::{TrainingData, batch::Batch};
 use crate::model::neural::net::forward_pass::ForwardPass;
 use crate::model::neural::net::forward_pass::mode::Mode;
@@ -84,7 +85,9 @@ impl Learner {
         let LearnerSpec { name, backbone, heads, input, optimiser } = spec;
         let LearnerSetting { precision, sizes, run, device, saved } = *setting;
         let run = if name == CLASSIFIER { run.clone() } else { run.part(name) };
-        let shape = NetShape { features: input.shape(sizes)?, classes: sizes.classes };
+        // The classifier has logits for each question.
+        let n = if name == CLASSIFIER { sizes.n_questions() } else { 1 };
+        let shape = NetShape { features: input.shape(sizes)?, classes: sizes.classes * n };
         let network = match saved {
             None => Network::new(&backbone, precision, &heads, &shape, &run, device)?,
             Some(saved) => {
@@ -267,6 +270,8 @@ mod tests {
             labels: 2,
             annotators: 1,
             annotator_features: None,
+            questions: Vec::new(),
+            question: 0,
         };
         let (run, device, precision) = (Run::new(1), Device::Cpu, Precision::F32);
         let setting =

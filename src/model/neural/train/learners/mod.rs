@@ -5,6 +5,7 @@
 
 pub(crate) mod learner;
 pub(crate) mod on_device;
+mod questions;
 
 use candle_core::backprop::GradStore;
 
@@ -27,6 +28,9 @@ use learner::{Learner, LearnerSetting, LearnerSpec};
 pub(crate) struct Learners {
     pub(crate) classifier: Learner,
     others: Vec<Learner>,
+    /// The numbers of classes and questions: the classifier has logits of each class for each question.
+    classes: usize,
+    questions: usize,
 }
 
 impl Learners {
@@ -41,7 +45,9 @@ impl Learners {
     ) -> Result<Self> {
         let learner = |spec| Learner::new(spec, setting);
         let classifier = learner(classifier)?;
-        Ok(Self { classifier, others: others.into_iter().map(learner).collect::<Result<_>>()? })
+        let others = others.into_iter().map(learner).collect::<Result<_>>()?;
+        let (classes, questions) = (setting.sizes.classes, setting.sizes.n_questions());
+        Ok(Self { classifier, others, classes, questions })
     }
 
     /// The classifier, then the others in the order in which the model names them.
@@ -94,7 +100,9 @@ impl Learners {
         batch: &Batch,
     ) -> Result<(Outputs, Vec<Outputs>)> {
         let of = |learner: &Learner| learner.predict(inputs, learner.input.ids(batch));
-        Ok((of(&self.classifier)?, self.others.iter().map(of).collect::<Result<_>>()?))
+        let mut out = of(&self.classifier)?;
+        self.select_question(&mut out, batch);
+        Ok((out, self.others.iter().map(of).collect::<Result<_>>()?))
     }
 
     /// The outputs of all learners for instances without features; those that read features give all classes the same
@@ -109,7 +117,9 @@ impl Learners {
         classes: usize,
     ) -> Result<(Outputs, Vec<Outputs>)> {
         let of = |learner: &Learner| learner.predict_without_features(inputs, batch, classes);
-        Ok((of(&self.classifier)?, self.others.iter().map(of).collect::<Result<_>>()?))
+        let mut out = of(&self.classifier)?;
+        self.select_question(&mut out, batch);
+        Ok((out, self.others.iter().map(of).collect::<Result<_>>()?))
     }
 
     /// Computes and keeps the outputs of the learners that are not in `trained`, as long as they fit into memory.
@@ -146,7 +156,8 @@ impl Learners {
         let mut of = |learner: &Learner| {
             learner.forward(batch, inputs.next().unwrap_or_default(), tables, trained, stream)
         };
-        let (pass, out) = of(&self.classifier)?;
+        let (pass, mut out) = of(&self.classifier)?;
+        self.select_question(&mut out, batch);
         let (mut passes, mut others) = (vec![pass], Vec::new());
         for learner in &self.others {
             let (pass, out) = of(learner)?;
