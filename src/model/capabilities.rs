@@ -4,6 +4,8 @@ use serde::Serialize;
 
 /// What a kind of model needs and what it promises: the conformance suite tests it, `check` and `models` read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+// Each flag is a promise of its own.
+#[allow(clippy::struct_excessive_bools)]
 pub struct Capabilities {
     /// What it makes of features of the instances.
     pub features: FeatureUse,

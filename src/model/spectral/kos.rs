@@ -76,14 +76,14 @@ impl Kos {
     /// The memory of its fit: that of posteriors, three numbers for each annotation, and the scores of each class.
     pub(super) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
         let own = dense_fit_bytes(sizes)?;
-        let edges = sizes.annotations.checked_add(sizes.dims.instances)?.checked_mul(EDGE_BYTES)?;
+        // An annotator, a sign and two messages.
+        let bytes_of_edge = size_of::<u32>() + 3 * size_of::<f64>();
+        let edges = sizes.annotations.checked_add(sizes.dims.instances)?;
+        let edges = edges.checked_mul(bytes_of_edge)?;
         let scores = own.posteriors.checked_mul(2)?;
         Some(FitBytes { working: edges.checked_add(scores)?, ..own })
     }
 }
-
-/// The bytes of an annotator, a sign and two messages.
-const EDGE_BYTES: usize = size_of::<u32>() + 3 * size_of::<f64>();
 
 impl Model for Kos {
     fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
@@ -130,19 +130,14 @@ impl Model for Kos {
 /// Writes the posterior of instance `i`; that of the vote stays where no message tells the classes apart.
 fn write_row(sides: &[Side], i: usize, row: &mut [f64]) {
     let most = sides.iter().fold(0.0, |max: f64, side| max.max(side.most[i]));
-    let score = |k: usize| match sides {
-        [side] => {
-            if k == 0 {
-                side.score[i]
-            } else {
-                -side.score[i]
-            }
-        }
-        _ => sides[k].score[i],
+    let score = |k: usize| {
+        let sign = if sides.len() < row.len() && k == 1 { -1.0 } else { 1.0 };
+        sign * sides[k.min(sides.len() - 1)].score[i]
     };
-    let sum: f64 = (0..row.len()).map(|k| (most + score(k)).max(0.0)).sum();
+    let masses: Vec<f64> = (0..row.len()).map(|k| (most + score(k)).max(0.0)).collect();
+    let sum: f64 = masses.iter().sum();
     if sum > 0.0 {
-        row.iter_mut().enumerate().for_each(|(k, p)| *p = (most + score(k)).max(0.0) / sum);
+        row.iter_mut().zip(masses).for_each(|(p, mass)| *p = mass / sum);
     }
 }
 
@@ -213,15 +208,12 @@ impl Edges {
             for range in self.offsets.windows(2) {
                 let own = range[0]..range[1];
                 let sum: f64 = own.clone().map(|e| signs[e] * y[e]).sum();
-                // Its own part, taken from a sum of one, would leave rounding.
-                let is_alone = own.len() == 1;
-                own.for_each(|e| x[e] = if is_alone { 0.0 } else { sum - signs[e] * y[e] });
+                own.for_each(|e| x[e] = sum - signs[e] * y[e]);
             }
             scale(&mut x);
-            let (sums, counts) = self.sums(|e| signs[e] * x[e]);
+            let (sums, _) = self.sums(|e| signs[e] * x[e]);
             for (e, r) in self.annotators.iter().enumerate() {
-                let is_alone = counts[*r as usize] == 1.0;
-                y[e] = if is_alone { 0.0 } else { sums[*r as usize] - signs[e] * x[e] };
+                y[e] = sums[*r as usize] - signs[e] * x[e];
             }
             scale(&mut y);
         }
@@ -245,13 +237,11 @@ impl Edges {
     }
 }
 
-/// Divides by the root mean square.
+/// Divides by the root mean square; messages that are mere rounding become 0.
 fn scale(messages: &mut [f64]) {
     let squares: f64 = messages.iter().map(|m| m * m).sum();
     let root = (squares / messages.len() as f64).sqrt();
-    if root > 0.0 {
-        messages.iter_mut().for_each(|m| *m /= root);
-    }
+    messages.iter_mut().for_each(|m| *m = if root > 1e-12 { *m / root } else { 0.0 });
 }
 
 #[cfg(test)]

@@ -4,7 +4,10 @@
 mod co_occurrence;
 mod kos;
 mod label_model;
+mod meetings;
 mod mmsr;
+mod moments;
+mod overlaps;
 mod spectral_dawid_skene;
 mod tensor;
 

@@ -246,10 +246,10 @@ pub(super) fn trusted(model: &Subject<'_>) -> std::result::Result<(), String> {
 pub(super) fn trusted_teach(model: &Subject<'_>) -> std::result::Result<(), String> {
     let mut a = crowd(6);
     let one = model.fit(&a)?;
-    let class = |i: usize| (i % 5 == 0).then_some((i / 5 % 3) as u32);
+    let class = |i: usize| i.is_multiple_of(5).then_some((i / 5 % 3) as u32);
     a.trusted = Some((0..a.dims().instances).map(class).collect());
     let two = model.fit(&a)?;
-    let others = (0..a.dims().instances).filter(|i| i % 5 > 0);
+    let others = (0..a.dims().instances).filter(|i| !i.is_multiple_of(5));
     let changed =
         others.map(|i| gap(&one.posterior.row(i), &two.posterior.row(i))).fold(0.0, f64::max);
     expect((changed > 1e-6) == model.kind.capabilities.gold, || format!("they move by {changed}"))
