@@ -287,3 +287,14 @@ fn every_dataset_runs_with_every_model_and_accounts_for_every_row() {
     }
     assert!(crowds >= 20, "only {crowds} crowds under {}", data.display());
 }
+
+#[test]
+fn accuracies_of_mmce_are_the_published_ones() {
+    let Some(data) = data_folder("the accuracies of mmce") else { return };
+    for (dataset, want) in [("bluebirds", 91.67), ("rte", 92.38), ("dog", 83.77)] {
+        let output = tempfile::tempdir().unwrap();
+        aggregate(&data, dataset, "mmce", output.path());
+        let accuracy = 100.0 * scores(&data, dataset, output.path())["accuracy"];
+        assert!((accuracy - want).abs() <= PERCENT, "{dataset}: {accuracy} is not {want}");
+    }
+}

@@ -19,6 +19,7 @@ mod ibcc;
 pub mod kernels;
 mod mace;
 mod maximise;
+mod mmce;
 mod one_coin;
 mod random_effects;
 mod snorkel;
@@ -44,6 +45,7 @@ pub use ibcc::Ibcc;
 pub use mace::{Mace, MaceMethod};
 pub use maximise::LoopState;
 pub(crate) use maximise::{Optimum, maximise};
+pub use mmce::Mmce;
 pub use one_coin::OneCoin;
 pub use random_effects::RandomEffects;
 pub use snorkel::Snorkel;
@@ -62,6 +64,7 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind { fit_bytes: CommunityBcc::fit_bytes, ..ModelKind::pairs::<CommunityBcc>() },
     ModelKind { fit_bytes: WorkerClustering::fit_bytes, ..ModelKind::pairs::<WorkerClustering>() },
     ModelKind { fit_bytes: Glad::fit_bytes, ..ModelKind::em::<Glad>() },
+    ModelKind { fit_bytes: Mmce::fit_bytes, ..ModelKind::em::<Mmce>() },
     ModelKind { fit_bytes: RandomEffects::fit_bytes, ..ModelKind::em::<RandomEffects>() },
 ];
 
@@ -169,6 +172,10 @@ pub trait EmModel: EmSteps {
         params: Self::Params,
         cancel: &Cancel,
     ) -> Result<(FittedPosterior, Report)>;
+    /// A warning for the user, where the posteriors cannot be used; `run` has the names of the model's keys.
+    fn doubt(&self, _a: &Annotations, _posterior: &FittedPosterior, _run: &Run) -> Option<String> {
+        None
+    }
 }
 
 /// An EM model: the loop around its steps. A wrapper, since two blanket implementations of [`Model`] would clash.
@@ -199,5 +206,8 @@ pub(crate) fn fit(
 ) -> Result<Fitted> {
     let (Optimum { params, stop, .. }, trace) = maximise(steps, kind, a, run)?;
     let (posterior, report) = steps.finish(a, params, &run.cancel)?;
+    if let Some(doubt) = steps.doubt(a, &posterior, run) {
+        run.warn(doubt);
+    }
     Ok(Fitted { trace, stop, ..Fitted::new(posterior, report) })
 }

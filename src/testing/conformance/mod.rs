@@ -166,6 +166,7 @@ mod tests {
         conal_em_net,
         gem,
         glad,
+        mmce,
         random_effects,
         ibcc,
         conal_em,
