@@ -65,7 +65,7 @@ pub use data::sizes::Sizes;
 pub use device::DeviceChoice;
 pub use fit::predict::predict;
 pub use models::{
-    AggNet, Conal, CrowdLayer, Dl, DoctorNet, KINDS, Lia, LiaMulti, MaxMig, SingleConfusion,
+    AggNet, Conal, CrowdLayer, Dl, DoctorNet, KINDS, Lia, LiaMulti, MaxMig, Mbem, SingleConfusion,
     SoftBootstrap, Tcl, TraceRegularised, WeightedDoctorNet,
 };
 pub use net::backbone::{Architecture, BackboneSpec, Scaling};

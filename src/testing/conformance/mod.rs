@@ -153,6 +153,7 @@ mod tests {
         lia,
         lia_multi,
         agg_net,
+        mbem,
         weighted_doctor_net,
         conal,
         tcl,

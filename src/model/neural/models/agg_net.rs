@@ -85,14 +85,16 @@ impl TrainingObjective for AggNet {
     const TRAINS_ON_TARGETS: bool = true;
 
     fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
-        let Some(after_start) = state.acts.checked_sub(1) else { return Some(Act::MStep) };
+        let Some(after_start) = state.acts.checked_sub(1) else {
+            return Some(Act::MStep(MAIN_TARGETS));
+        };
         let (round, part) = ((after_start / 3) as u32, after_start % 3);
         let epoch = Phase { act: round..round + 1, ..Phase::joint("train", train.epochs) };
         match part {
             0 if round < train.epochs => Some(Act::Train(epoch)),
             0 if round == train.epochs => Some(Act::Select),
             1 if round < train.epochs => Some(Act::EStep(MAIN_TARGETS)),
-            2 if round < train.epochs => Some(Act::MStep),
+            2 if round < train.epochs => Some(Act::MStep(MAIN_TARGETS)),
             _ => None,
         }
     }

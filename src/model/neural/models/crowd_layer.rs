@@ -4,8 +4,10 @@
 //! mw    a = p^T W[r]            W = I at first        vw    a[l] = w[r][l] p[l]             w = 1
 //! vb    a[l] = p[l] + b[r][l]   b = 0                 vw_b  a[l] = w[r][l] p[l] + b[r][l]
 //! sw    a = w[r] p              w = 1                 loss = CE(softmax(a), y)
+//! over  a = softmax(p^T V[r])^T W[r]                  V = W = I
 //! ```
-//! F. Rodrigues, F. Pereira: Deep Learning from Crowds. AAAI 2018. arXiv:1709.01779
+//! F. Rodrigues, F. Pereira: Deep Learning from Crowds. AAAI 2018. arXiv:1709.01779; `over` is the over-parametrised layer
+//! of Z. Chu, J. Ma, H. Wang: Learning from Crowds by Modeling Common Confusions. AAAI 2021, appendix, table 3.
 //!
 //! P(label given class k) is the layer's output for p = e_k; it is the reported confusion matrix, and posteriors follow
 //! from it by Bayes' rule with p as the prior. Since p is at most 1, even a perfect annotator's matrix is far from the
@@ -14,8 +16,8 @@
 //! Differs from the authors' code in the divisor of the loss: the number of annotations, where the code divides by
 //! instances times annotators (`train.reduction = "mean_dense"`); in that the layers are frozen in the first fifth of
 //! the epochs (`annotator_delay`), and in their learning rate of 0.1 where the code has one rate for all
-//! (`annotator_learning_rate`); and in network and training, which are labelmill's defaults. `preset = "paper"` has the
-//! settings of the code for LabelMe.
+//! (`annotator_learning_rate`); in the start of `over`, of which the paper says nothing; and in network and training, which
+//! are labelmill's defaults. `preset = "paper"` has the settings of the code for LabelMe.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -24,7 +26,7 @@ use crate::error::Result;
 use crate::frame::Dims;
 use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{
-    RowStochastic, diagonal, row_times, row_times_backward, softmax,
+    RowStochastic, diagonal, row_times, row_times_backward, softmax, softmax_backward,
 };
 use crate::model::neural::{
     AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
@@ -46,6 +48,8 @@ pub enum LayerForm {
     VwB,
     /// One weight.
     Sw,
+    /// Two matrices one after the other, with a softmax between them.
+    Over,
 }
 
 /// The crowd layer.
@@ -67,6 +71,7 @@ impl CrowdLayer {
             LayerForm::Vb => (0..n).for_each(|l| a[l] = p_of(l) + w[l]),
             LayerForm::VwB => (0..n).for_each(|l| a[l] = w[l] * p_of(l) + w[n + l]),
             LayerForm::Sw => (0..n).for_each(|l| a[l] = w[0] * p_of(l)),
+            LayerForm::Over => row_times(&inner(p, w), &w[p.len() * p.len()..], a),
         }
     }
 
@@ -75,12 +80,20 @@ impl CrowdLayer {
         if self.form == LayerForm::Mw {
             return row_times_backward(p, w, d_a, d_p, d_w);
         }
+        if self.form == LayerForm::Over {
+            let ((first, second), inner) = (w.split_at(p.len() * p.len()), inner(p, w));
+            let (d_first, d_second) = d_w.split_at_mut(first.len());
+            let (mut d_inner, mut d_sums) = (vec![0.0; p.len()], vec![0.0; p.len()]);
+            row_times_backward(&inner, second, d_a, &mut d_inner, d_second);
+            softmax_backward(&inner, &d_inner, &mut d_sums);
+            return row_times_backward(p, first, &d_sums, d_p, d_first);
+        }
         for (l, d) in d_a.iter().enumerate() {
             let p_l = p.get(l).copied().unwrap_or_default();
             let slope = match self.form {
                 LayerForm::Vb => 1.0,
                 LayerForm::Sw => w[0],
-                LayerForm::Mw | LayerForm::Vw | LayerForm::VwB => w[l],
+                _ => w[l],
             };
             if let Some(d_p) = d_p.get_mut(l) {
                 *d_p += slope * d;
@@ -88,7 +101,7 @@ impl CrowdLayer {
             match self.form {
                 LayerForm::Vb => d_w[l] += d,
                 LayerForm::Sw => d_w[0] += d * p_l,
-                LayerForm::Mw | LayerForm::Vw | LayerForm::VwB => d_w[l] += d * p_l,
+                _ => d_w[l] += d * p_l,
             }
             if self.form == LayerForm::VwB {
                 d_w[n + l] += d;
@@ -107,6 +120,7 @@ impl CrowdLayer {
         let width = match self.form {
             LayerForm::Sw => 1,
             LayerForm::VwB => 2 * labels,
+            LayerForm::Over => classes * (classes + labels),
             LayerForm::Mw | LayerForm::Vw | LayerForm::Vb => labels,
         };
         let mut matrices = Vec::with_capacity(layers.len() / width * classes * labels);
@@ -127,6 +141,14 @@ impl CrowdLayer {
         softmax(&a, &mut label_probabilities);
         label_probabilities
     }
+}
+
+/// The output of the first matrix of `over`.
+fn inner(p: &[f64], w: &[f64]) -> Vec<f64> {
+    let (mut sums, mut inner) = (vec![0.0; p.len()], vec![0.0; p.len()]);
+    row_times(p, &w[..p.len() * p.len()], &mut sums);
+    softmax(&sums, &mut inner);
+    inner
 }
 
 impl CrowdNet for CrowdLayer {
@@ -150,6 +172,10 @@ impl CrowdNet for CrowdLayer {
             LayerForm::Vb => vec![0.0; labels],
             LayerForm::VwB => [vec![1.0; labels], vec![0.0; labels]].concat(),
             LayerForm::Sw => vec![1.0],
+            LayerForm::Over => {
+                let first = diagonal(classes, classes, 1.0, 0.0);
+                [first, diagonal(classes, labels, 1.0, 0.0)].concat()
+            }
         };
         Ok(vec![ParamTable::each("layer", annotators, &start)])
     }

@@ -7,6 +7,7 @@ pub(crate) mod dl;
 pub(crate) mod doctor_net;
 pub(crate) mod lia;
 pub(crate) mod max_mig;
+pub(crate) mod mbem;
 mod paper;
 pub(crate) mod single_confusion;
 pub(crate) mod soft_bootstrap;
@@ -22,6 +23,7 @@ pub use doctor_net::weighted_doctor_net::WeightedDoctorNet;
 pub use lia::Lia;
 pub use lia::lia_multi::LiaMulti;
 pub use max_mig::MaxMig;
+pub use mbem::Mbem;
 pub use single_confusion::SingleConfusion;
 pub use soft_bootstrap::SoftBootstrap;
 pub use tcl::Tcl;
@@ -35,6 +37,7 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind::neural::<Dl>(),
     ModelKind::neural::<SoftBootstrap>(),
     ModelKind { fit_bytes: annotator_matrices::fit_bytes, ..ModelKind::neural::<AggNet>() },
+    ModelKind { fit_bytes: annotator_matrices::fit_bytes, ..ModelKind::neural::<Mbem>() },
     ModelKind { fit_bytes: annotator_matrices::fit_bytes, ..ModelKind::neural::<Tcl>() },
     ModelKind::neural::<SingleConfusion>(),
     ModelKind::neural::<DoctorNet>(),

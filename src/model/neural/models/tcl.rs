@@ -128,7 +128,7 @@ impl Tcl {
             let train = Act::Train(Phase { act: start..end_of(round), ..joint.clone() });
             let then =
                 [train, Act::Calibrate(CLASSIFIER, Method::Isotonic), Act::EStep(MAIN_TARGETS)];
-            [Act::MStep].into_iter().chain(e_step).chain(then)
+            [Act::MStep(MAIN_TARGETS)].into_iter().chain(e_step).chain(then)
         });
         let retraining = Phase::joint("retraining", train.epochs);
         let retraining = match self.retrain {

@@ -13,8 +13,8 @@ pub enum Act {
     Train(Phase),
     /// Replaces the targets of this name by the model's posteriors given features and annotations.
     EStep(&'static str),
-    /// Estimates parameters of annotators, and other numbers, from the targets, in closed form.
-    MStep,
+    /// Estimates parameters of annotators, and other numbers, from the targets of this name, in closed form.
+    MStep(&'static str),
     /// Fits the calibrator of the learner of this name to its probabilities of trusted instances, by this method.
     Calibrate(&'static str, Method),
     /// Restores the best model since the last selection; if no epoch was scored, the average model, if there is one.

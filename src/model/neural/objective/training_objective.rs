@@ -92,8 +92,8 @@ pub trait TrainingObjective {
         self.predict(context).posterior
     }
 
-    /// The M-step: estimates parameters of annotators from `counts`, the expected counts `[column, class]` of the
-    /// targets [`MAIN_TARGETS`](crate::model::neural::MAIN_TARGETS), and other numbers from the targets of `state`.
+    /// The M-step: estimates parameters of annotators from `counts`, the expected counts `[column, class]` of the targets
+    /// that the act names, and other numbers from the targets of `state`.
     fn m_step(
         &self,
         _a: &Annotations,

@@ -41,7 +41,7 @@ pub(crate) fn count(a: &Annotations, counts: &[f64], floor: f64, params: &mut An
 }
 
 /// Whether an annotation or a trusted instance names each class.
-fn named_classes(a: &Annotations) -> Vec<bool> {
+pub(crate) fn named_classes(a: &Annotations) -> Vec<bool> {
     let mut is_named = vec![false; a.dims().classes];
     let labels = a.labels_in(0..a.n_columns()).iter();
     for class in labels.chain(a.trusted.iter().flatten().flatten()) {

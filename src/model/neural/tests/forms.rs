@@ -14,11 +14,12 @@ use crate::model::neural::models::doctor_net::head_weights::WeightsBy;
 fn every_form_of_a_crowd_layer_has_its_loss() {
     let own = [1.5, -0.5, 1.0, 0.2, 2.0, -1.0];
     let both = [1.5, -0.5, 1.0, 0.1, 0.3, -0.2, 0.2, 2.0, -1.0, 0.0, -0.4, 0.5];
-    let layers: [(LayerForm, &[f32], f64); 4] = [
+    let layers: [(LayerForm, &[f32], f64); 5] = [
         (LayerForm::Vw, &own, 4.414_358),
         (LayerForm::Vb, &own, 5.690_678),
         (LayerForm::VwB, &both, 3.994_284),
         (LayerForm::Sw, &[1.5, -2.0], 2.542_985),
+        (LayerForm::Over, &OVER, 3.386_791),
     ];
     for (form, values, wanted) in layers {
         let model = CrowdLayer { form };

@@ -19,6 +19,8 @@ fn gradients_are_the_loss_s_slopes() {
         let n = case.annotator_params.tables[0].values.len();
         case.with(0, &LAYERS[18 - n..]).check_gradient();
     }
+    let over = CrowdLayer { form: LayerForm::Over };
+    Case::new(&over).with(0, &OVER).check_gradient();
     for mixture in [Mixture::LogitMix, Mixture::ProbMix, Mixture::RowStochastic] {
         for normalise_instances in [true, false] {
             let model = Conal { normalise_instances, ..conal(mixture, 0.1) };
@@ -60,6 +62,7 @@ fn gradients_are_the_loss_s_slopes() {
     let mut trusted = Case::new(&layer);
     trusted.batch.trusted = vec![Some(2), None];
     trusted.check_gradient();
+    Case::new(&Mbem::default()).with_targets(&soft).check_gradient();
     Case::new(&AggNet::default()).with_targets(&soft).check_gradient();
     Case::new(&Tcl::default()).with_targets(&soft).check_gradient();
     lia::check_gradients();

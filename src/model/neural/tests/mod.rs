@@ -333,6 +333,13 @@ const LAYERS: [f32; 18] = [
     0.5, 0.5, 0.0, 0.0, 1.0, -0.5, 0.2, 0.0, 1.0,
 ];
 
+/// The two matrices of `over` for each annotator.
+const OVER: [f32; 36] = [
+    1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 2.0, 0.5, 0.0, -0.3, 1.0, 0.0, 0.4, 0.0,
+    1.0, //
+    0.5, 0.5, 0.0, 0.0, 1.0, -0.5, 0.2, 0.0, 1.0, 1.0, 0.0, 0.7, 0.0, 3.0, 0.0, -1.0, 0.0, 1.5,
+];
+
 #[test]
 fn crowd_layer_has_the_losses_that_were_computed_independently() {
     let model = CrowdLayer::default();

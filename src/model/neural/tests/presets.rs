@@ -32,6 +32,7 @@ fn every_preset_has_the_numbers_of_its_paper() {
     let known = [
         ("dl", 30, Some(128), 1e-4, json!(null), json!({"aggregator": votes, "targets": "auto"})),
         ("agg_net", 20, Some(64), 1e-4, json!(null), json!({})),
+        ("mbem", 30, Some(128), 1e-4, json!(null), json!({"rounds": 1, "restart": true})),
         ("tcl", 30, Some(128), 1e-4, json!(null), tcl),
         ("soft_bootstrap", 30, Some(128), 1e-4, json!(null), json!({"hard": false, "beta": null})),
         ("single_confusion", 30, None, 1e-3, json!(null), single_confusion),

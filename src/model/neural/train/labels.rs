@@ -53,13 +53,13 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         Ok(())
     }
 
-    /// Runs the model's M-step, which estimates annotators' parameters from the targets.
+    /// Runs the model's M-step, which estimates annotators' parameters from the targets of this name.
     ///
     /// # Errors
-    /// When there are no targets.
-    pub(super) fn m_step(&mut self) -> Result<()> {
-        let Some(targets) = self.state.targets(MAIN_TARGETS) else {
-            return Err(Error::bug("an M-step without targets"));
+    /// When there are no such targets.
+    pub(super) fn m_step(&mut self, name: &str) -> Result<()> {
+        let Some(targets) = self.state.targets(name) else {
+            return Err(Error::bug(format!("an M-step without the targets `{name}`")));
         };
         let a = self.data.annotations;
         let counts = expected_counts_of(a, targets);
@@ -165,7 +165,7 @@ mod tests {
             let data = TrainingData::new(evidence, None, true, batching).unwrap();
             let (spec, run) = (Neural::<AggNet>::default(), Run::new(1));
             let mut trainer = trainer_of(&spec, &data, evidence, &run);
-            trainer.m_step().unwrap();
+            trainer.m_step(MAIN_TARGETS).unwrap();
             trainer.e_step(MAIN_TARGETS, &run).unwrap();
             let got = trainer.state.targets(MAIN_TARGETS).unwrap();
             let of_batch = |instances: &[u32]| trainer.data.observed(instances, None);

@@ -91,7 +91,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
                     self.train_phase(&phase, run)?;
                 }
                 Act::EStep(name) => self.e_step(name, run)?,
-                Act::MStep => self.m_step()?,
+                Act::MStep(name) => self.m_step(name)?,
                 Act::Calibrate(learner, method) => self.calibrate(learner, method, run)?,
             }
             self.state.acts += 1;

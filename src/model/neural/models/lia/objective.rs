@@ -17,11 +17,11 @@ impl Lia {
         let rounds = (0..self.rounds).flat_map(move |round| {
             let [start, end] = [round, round + 1].map(|round| round.saturating_mul(round_epochs));
             let train = Act::Train(Phase { act: start..end, ..em.clone() });
-            [Act::MStep, train, Act::EStep(MAIN_TARGETS)]
+            [Act::MStep(MAIN_TARGETS), train, Act::EStep(MAIN_TARGETS)]
         });
         let likelihood = Act::Train(Phase::joint(MARGINAL, train.epochs));
         let marginal = (self.marginal != Marginal::None)
-            .then_some([Act::MStep, likelihood, Act::Select])
+            .then_some([Act::MStep(MAIN_TARGETS), likelihood, Act::Select])
             .into_iter()
             .flatten();
         rounds.chain([Act::Select]).chain(marginal)

@@ -43,7 +43,15 @@ fn a_network_without_numbers_has_no_loss_and_no_prediction() {
         let model = SingleConfusion { labels, ..SingleConfusion::default() };
         expect_nan(Case::new(&model).with_targets(&votes));
     }
-    for form in [LayerForm::Mw, LayerForm::Vw, LayerForm::Vb, LayerForm::VwB, LayerForm::Sw] {
+    let forms = [
+        LayerForm::Mw,
+        LayerForm::Vw,
+        LayerForm::Vb,
+        LayerForm::VwB,
+        LayerForm::Sw,
+        LayerForm::Over,
+    ];
+    for form in forms {
         expect_nan(Case::new(&CrowdLayer { form }));
     }
     for mixture in [Mixture::LogitMix, Mixture::ProbMix, Mixture::RowStochastic] {
@@ -54,6 +62,8 @@ fn a_network_without_numbers_has_no_loss_and_no_prediction() {
     }
     expect_nan(Case::new(&SoftBootstrap::default()).with_targets(&votes));
     expect_nan(Case::new(&AggNet::default()).with_targets(&votes));
+    // Its posterior follows from the annotations alone.
+    expect_no_loss(&mut Case::new(&Mbem::default()).with_targets(&votes));
     // Its posterior depends only on the vote if no class is the most probable, so only the loss is NaN.
     let hard = SoftBootstrap { hard: true, ..SoftBootstrap::default() };
     expect_no_loss(&mut Case::new(&hard).with_targets(&votes));

@@ -68,6 +68,7 @@ fn every_kind_has_the_divisor_of_its_paper() {
         defaults_of::<Dl>(),
         defaults_of::<SoftBootstrap>(),
         defaults_of::<AggNet>(),
+        defaults_of::<Mbem>(),
         defaults_of::<Tcl>(),
         // The baseline of Tanno et al. 2019.
         defaults_of::<SingleConfusion>(),
@@ -88,6 +89,7 @@ fn every_kind_has_the_divisor_of_its_paper() {
         ("dl", None, false),
         ("soft_bootstrap", None, false),
         ("agg_net", None, false),
+        ("mbem", None, false),
         ("tcl", None, false),
         ("single_confusion", Some(MeanInstance), false),
         ("doctor_net", Some(MeanAnnotation), false),

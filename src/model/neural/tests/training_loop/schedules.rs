@@ -12,6 +12,7 @@ use crate::testing::described;
 
 const CALIBRATE: &str = "Calibrate(\"classifier\", Isotonic)";
 const E_STEP: &str = "EStep(\"main\")";
+const M_STEP: &str = "MStep(\"main\")";
 
 /// The acts as one word each, a training with its name, epochs and instances.
 fn acts<N: CrowdNet>(Neural { network, model }: &Neural<N>) -> Vec<String> {
@@ -41,16 +42,16 @@ fn rounds_share_one_clock_and_the_retraining_has_another() {
     let model = Tcl { rounds: 3, first_epochs: 4, round_epochs: 2, ..Tcl::default() };
     let model = with(train, model);
     let rounds = [
-        "MStep",
+        M_STEP,
         "co-training 0..4 of 8 on Untrusted",
         CALIBRATE,
         E_STEP,
-        "MStep",
+        M_STEP,
         E_STEP,
         "co-training 4..6 of 8 on Untrusted",
         CALIBRATE,
         E_STEP,
-        "MStep",
+        M_STEP,
         E_STEP,
         "co-training 6..8 of 8 on Untrusted",
         CALIBRATE,
@@ -74,16 +75,37 @@ fn rounds_share_one_clock_and_the_retraining_has_another() {
 fn a_round_of_agg_net_is_an_epoch_an_e_step_and_an_m_step() {
     let train = TrainSpec { epochs: 2, ..TrainSpec::default() };
     let want = [
-        "MStep",
+        M_STEP,
         "train 0..1 of 2 on All, scored",
         E_STEP,
-        "MStep",
+        M_STEP,
         "train 1..2 of 2 on All, scored",
         E_STEP,
-        "MStep",
+        M_STEP,
         "Select",
     ];
     assert_eq!(acts(&with(train, AggNet::default())), want);
+}
+
+// keys: mbem.rounds, mbem.restart
+#[test]
+fn a_round_of_mbem_counts_the_predictions_between_two_trainings() {
+    let train = TrainSpec { epochs: 4, ..TrainSpec::default() };
+    let em = ["EStep(\"predicted\")", "MStep(\"predicted\")", E_STEP];
+    let epochs = |restart: bool| {
+        let model = with(train.clone(), Mbem { rounds: 2, restart });
+        assert_eq!(model.model.epochs(&train), 12);
+        acts(&model)
+    };
+    let anew = ["train 0..4 of 4 on All, scored", "Select"];
+    let rounds = [&[M_STEP], &anew[..], &em, &["Reset(All)"], &anew, &em, &["Reset(All)"], &anew];
+    assert_eq!(epochs(true), rounds.concat());
+    let [one, two, three] = [0, 4, 8].map(|start| {
+        [format!("train {start}..{} of 12 on All, scored", start + 4), "Select".to_owned()]
+    });
+    let em = em.map(str::to_owned);
+    let rounds = [&[M_STEP.to_owned()], &one[..], &em, &two, &em, &three].concat();
+    assert_eq!(epochs(false), rounds);
 }
 
 /// `dl` with its epochs in several acts, which end at `ends`.

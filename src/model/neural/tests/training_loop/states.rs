@@ -52,13 +52,13 @@ impl TrainingObjective for TwoViews {
     fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
         let second = Phase { targets: "second", ..Phase::joint("second", train.epochs) };
         let acts = [
-            Act::MStep,
+            Act::MStep(MAIN_TARGETS),
             Act::EStep("second"),
             Act::Train(second),
             Act::Calibrate("classifier", Method::Temperature),
             Act::Calibrate("aggregator", Method::Isotonic),
             Act::EStep(MAIN_TARGETS),
-            Act::MStep,
+            Act::MStep(MAIN_TARGETS),
             Act::Train(Phase::joint("main", train.epochs)),
         ];
         acts.get(state.acts).cloned()
