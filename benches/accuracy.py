@@ -30,12 +30,15 @@ MODELS = [
     ("doctor_net", 'kind = "doctor_net"', False),
     ("weighted_doctor_net", 'kind = "weighted_doctor_net"', False),
     ("crowd_layer", 'kind = "crowd_layer"', False),
+    ("crowd_layer, over", 'kind = "crowd_layer"\nform = "over"', False),
     ("trace_regularised", 'kind = "trace_regularised"', False),
     ("conal, logit_mix", 'kind = "conal"', False),
     ("conal, prob_mix", 'kind = "conal"\nmixture = "prob_mix"', False),
     ("conal, row_stochastic", 'kind = "conal"\nmixture = "row_stochastic"', False),
     ("max_mig", 'kind = "max_mig"', False),
     ("agg_net", 'kind = "agg_net"', False),
+    ("mbem", 'kind = "mbem"', False),
+    ("mbem, settings of Li et al.", 'kind = "mbem"\npreset = "paper"', False),
     ("gem, logistic regression", 'kind = "gem"\nclassifier = { kind = "logistic_regression" }', False),
 ]
 # Gold for ten validation images of each class, which have no annotations: as in the paper of TCL.

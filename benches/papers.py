@@ -15,6 +15,7 @@ import math
 import os
 import platform
 import random
+import re
 import statistics
 import subprocess
 import tempfile
@@ -171,7 +172,7 @@ of annotated instances.
 # ---- LabelMe ---------------------------------------------------------------------------------------------------------
 
 TRUSTED = """
-SELECT instance_id, class, CASE WHEN split = 'test' THEN 'holdout' ELSE 'calibrate' END AS role FROM (
+SELECT instance_id, class, CASE WHEN split = 'test' THEN 'holdout' ELSE 'train' END AS role FROM (
   SELECT instance_id, label AS class, split, row_number() OVER (PARTITION BY split, label ORDER BY instance_id) AS n FROM gold
 ) WHERE split = 'test' OR (split = 'valid' AND n <= 10)
 """
@@ -186,13 +187,17 @@ LABELME = [
     ("DL-WC", 'kind = "dl"\naggregator = { kind = "worker_clustering" }', False, "", "82.74"),
     ("AggNet", 'kind = "agg_net"', False, "84.82", "84.75"),
     ("CrowdLayer", 'kind = "crowd_layer"', False, "81.42", "83.27"),
+    ("CrowdLayer, over", 'kind = "crowd_layer"\nform = "over"', False, "", "82.34"),
     ("DoctorNet", 'kind = "doctor_net"', False, "", "82.12"),
     ("trace", 'kind = "trace_regularised"', False, "", "82.77"),
     ("Max-MIG", 'kind = "max_mig"', False, "85.60", "85.33"),
     ("MBEM", 'kind = "mbem"', False, "79.63", ""),
+    ("MBEM, preset", 'kind = "mbem"\npreset = "paper"', False, "79.63", ""),
     ("CVL", 'kind = "cvl"', True, "86.04", ""),
     ("CoNAL", 'kind = "conal"', False, "", "87.12"),
     ("TCL", 'kind = "tcl"', True, "88.09", ""),
+    ("TCL, no calibration", 'kind = "tcl"\ncalibrate = false', True, "", ""),
+    ("TCL, no retraining", 'kind = "tcl"\nretrain = "none"', True, "", ""),
 ]
 
 
@@ -222,8 +227,7 @@ class, of the validation part.
 | --- | --- | --- | --- | --- |
 """
     for title, model, is_trusted, *papers in LABELME:
-        words = [line.split('"')[1] for line in model.splitlines() if '"' in line]
-        if not kinds.issuperset(words):
+        if not kinds.issuperset(re.findall(r'kind = "(\w+)"', model)):
             continue
         futures = [pool.submit(labelme_accuracy, binary, data, model, is_trusted, seed) for seed in range(draws)]
         ours = cell([future.result() for future in futures], "")

@@ -66,7 +66,7 @@ pub use device::DeviceChoice;
 pub use fit::predict::predict;
 pub use models::{
     AggNet, Conal, CrowdLayer, Dl, DoctorNet, KINDS, Lia, LiaMulti, MaxMig, Mbem, SingleConfusion,
-    SoftBootstrap, Tcl, TraceRegularised, WeightedDoctorNet,
+    SoftBootstrap, Tcl, Tcls, TraceRegularised, WeightedDoctorNet,
 };
 pub use net::backbone::{Architecture, BackboneSpec, Scaling};
 pub use net::heads::{Head, HeadInput, Heads, Outputs};

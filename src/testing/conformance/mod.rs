@@ -157,6 +157,7 @@ mod tests {
         weighted_doctor_net,
         conal,
         tcl,
+        tcls,
         doctor_net,
         max_mig,
         crowd_layer,

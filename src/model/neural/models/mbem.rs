@@ -27,7 +27,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::frame::{Annotations, Dims, Evidence};
+use crate::frame::{Annotations, Evidence};
 use crate::model::Model;
 use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
@@ -181,10 +181,6 @@ impl TrainingObjective for Mbem {
         if let Some(prior) = targets.map(|targets| targets.mean_of_annotated(a)) {
             params.tables[PRIOR].values = prior.into_iter().map(|q| q as f32).collect();
         }
-    }
-
-    fn restore_averaged(&self, params: &mut AnnotatorParams, dims: Dims) {
-        counted::normalise(params, dims);
     }
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {

@@ -27,6 +27,7 @@ pub use mbem::Mbem;
 pub use single_confusion::SingleConfusion;
 pub use soft_bootstrap::SoftBootstrap;
 pub use tcl::Tcl;
+pub use tcl::tcls::Tcls;
 pub use trace_regularised::TraceRegularised;
 
 use super::params::annotator_matrices;
@@ -39,6 +40,7 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind { fit_bytes: annotator_matrices::fit_bytes, ..ModelKind::neural::<AggNet>() },
     ModelKind { fit_bytes: annotator_matrices::fit_bytes, ..ModelKind::neural::<Mbem>() },
     ModelKind { fit_bytes: annotator_matrices::fit_bytes, ..ModelKind::neural::<Tcl>() },
+    ModelKind { fit_bytes: annotator_matrices::fit_bytes, ..ModelKind::neural::<Tcls>() },
     ModelKind::neural::<SingleConfusion>(),
     ModelKind::neural::<DoctorNet>(),
     ModelKind::neural::<WeightedDoctorNet>(),

@@ -7,6 +7,13 @@ use crate::frame::{AnnotationRows, Duplicates};
 use crate::model::ModelSpec;
 use crate::model::neural::models::doctor_net::head_weights::WeightsBy;
 
+/// The two matrices of `over` for each annotator.
+pub(super) const OVER: [f32; 36] = [
+    1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 2.0, 0.5, 0.0, -0.3, 1.0, 0.0, 0.4, 0.0,
+    1.0, //
+    0.5, 0.5, 0.0, 0.0, 1.0, -0.5, 0.2, 0.0, 1.0, 1.0, 0.0, 0.7, 0.0, 3.0, 0.0, -1.0, 0.0, 1.5,
+];
+
 /// The weights (`vw`, `vw_b`) or biases (`vb`) are (1.5, -0.5, 1) and (0.2, 2, -1); the biases of `vw_b` are (0.1, 0.3,
 /// -0.2) and (0, -0.4, 0.5), and the weights of `sw` 1.5 and -2. The annotations have the weights 1, 0.5, 2 and 0.25.
 // keys: crowd_layer.form

@@ -1,5 +1,6 @@
 //! Every gradient compared with finite differences of the loss.
 
+use super::forms::OVER;
 use super::*;
 
 #[test]
@@ -65,6 +66,12 @@ fn gradients_are_the_loss_s_slopes() {
     Case::new(&Mbem::default()).with_targets(&soft).check_gradient();
     Case::new(&AggNet::default()).with_targets(&soft).check_gradient();
     Case::new(&Tcl::default()).with_targets(&soft).check_gradient();
+    let tcls = Tcls::default();
+    for phase in ["aggregator", "co-training"] {
+        let mut case = Case::new(&tcls).with_targets(&soft);
+        (case.phase, case.others) = (phase, vec![aggregated()]);
+        case.check_gradient();
+    }
     lia::check_gradients();
     lia_multi::check_gradients();
     for kind in crate::model::neural::KINDS {

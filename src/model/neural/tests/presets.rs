@@ -12,8 +12,12 @@ use crate::model::neural::KINDS;
 fn every_preset_has_the_numbers_of_its_paper() {
     let votes = json!({"kind": "majority_vote"});
     let tcl = json!({
-        "rounds": 29, "first_epochs": 2, "round_epochs": 1, "initialise": "votes", "retrain": "union",
-        "trusted_epochs": 10,
+        "rounds": 29, "first_epochs": 2, "round_epochs": 1, "initialise": "votes", "calibrate": true,
+        "retrain": "union", "trusted_epochs": 10,
+    });
+    let tcls = json!({
+        "rounds": 10, "first_epochs": 5, "round_epochs": 5, "aggregator_epochs": 3, "initialise": "trusted",
+        "retrain": "union", "trusted_epochs": 10, "max_missing": 0.0,
     });
     let single_confusion = json!({"labels": "majority", "lambda": 0.01, "identity_epochs": 6});
     let weighted_doctor_net = json!({
@@ -34,6 +38,7 @@ fn every_preset_has_the_numbers_of_its_paper() {
         ("agg_net", 20, Some(64), 1e-4, json!(null), json!({})),
         ("mbem", 30, Some(128), 1e-4, json!(null), json!({"rounds": 1, "restart": true})),
         ("tcl", 30, Some(128), 1e-4, json!(null), tcl),
+        ("tcls", 30, Some(128), 1e-3, json!(null), tcls),
         ("soft_bootstrap", 30, Some(128), 1e-4, json!(null), json!({"hard": false, "beta": null})),
         ("single_confusion", 30, None, 1e-3, json!(null), single_confusion),
         ("doctor_net", 10, Some(32), 1e-3, json!(null), json!({"weight_by_annotations": false})),
@@ -52,6 +57,8 @@ fn every_preset_has_the_numbers_of_its_paper() {
         let is_glorot = is_lia || kind.kind == "crowd_layer";
         let (hidden, dropout, scaling) = if is_lia {
             (json!([16, 16, 16, 16]), 0.0, "global_max_abs")
+        } else if kind.kind == "tcls" {
+            (json!([128, 32]), 0.0, "standard")
         } else {
             (json!([128]), 0.5, "standard")
         };

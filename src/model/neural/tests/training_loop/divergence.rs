@@ -70,6 +70,7 @@ fn a_network_without_numbers_has_no_loss_and_no_prediction() {
     // The posterior of `dl` is the aggregator's, and that of `tcl` the targets.
     expect_no_loss(&mut Case::new(&Dl::default()).with_targets(&votes));
     expect_no_loss(&mut Case::new(&Tcl::default()).with_targets(&votes));
+    expect_no_loss(&mut Case::new(&Tcls::default()).with_targets(&votes));
     expect_nan(Case::new(&DoctorNet::default()));
     let weighted = WeightedDoctorNet::default();
     for phase in ["heads", WEIGHTS_PHASE] {

@@ -70,6 +70,7 @@ fn every_kind_has_the_divisor_of_its_paper() {
         defaults_of::<AggNet>(),
         defaults_of::<Mbem>(),
         defaults_of::<Tcl>(),
+        defaults_of::<Tcls>(),
         // The baseline of Tanno et al. 2019.
         defaults_of::<SingleConfusion>(),
         // The code of Max-MIG divides the losses of these two and of the crowd layer by the number of annotations.
@@ -91,6 +92,7 @@ fn every_kind_has_the_divisor_of_its_paper() {
         ("agg_net", None, false),
         ("mbem", None, false),
         ("tcl", None, false),
+        ("tcls", None, false),
         ("single_confusion", Some(MeanInstance), false),
         ("doctor_net", Some(MeanAnnotation), false),
         ("weighted_doctor_net", Some(MeanAnnotation), false),

@@ -87,6 +87,56 @@ fn a_round_of_agg_net_is_an_epoch_an_e_step_and_an_m_step() {
     assert_eq!(acts(&with(train, AggNet::default())), want);
 }
 
+// keys: tcl.calibrate, tcl.retrain
+#[test]
+fn without_a_calibration_or_a_retraining_the_rest_is_the_same() {
+    let train = TrainSpec { epochs: 7, ..TrainSpec::default() };
+    let model = Tcl { rounds: 1, calibrate: false, retrain: Retrain::None, ..Tcl::default() };
+    let model = with(train, model);
+    let want = [M_STEP, "co-training 0..2 of 2 on Untrusted, scored", E_STEP, "Select"];
+    assert_eq!(acts(&model), want);
+    assert_eq!(model.model.epochs(&model.network.train), 2);
+}
+
+// keys: tcls.rounds, tcls.first_epochs, tcls.round_epochs, tcls.aggregator_epochs, tcls.retrain, tcls.trusted_epochs
+#[test]
+fn aggregator_and_classifier_of_tcls_take_turns() {
+    let train = TrainSpec { epochs: 7, ..TrainSpec::default() };
+    let (rounds, first_epochs, round_epochs, aggregator_epochs) = (2, 4, 2, 3);
+    let (retrain, trusted_epochs) = (Retrain::Sequential, 3);
+    let model = Tcls {
+        rounds,
+        first_epochs,
+        round_epochs,
+        aggregator_epochs,
+        retrain,
+        trusted_epochs,
+        ..Tcls::default()
+    };
+    let aggregated = "Calibrate(\"aggregator\", Isotonic)";
+    let want = [
+        "aggregator 0..3 of 6 on Untrusted",
+        aggregated,
+        "co-training 0..4 of 6 on Untrusted",
+        CALIBRATE,
+        E_STEP,
+        "aggregator 3..6 of 6 on Untrusted",
+        aggregated,
+        E_STEP,
+        "co-training 4..6 of 6 on Untrusted",
+        CALIBRATE,
+        E_STEP,
+        "Reset(Only([\"classifier\"]))",
+        "retraining 0..7 of 7 on Untrusted, scored",
+        "Select",
+        "trusted 0..3 of 3 on Trusted, scored",
+        "Select",
+        M_STEP,
+    ];
+    assert_eq!(model.epochs(&train), 22);
+    assert_eq!(acts(&with(train, model)), want);
+}
+
 // keys: mbem.rounds, mbem.restart
 #[test]
 fn a_round_of_mbem_counts_the_predictions_between_two_trainings() {

@@ -24,55 +24,36 @@
 //! which no trusted instance has features, where the paper's regression is 0; in classes that no annotation and no
 //! trusted instance names, whose rows are 0, where they are uniform in the paper; in its outputs, which have no accuracies
 //! of each round; and in network and training, which are labelmill's defaults. `preset = "paper"` has the paper's
-//! settings for LabelMe.
+//! settings for LabelMe. Its ablations (figure 9) are `calibrate = false`, `retrain = "none"`, and `retrain =
+//! "sequential"` with `trusted_epochs = 0`, which leaves the trusted instances out.
+
+mod aggregator;
+mod retraining;
+mod start;
+pub(crate) mod tcls;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Problem, Result};
+use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence};
-use crate::model::Model;
 use crate::model::calibration::calibrator::Method;
-use crate::model::confusion::Smoothing;
-use crate::model::em::kernels::{Likelihood, Prior, expected_counts_of};
-use crate::model::fitted::{Fitted, Report};
-use crate::model::from_features::single_annotations;
+use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
 use crate::model::neural::params::counted;
 use crate::model::neural::train::learners::learner::CLASSIFIER;
-use crate::model::neural::train::spec::Select;
 use crate::model::neural::{
     Act, AnnotatorMatrices, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction,
-    CrowdNet, Gradient, InstanceSubset, LearnerSubset, MAIN_TARGETS, NetworkSpec, ParamTable,
-    Phase, Reduction, Task, TrainSpec, TrainState, TrainingObjective,
+    CrowdNet, Gradient, LearnerSubset, MAIN_TARGETS, NetworkSpec, ParamTable, Reduction, Task,
+    TrainSpec, TrainState, TrainingObjective,
 };
 use crate::model::numerics::MIN_PROBABILITY;
-use crate::model::posterior::{Posterior, best};
-use crate::model::vote::{MajorityVote, agreement};
 use crate::run::Run;
 use crate::spec::Problems;
-
-/// The first targets.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Initialise {
-    /// The shares of the votes.
-    #[default]
-    Votes,
-    /// Naive Bayes with confusion matrices counted on the annotations of trusted instances (TCL+I).
-    Trusted,
-}
-
-/// The instances of the retraining, and their order.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Retrain {
-    /// All instances together, as in the paper.
-    #[default]
-    Union,
-    /// First the instances without a trusted class, then those with one, as in the public code.
-    Sequential,
-}
+pub use retraining::Retrain;
+use retraining::{Retraining, check_select, co_training, epochs_of_rounds};
+pub use start::Initialise;
+use start::warn_of_no_calibration;
 
 /// TCL and TCL+I.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -89,6 +70,8 @@ pub struct Tcl {
     pub round_epochs: u32,
     /// The first targets.
     pub initialise: Initialise,
+    /// Whether the trusted instances calibrate the classifier before each E-step.
+    pub calibrate: bool,
     /// The instances of the retraining, and their order.
     pub retrain: Retrain,
     /// Epochs on the trusted instances alone, at the end of a sequential retraining.
@@ -102,6 +85,7 @@ impl Default for Tcl {
             first_epochs: 2,
             round_epochs: 1,
             initialise: Initialise::Votes,
+            calibrate: true,
             retrain: Retrain::Union,
             trusted_epochs: 10,
         }
@@ -109,78 +93,27 @@ impl Default for Tcl {
 }
 
 impl Tcl {
-    /// The epochs of all rounds.
-    fn co_training_epochs(&self) -> u32 {
-        let others = self.rounds.saturating_sub(1).saturating_mul(self.round_epochs);
-        self.first_epochs.saturating_add(others)
+    fn retraining(&self, train: &TrainSpec) -> Retraining {
+        let Self { retrain: order, trusted_epochs, .. } = *self;
+        Retraining { order, epochs: train.epochs, trusted_epochs }
     }
 
     /// All acts, one after the other.
     fn acts(&self, train: &TrainSpec) -> impl Iterator<Item = Act> {
-        let (epochs, first, each) =
-            (self.co_training_epochs(), self.first_epochs, self.round_epochs);
-        let instances = InstanceSubset::Untrusted;
-        let joint = Phase { instances, is_scored: false, ..Phase::joint("co-training", epochs) };
+        let sizes = [self.rounds, self.first_epochs, self.round_epochs];
+        let (calibrate, retrain) = (self.calibrate, self.retrain);
         let rounds = (0..self.rounds).flat_map(move |round| {
-            let end_of = |round: u32| first.saturating_add(round.saturating_mul(each));
-            let start = round.checked_sub(1).map_or(0, end_of);
-            let e_step = (round > 0).then_some(Act::EStep(MAIN_TARGETS));
-            let train = Act::Train(Phase { act: start..end_of(round), ..joint.clone() });
-            let then =
-                [train, Act::Calibrate(CLASSIFIER, Method::Isotonic), Act::EStep(MAIN_TARGETS)];
-            [Act::MStep(MAIN_TARGETS)].into_iter().chain(e_step).chain(then)
+            let e_step = || Act::EStep(MAIN_TARGETS);
+            let calibrate = calibrate.then_some(Act::Calibrate(CLASSIFIER, Method::Isotonic));
+            [Act::MStep(MAIN_TARGETS)]
+                .into_iter()
+                .chain((round > 0).then(e_step))
+                .chain([co_training(LearnerSubset::All, round, sizes, retrain)])
+                .chain(calibrate)
+                .chain([e_step()])
         });
-        let retraining = Phase::joint("retraining", train.epochs);
-        let retraining = match self.retrain {
-            Retrain::Union => vec![Act::Train(retraining), Act::Select],
-            Retrain::Sequential => {
-                let trusted = Phase {
-                    instances: InstanceSubset::Trusted,
-                    ..Phase::joint("trusted", self.trusted_epochs)
-                };
-                let untrusted = Phase { instances, ..retraining };
-                vec![Act::Train(untrusted), Act::Select, Act::Train(trusted), Act::Select]
-            }
-        };
-        rounds.chain([Act::Reset(LearnerSubset::All)]).chain(retraining)
+        rounds.chain(self.retraining(train).acts(LearnerSubset::All))
     }
-}
-
-/// The reason why no prediction of a trusted instance can calibrate the classifier.
-fn why_uncalibrated(evidence: Evidence<'_>) -> Option<&'static str> {
-    let (a, described) = (evidence.annotations, evidence.described?);
-    let is_trusted = |i: &usize| a.trusted_class(*i).is_some();
-    let mut trusted = (0..a.dims().instances).filter(is_trusted).peekable();
-    if trusted.peek().is_none() {
-        return Some("no instance is trusted");
-    }
-    let is_described = trusted.any(|i| described.row_of_instance[i].is_some());
-    (!is_described).then_some("no trusted instance has features")
-}
-
-/// The posteriors of naive Bayes whose matrices and prior are counted on the trusted instances, with one count added to
-/// each cell.
-fn by_trusted_instances(a: &Annotations) -> Result<Posterior> {
-    let classes = a.dims().classes;
-    let mut t = Posterior::zeros(a.dims().instances, classes);
-    let (mut prior, mut annotated) = (vec![1.0; classes], 0);
-    for i in 0..a.dims().instances {
-        if let Some(class) = a.trusted_class(i) {
-            t.row_mut(i)[class as usize] = 1.0;
-            prior[class as usize] += 1.0;
-            annotated += a.columns_of_instance(i).len();
-        }
-    }
-    if annotated == 0 {
-        return Err(Error::data("no trusted instance has annotations to start with")
-            .at("model.initialise")
-            .found("\"trusted\", without gold of the role `train` about annotated instances")
-            .help("give some in source.gold, or set initialise = \"votes\""));
-    }
-    let sum: f64 = prior.iter().sum();
-    prior.iter_mut().for_each(|p| *p /= sum);
-    let (counts, add_one) = (expected_counts_of(a, &t), Smoothing::new(a, 1.0, 0.0));
-    Ok(Likelihood::estimated(a, &counts, &add_one).posteriors(a, Prior::Class(&prior)))
 }
 
 impl CrowdNet for Tcl {
@@ -196,44 +129,18 @@ impl CrowdNet for Tcl {
     }
 
     fn check(&self, train: &TrainSpec, place: &str, problems: &mut Problems) {
-        if train.select == Select::AnnotationLikelihood {
-            problems.push(
-                Problem::new("held-out annotations cannot select an epoch of the retraining")
-                    .at(format!("{place}.train.select"))
-                    .found("\"annotation_likelihood\": no parameter of an annotator changes then")
-                    .help("choose \"valid\" or \"last\""),
-            );
-        }
+        check_select(train, place, problems);
     }
 
     fn check_without_gold(&self, place: &str, problems: &mut Problems) {
-        if self.initialise == Initialise::Trusted {
-            problems.push(
-                Problem::new("there is no gold to start with")
-                    .at(format!("{place}.initialise"))
-                    .found("\"trusted\", without source.gold")
-                    .help(
-                        "set source.gold with rows of the role `train`, or initialise = \"votes\"",
-                    ),
-            );
-        }
+        self.initialise.check_without_gold(place, problems);
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
-        let a = evidence.annotations;
-        if let Some(why) = why_uncalibrated(evidence) {
-            run.warn(format!("{why}: the classifier is not calibrated (gold of the role `train`)"));
-            single_annotations(a).into_iter().for_each(|warning| run.warn(warning));
+        if self.calibrate {
+            warn_of_no_calibration(evidence, run);
         }
-        match self.initialise {
-            Initialise::Votes => MajorityVote::default().fit(evidence, run).map(Some),
-            Initialise::Trusted => {
-                let posterior = by_trusted_instances(a)?;
-                let report =
-                    Report { skill: agreement(a, |i| best(posterior.row(i))), ..Report::default() };
-                Ok(Some(Fitted::new(posterior, report)))
-            }
-        }
+        self.initialise.aggregate(evidence, run).map(Some)
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
@@ -257,8 +164,8 @@ impl TrainingObjective for Tcl {
     }
 
     fn epochs(&self, train: &TrainSpec) -> u32 {
-        let alone = if self.retrain == Retrain::Sequential { self.trusted_epochs } else { 0 };
-        self.co_training_epochs().saturating_add(train.epochs).saturating_add(alone)
+        let rounds = epochs_of_rounds(self.rounds, self.first_epochs, self.round_epochs);
+        rounds.saturating_add(self.retraining(train).epochs())
     }
 
     fn m_step(

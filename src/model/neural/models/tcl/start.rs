@@ -1,0 +1,102 @@
+//! The first targets of co-training, from votes or from trusted instances, and what a user must know of the latter.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Problem, Result};
+use crate::frame::{Annotations, Evidence};
+use crate::model::Model as _;
+use crate::model::confusion::Smoothing;
+use crate::model::em::kernels::{Likelihood, Prior, expected_counts_of};
+use crate::model::fitted::{Fitted, Report};
+use crate::model::from_features::single_annotations;
+use crate::model::posterior::{Posterior, best};
+use crate::model::vote::{MajorityVote, agreement};
+use crate::run::Run;
+use crate::spec::Problems;
+
+/// The first targets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Initialise {
+    /// The shares of the votes.
+    #[default]
+    Votes,
+    /// Naive Bayes with confusion matrices counted on the annotations of trusted instances (TCL+I).
+    Trusted,
+}
+
+impl Initialise {
+    /// The aggregator's result whose posteriors are the first targets.
+    ///
+    /// # Errors
+    /// When no trusted instance has annotations to count.
+    pub(super) fn aggregate(self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
+        let a = evidence.annotations;
+        if self == Self::Votes {
+            return MajorityVote::default().fit(evidence, run);
+        }
+        let posterior = by_trusted_instances(a)?;
+        let report =
+            Report { skill: agreement(a, |i| best(posterior.row(i))), ..Report::default() };
+        Ok(Fitted::new(posterior, report))
+    }
+
+    /// Adds a problem if there is no gold to start with.
+    pub(super) fn check_without_gold(self, place: &str, problems: &mut Problems) {
+        if self == Self::Trusted {
+            problems.push(
+                Problem::new("there is no gold to start with")
+                    .at(format!("{place}.initialise"))
+                    .found("\"trusted\", without source.gold")
+                    .help(
+                        "set source.gold with rows of the role `train`, or initialise = \"votes\"",
+                    ),
+            );
+        }
+    }
+}
+
+/// Warns where no prediction of a trusted instance can calibrate the classifier.
+pub(super) fn warn_of_no_calibration(evidence: Evidence<'_>, run: &mut Run) {
+    if let Some(why) = why_uncalibrated(evidence) {
+        run.warn(format!("{why}: the classifier is not calibrated (gold of the role `train`)"));
+        single_annotations(evidence.annotations).into_iter().for_each(|warning| run.warn(warning));
+    }
+}
+
+fn why_uncalibrated(evidence: Evidence<'_>) -> Option<&'static str> {
+    let (a, described) = (evidence.annotations, evidence.described?);
+    let is_trusted = |i: &usize| a.trusted_class(*i).is_some();
+    let mut trusted = (0..a.dims().instances).filter(is_trusted).peekable();
+    if trusted.peek().is_none() {
+        return Some("no instance is trusted");
+    }
+    let is_described = trusted.any(|i| described.row_of_instance[i].is_some());
+    (!is_described).then_some("no trusted instance has features")
+}
+
+/// The posteriors of naive Bayes whose matrices and prior are counted on the trusted instances, with one count added to
+/// each cell.
+fn by_trusted_instances(a: &Annotations) -> Result<Posterior> {
+    let classes = a.dims().classes;
+    let mut t = Posterior::zeros(a.dims().instances, classes);
+    let (mut prior, mut annotated) = (vec![1.0; classes], 0);
+    for i in 0..a.dims().instances {
+        if let Some(class) = a.trusted_class(i) {
+            t.row_mut(i)[class as usize] = 1.0;
+            prior[class as usize] += 1.0;
+            annotated += a.columns_of_instance(i).len();
+        }
+    }
+    if annotated == 0 {
+        return Err(Error::data("no trusted instance has annotations to start with")
+            .at("model.initialise")
+            .found("\"trusted\", without gold of the role `train` about annotated instances")
+            .help("give some in source.gold, or set initialise = \"votes\""));
+    }
+    let sum: f64 = prior.iter().sum();
+    prior.iter_mut().for_each(|p| *p /= sum);
+    let (counts, add_one) = (expected_counts_of(a, &t), Smoothing::new(a, 1.0, 0.0));
+    Ok(Likelihood::estimated(a, &counts, &add_one).posteriors(a, Prior::Class(&prior)))
+}
