@@ -280,7 +280,12 @@ fn worker_clustering_has_the_clusters_of_the_reference_after_nine_iterations() {
 /// The reference parameters are those after sixteen iterations with exact M-steps, within 1e-5 of the limit.
 #[test]
 fn glad_has_the_parameters_of_the_reference_after_sixteen_loops() {
-    let exact = |loops| Glad { gradient_tol: 1e-9, max_steps: 200, stop: iterations(loops) };
+    let exact = |loops| Glad {
+        gradient_tol: 1e-9,
+        max_steps: 200,
+        stop: iterations(loops),
+        ..Glad::default()
+    };
     let fitted = fit(exact(16));
     assert_close(&objectives(&fitted)[15..], &[-18.199_395], TOLERANCE, "objective");
     let ability = &fitted.report.annotator_parameters[0].1;
@@ -345,7 +350,9 @@ fn the_parameters_are_those_of_the_best_start() {
 // keys: glad.max_steps, glad.gradient_tol
 #[test]
 fn an_m_step_ends_after_its_steps_or_where_its_gradient_is_small() {
-    let glad = |gradient_tol, max_steps| fit(Glad { gradient_tol, max_steps, stop: iterations(1) });
+    let glad = |gradient_tol, max_steps| {
+        fit(Glad { gradient_tol, max_steps, stop: iterations(1), ..Glad::default() })
+    };
     let unmoved = glad(1e9, 200);
     assert_eq!(unmoved.report.annotator_parameters[0].1, [1.0; 4]);
     // Then every annotation is right with the probability 1 / (1 + exp(-e)).

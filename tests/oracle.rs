@@ -81,7 +81,7 @@ proptest! {
             prior_diagonal: diagonal,
             prior_off_diagonal: Some(off_diagonal),
             stop: iterations(6),
-            restarts: 0,
+            ..Ibcc::default()
         };
         let fitted = fit(spec, &a);
         let naive = assert_naive(&a, &fitted, &model, |fit, r| model.mean(&fit.counts[r]));
@@ -129,7 +129,10 @@ fn glad_ends_where_the_naive_gradient_vanishes() {
         let dims = Dims { instances: 22, annotators: 6, classes: 3, labels: 4 };
         let mut a = weighted(dims, &rows, weights);
         a.trusted = Some((0..22).map(|i| (i % 7 == 0).then_some(i % 3)).collect());
-        let fitted = fit(Glad { gradient_tol: 1e-10, max_steps: 200, stop: iterations(150) }, &a);
+        let fitted = fit(
+            Glad { gradient_tol: 1e-10, max_steps: 200, stop: iterations(150), ..Glad::default() },
+            &a,
+        );
         let ability = &fitted.report.annotator_parameters[0].1;
         let difficulty = &fitted.report.instance_parameters[0].1;
         // Without annotations, b stays at its prior mean.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, RecordBatch, StringArray, UInt32Array};
 use arrow::util::display::array_value_to_string;
 use bytes::Bytes;
-use labelmill::model::{MODELS, ModelKind};
+use labelmill::model::{FeatureUse, MODELS, ModelKind};
 pub use labelmill::testing::assert_close;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
@@ -242,7 +242,11 @@ pub fn number(row: &Row, column: &str) -> f64 {
 
 /// Every model that learns from annotations alone.
 pub fn label_only() -> impl Iterator<Item = &'static ModelKind> {
-    MODELS.iter().copied().filter(|model| !model.capabilities.features.are_read())
+    let needs_others = |model: &ModelKind| {
+        let uses = model.capabilities;
+        uses.features.are_read() || uses.confusion == FeatureUse::Needed
+    };
+    MODELS.iter().copied().filter(move |model| !needs_others(model))
 }
 
 /// Whether a kind of model trains a network.

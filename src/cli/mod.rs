@@ -113,7 +113,8 @@ fn block_on(args: Args) -> Result<ExitCode> {
     let workers = threads::start_workers()?;
     let code = watch.block_on(async {
         let signals = Signals::listen(stream, workers.handle().clone());
-        let done = AssertUnwindSafe(dispatch::dispatch(args, signals)).catch_unwind().await;
+        let done =
+            AssertUnwindSafe(Box::pin(dispatch::dispatch(args, signals))).catch_unwind().await;
         done.unwrap_or_else(|panic| Err(broken_off(&*panic)))
     });
     // The workers end with the process. Dropping the runtime would wait for workers that may never have got a thread, and

@@ -186,6 +186,7 @@ async fn frames(
         gold: None,
         features: None,
         annotator_features: None,
+        given: Vec::new(),
         fit_memory: Box::new(|_| Some(FitBytes::default())),
         scratch: spec.engine.scratch_folder(),
     };

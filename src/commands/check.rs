@@ -6,14 +6,14 @@ use datafusion::prelude::DataFrame;
 
 use crate::error::{Error, Result};
 use crate::frame::{
-    FrameSpec, check_columns, check_listed_labels, check_type_of_features, check_types_of_gold,
+    FrameSpec, check_columns, check_listed_labels, check_type_of_features, check_types_of,
 };
 use crate::model::{Capabilities, model_kind};
-use crate::pipeline::{PipelineSpec, warn_of_unread_features};
+use crate::pipeline::{PipelineSpec, warn_of_unread_features, warn_of_unread_tables};
 use crate::run::Run;
 use crate::sink::{ParquetSink, RunTables};
 use crate::source::listing::files::Format;
-use crate::source::{InferenceScope, Source};
+use crate::source::{InferenceScope, Relation, Source};
 
 /// Opens every source of a pipeline, plans every relation that a run would read, and opens the sink.
 ///
@@ -64,9 +64,19 @@ pub async fn check(spec: &PipelineSpec, run: &mut Run) -> Result<()> {
         planned.extend(checked.err());
     };
     if is_there("gold", sql.gold.as_ref()) {
-        expect(source.gold(&ctx).await, &check_types_of_gold);
+        expect(source.gold(&ctx).await, &|annotated, gold| {
+            check_types_of(Relation::Gold, annotated, gold)
+        });
     }
     let capabilities = model_kind(&spec.model.kind)?.capabilities;
+    for relation in capabilities.given().filter(|relation| relation.is_in(&spec.source)) {
+        if is_there(relation.table(), source.sql(relation.table()).map(|query| &query.text)) {
+            expect(source.relation(&ctx, relation).await, &|annotated, given| {
+                check_types_of(relation, annotated, given)
+            });
+        }
+    }
+    warn_of_unread_tables(spec, run);
     warn_of_limits(spec, capabilities, run);
     if capabilities.features.are_read() {
         if is_there("features", sql.features.as_ref()) {

@@ -51,7 +51,9 @@ pub async fn run_tests(spec: &PipelineSpec) -> Vec<Verdict> {
 
 /// The error of a test: its rows are those of the sources that they replace.
 fn at_test(error: Error, n: usize) -> Error {
-    let relations = ["annotations", "gold", "features", "annotator_features"].into_iter();
+    let relations =
+        ["annotations", "gold", "features", "annotator_features", "predictions", "confusion"]
+            .into_iter();
     let moved = relations.fold(error, |error, relation| {
         error.moved(&format!("source.{relation}"), &format!("test[{n}].given.{relation}"))
     });
@@ -96,6 +98,8 @@ async fn outcome(spec: &PipelineSpec, test: &TestSpec, run: &mut Run) -> Result<
         gold: test.given.gold.clone().map(Location::Rows),
         features: test.given.features.clone().map(Location::Rows),
         annotator_features: test.given.annotator_features.clone().map(Location::Rows),
+        predictions: test.given.predictions.clone().map(Location::Rows),
+        confusion: test.given.confusion.clone().map(Location::Rows),
         null_values: spec.source.null_values.clone(),
         normalise: spec.source.normalise.clone(),
         ..SourceSpec::default()

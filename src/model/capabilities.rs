@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::source::Relation;
+
 /// What a kind of model needs and what it promises: the conformance suite tests it, `check` and `models` read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 // Each flag is a promise of its own.
@@ -9,6 +11,10 @@ use serde::Serialize;
 pub struct Capabilities {
     /// What it makes of features of the instances.
     pub features: FeatureUse,
+    /// What it makes of a table of predictions. They stand for features of a kind that needs these and may read them.
+    pub predictions: FeatureUse,
+    /// What it makes of a table of confusion matrices: an EM model of pairs that does not need them starts at them.
+    pub confusion: FeatureUse,
     /// The fit starts at random weights and learns from random batches: renaming instances, annotators or classes may lead to
     /// another optimum, and the objective may fall. Otherwise renaming only renames the result, and the objective does not
     /// fall.
@@ -26,20 +32,20 @@ pub struct Capabilities {
     pub fits_questions_together: bool,
 }
 
-/// What a kind of model makes of features of the instances.
+/// What a kind of model makes of features, or of another table beside the annotations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FeatureUse {
     /// It does not look at them.
     Unused,
-    /// It learns from them, where there are any.
+    /// It uses them, where there are any.
     Optional,
     /// It cannot do without them.
     Needed,
 }
 
 impl FeatureUse {
-    /// Whether it learns from features, where there are any.
+    /// Whether it uses them, where there are any.
     #[must_use]
     pub fn are_read(self) -> bool {
         self != Self::Unused
@@ -47,9 +53,18 @@ impl FeatureUse {
 }
 
 impl Capabilities {
+    /// The tables of probabilities that it reads, where they are given.
+    pub fn given(self) -> impl Iterator<Item = Relation> {
+        let tables =
+            [(Relation::Predictions, self.predictions), (Relation::Confusion, self.confusion)];
+        tables.into_iter().filter(|(_, using)| using.are_read()).map(|(relation, _)| relation)
+    }
+
     /// Those of a model of labels alone, by maximum likelihood or votes.
     pub const LABELS: Self = Self {
         features: FeatureUse::Unused,
+        predictions: FeatureUse::Unused,
+        confusion: FeatureUse::Unused,
         random_start: false,
         annotator_prior: false,
         intervals: false,
@@ -65,4 +80,6 @@ impl Capabilities {
         let classes = self.max_classes.map(|n| format!("at most {n} classes"));
         gold.into_iter().chain(classes).collect()
     }
+    /// Those of a model of pairs whose EM may start at given confusion matrices.
+    pub const PAIRS: Self = Self { confusion: FeatureUse::Optional, ..Self::LABELS };
 }

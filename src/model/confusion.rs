@@ -70,7 +70,7 @@ pub enum Cells {
     Drawn(PseudoCounts),
     /// Each annotator is right with one probability, `[annotator]`, whatever the class; wrong labels are equally likely.
     Accuracy(Vec<f64>),
-    /// Each annotator has the matrix of a cluster.
+    /// Each annotator has the matrix of a cluster, or of a table.
     Clustered {
         /// The cluster of every annotator.
         cluster: Vec<u32>,

@@ -38,6 +38,15 @@ pub(super) fn without_features(
     a: &Annotations,
     has_features: impl Fn(usize) -> bool,
 ) -> Option<String> {
+    without(a, "features", has_features)
+}
+
+/// As [`without_features`], for another table of the instances.
+pub(super) fn without(
+    a: &Annotations,
+    table: &str,
+    has_features: impl Fn(usize) -> bool,
+) -> Option<String> {
     let (mut all, mut without) = (0, 0);
     for i in (0..a.dims().instances).filter(|i| !a.columns_of_instance(*i).is_empty()) {
         all += 1;
@@ -45,7 +54,7 @@ pub(super) fn without_features(
     }
     (without > 0).then(|| {
         format!(
-            "{without} of {all} annotated instances have no features: their labels follow from annotations alone"
+            "{without} of {all} annotated instances have no {table}: their labels follow from annotations alone"
         )
     })
 }

@@ -31,6 +31,7 @@ impl TestSpec {
     pub(super) fn check(&self, key: &str, kind: Option<&ModelKind>, problems: &mut Problems) {
         if let Some(kind) = kind.filter(|kind| kind.capabilities.features == FeatureUse::Needed)
             && self.given.features.is_none()
+            && !(kind.capabilities.predictions.are_read() && self.given.predictions.is_some())
         {
             problems.push(
                 Problem::new(format!("`{}` learns from features, and the test gives none", kind.kind))
@@ -106,4 +107,8 @@ pub struct GivenSpec {
     pub features: Option<InlineRows>,
     /// Each row: the annotator, then its numbers.
     pub annotator_features: Option<InlineRows>,
+    /// Each row: [instance, class, probability], optionally followed by question.
+    pub predictions: Option<InlineRows>,
+    /// Each row: [annotator, class, label, probability], optionally followed by question.
+    pub confusion: Option<InlineRows>,
 }

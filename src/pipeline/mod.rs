@@ -44,7 +44,7 @@ use warnings::{
     warn_of_agreement, warn_of_dependence, warn_of_loss_to_vote, warn_of_one_time_annotators,
     warn_of_switched_classes,
 };
-pub(crate) use warnings::{warn_of_rows, warn_of_unread_features};
+pub(crate) use warnings::{warn_of_rows, warn_of_unread_features, warn_of_unread_tables};
 
 /// How a job is run that may be committed already, or that a gate may refuse.
 #[derive(Debug, Clone, Copy, Default)]
@@ -187,9 +187,16 @@ async fn read_relations(
         gold: source.gold(ctx).await?,
         features: None,
         annotator_features: None,
+        given: Vec::new(),
         fit_memory: Box::new(fit_memory),
         scratch: spec.engine.scratch_folder(),
     };
+    for relation in kind.capabilities.given() {
+        if let Some(query) = source.relation(ctx, relation).await? {
+            relations.given.push((relation, query));
+        }
+    }
+    warn_of_unread_tables(spec, run);
     if kind.capabilities.features.are_read() {
         let features = source.features(ctx, run).await?;
         relations.features = features.map(|query| (query, Scratch::of(&spec.engine)));

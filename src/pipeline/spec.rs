@@ -11,9 +11,9 @@ use crate::error::{Error, Problem, Result};
 use crate::frame::FrameSpec;
 use crate::gate::GateSpec;
 use crate::model::calibration::CalibrationSpec;
-use crate::model::{FeatureUse, ModelSpec, model_kind};
+use crate::model::{Capabilities, FeatureUse, ModelSpec, model_kind};
 use crate::sink::{SinkSpec, digest};
-use crate::source::SourceSpec;
+use crate::source::{Relation, SourceSpec};
 use crate::spec::Problems;
 use crate::store::{StoreSpec, secret_problem};
 use crate::tables::{InputRecord, SCHEMA_VERSION};
@@ -77,9 +77,20 @@ impl PipelineSpec {
         for (n, test) in self.test.iter().enumerate() {
             test.check(&format!("{place}: test[{n}]"), kind, problems);
         }
-        if kind.is_some_and(|kind| kind.capabilities.features == FeatureUse::Needed)
-            && !self.source.has_features()
-        {
+        let uses = kind.map_or(Capabilities::LABELS, |kind| kind.capabilities);
+        if uses.confusion == FeatureUse::Needed && !Relation::Confusion.is_in(&self.source) {
+            problems.push(
+                Problem::new(format!("`{}` needs confusion matrices", self.model.kind))
+                    .at(format!("{place}: source.confusion"))
+                    .help(
+                        "set source.confusion to a table annotator_id, class, label, probability, or choose a model that \
+                         estimates matrices, such as dawid_skene",
+                    ),
+            );
+        }
+        let has_predictions =
+            uses.predictions.are_read() && Relation::Predictions.is_in(&self.source);
+        if uses.features == FeatureUse::Needed && !self.source.has_features() && !has_predictions {
             problems.push(
                 Problem::new(format!("`{}` learns from features", self.model.kind))
                     .at(format!("{place}: source.features"))

@@ -168,8 +168,10 @@ impl Source {
             (None, "features") => rows.to_features("instance_id", &key)?,
             (None, "annotator_features") => rows.to_features("annotator_id", &key)?,
             _ => {
-                return Err(Error::spec("rows can stand only for annotations, gold or features")
-                    .at(key.as_str()));
+                return Err(Error::spec(
+                    "rows can stand only for a relation, and not for a table of source.tables",
+                )
+                .at(key.as_str()));
             }
         };
         ctx.register_batch(name, batch)?;
@@ -213,7 +215,9 @@ impl Source {
         place(&self.spec, table, url.unwrap_or_default())
     }
 
-    fn sql(&self, relation: &str) -> Option<&Query> {
+    /// The user's query of a relation, where there is one.
+    #[must_use]
+    pub fn sql(&self, relation: &str) -> Option<&Query> {
         self.queries.iter().find(|query| query.relation == relation)
     }
 
@@ -240,11 +244,23 @@ impl Source {
     /// # Errors
     /// As [`Source::annotations`].
     pub async fn gold(&self, ctx: &SessionContext) -> Result<Option<DataFrame>> {
-        if !self.spec.has_gold() {
+        self.relation(ctx, Relation::Gold).await
+    }
+
+    /// A relation beside the annotations, where it is given, with the columns of its contract.
+    ///
+    /// # Errors
+    /// As [`Source::annotations`].
+    pub async fn relation(
+        &self,
+        ctx: &SessionContext,
+        relation: Relation,
+    ) -> Result<Option<DataFrame>> {
+        if !relation.is_in(&self.spec) {
             return Ok(None);
         }
-        let sql = self.sql("gold");
-        let found = relation::query(ctx, Relation::Gold, sql, &self.spec.columns).await?;
+        let sql = self.sql(relation.table());
+        let found = relation::query(ctx, relation, sql, &self.spec.columns).await?;
         self.spec.cleaning().apply(found).map(Some)
     }
 

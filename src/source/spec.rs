@@ -26,6 +26,11 @@ pub struct SourceSpec {
     pub features: Option<Location>,
     /// Features of annotators, for models that use them.
     pub annotator_features: Option<Location>,
+    /// P(class) of instances, from a classifier that did not learn from them, for models that use it.
+    pub predictions: Option<Location>,
+    /// The annotators' confusion matrices, P(label given class), for models that use them. A run's table
+    /// `confusion_matrices` is one.
+    pub confusion: Option<Location>,
     /// Any other tables that the SQL below wants to join, by name.
     pub tables: BTreeMap<String, Location>,
     /// What a job does where an input is missing or empty: it ends with exit code 8, or there is nothing to do.
@@ -113,10 +118,12 @@ pub struct ColumnsSpec {
     pub annotated_at: Option<String>,
     /// The column that holds `question`.
     pub question: Option<String>,
-    /// The column that holds `class` (of gold).
+    /// The column that holds `class` (of gold, predictions and confusion matrices).
     pub class: Option<String>,
     /// The column that holds `role` (of gold).
     pub role: Option<String>,
+    /// The column that holds `probability` (of predictions and confusion matrices).
+    pub probability: Option<String>,
     /// The column that holds `features` as lists; annotators' features need not have it. Without one, every column of
     /// numbers is a feature.
     pub features: Option<String>,
@@ -134,6 +141,10 @@ pub struct SqlSpec {
     pub features: Option<String>,
     /// The query of the relation of annotators' features.
     pub annotator_features: Option<String>,
+    /// The query of the relation of predictions.
+    pub predictions: Option<String>,
+    /// The query of the relation of confusion matrices.
+    pub confusion: Option<String>,
 }
 
 impl ColumnsSpec {
@@ -156,7 +167,7 @@ impl ColumnsSpec {
     }
 
     /// The keys of this section, each with the user's name where one is given.
-    pub(super) fn keys(&self) -> [(&'static str, Option<&str>); 9] {
+    pub(super) fn keys(&self) -> [(&'static str, Option<&str>); 10] {
         [
             ("instance", &self.instance),
             ("annotator", &self.annotator),
@@ -166,6 +177,7 @@ impl ColumnsSpec {
             ("question", &self.question),
             ("class", &self.class),
             ("role", &self.role),
+            ("probability", &self.probability),
             ("features", &self.features),
         ]
         .map(|(key, name)| (key, name.as_deref()))
@@ -269,6 +281,8 @@ impl SourceSpec {
             &self.sql.gold,
             &self.sql.features,
             &self.sql.annotator_features,
+            &self.sql.predictions,
+            &self.sql.confusion,
         ];
         let has_sql = has_sql.into_iter().any(Option::is_some);
         match table {
@@ -286,6 +300,12 @@ impl SourceSpec {
                 only_these: !has_sql,
                 ..KnownColumns::default()
             },
+            "predictions" | "confusion" => KnownColumns {
+                ids,
+                numbers: names("probability", columns.probability.as_ref()),
+                only_these: !has_sql,
+                ..KnownColumns::default()
+            },
             "features" | "annotator_features" => {
                 KnownColumns { ids, are_features: true, ..KnownColumns::default() }
             }
@@ -299,6 +319,8 @@ impl SourceSpec {
             ("gold", &self.gold),
             ("features", &self.features),
             ("annotator_features", &self.annotator_features),
+            ("predictions", &self.predictions),
+            ("confusion", &self.confusion),
         ];
         fixed.into_iter().filter_map(|(name, l)| Some((name, l.as_ref()?))).collect()
     }

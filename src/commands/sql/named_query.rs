@@ -149,6 +149,8 @@ async fn source_at(
         source.tables.clear();
         source.features = None;
         source.annotator_features = None;
+        source.predictions = None;
+        source.confusion = None;
         if !needed.contains(&"gold") {
             source.gold = None;
         }

@@ -11,6 +11,7 @@ use super::offsets::{Cursors, count, number, owners, prefix_sum};
 use super::units::ITEMS_PER_BLOCK;
 use super::weights::Weights;
 use super::{Annotations, Dims};
+use crate::frame::given::GivenTables;
 
 /// Annotations in any order, as parallel columns.
 #[derive(Debug, Clone, Default)]
@@ -72,6 +73,7 @@ impl Annotations {
             rows_of_annotator: Arc::new(rows_of_annotator),
             trusted: None,
             joint: None,
+            given: GivenTables::default(),
         })
     }
 

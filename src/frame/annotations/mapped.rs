@@ -18,6 +18,7 @@ use super::weights::Weights;
 use super::{Annotations, Dims};
 use crate::engine::ScratchFolder;
 use crate::error::Result;
+use crate::frame::given::GivenTables;
 use crate::frame::memory::numbers::{Numbers, failed};
 
 /// Rows that are grouped at once, of this many: each takes some 30 bytes meanwhile.
@@ -94,6 +95,7 @@ impl Annotations {
             rows_of_annotator: Arc::new(rows_of_annotator),
             trusted: None,
             joint: None,
+            given: GivenTables::default(),
         }))
     }
 }

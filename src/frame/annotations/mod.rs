@@ -29,6 +29,8 @@ mod weights;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
+use super::given::GivenTables;
+
 pub use build::AnnotationRows;
 use by_column::ByColumn;
 pub use duplicates::{Duplicates, Repeated};
@@ -74,6 +76,8 @@ pub struct Annotations {
     pub trusted: Option<Vec<Option<u32>>>,
     /// The questions, where these are the annotations of several in one crowd.
     pub joint: Option<Arc<Joint>>,
+    /// The probabilities that tables beside the annotations give.
+    pub given: GivenTables,
 }
 
 impl Annotations {

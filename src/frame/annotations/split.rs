@@ -30,7 +30,8 @@ impl Annotations {
         let build = |rows| -> Result<Self> {
             let repeated = |_| Error::bug("resolved annotations repeat themselves");
             let part = Self::build(self.dims, rows, Duplicates::Keep).map_err(repeated)?;
-            Ok(Self { trusted: self.trusted.clone(), joint: self.joint.clone(), ..part })
+            let (trusted, joint) = (self.trusted.clone(), self.joint.clone());
+            Ok(Self { trusted, joint, given: self.given.clone(), ..part })
         };
         let [one, other] = parts;
         Ok([build(one)?, build(other)?])

@@ -4,6 +4,7 @@ pub(super) mod annotation_columns;
 pub(super) mod by_question;
 pub(super) mod collector;
 pub(super) mod finished;
+pub(super) mod given_tables;
 pub(super) mod optional_columns;
 pub(super) mod overlaps;
 pub(super) mod questions;

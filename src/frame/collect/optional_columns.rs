@@ -70,7 +70,8 @@ fn converted<T>(
     }
 }
 
-fn numbers(a: &ArrayRef) -> Option<ArrayRef> {
+/// The column as doubles, where its type is one of numbers.
+pub(super) fn numbers(a: &ArrayRef) -> Option<ArrayRef> {
     let values = match a.data_type() {
         DataType::Dictionary(_, values) => values,
         DataType::RunEndEncoded(_, values) => values.data_type(),

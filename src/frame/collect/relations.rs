@@ -14,10 +14,12 @@ use futures::StreamExt;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::given_tables::add_given;
 use super::overlaps::{
     check_gold, instances_without_features, warn_of_unlisted_labels, without_features,
 };
 use super::questions::Questions;
+use super::read_all::read_all_within;
 use crate::engine::{ScratchFolder, bytes_in_words};
 use crate::error::{Error, Overlap, Result};
 use crate::frame::evidence::QuestionFeatures;
@@ -29,7 +31,7 @@ use crate::frame::memory::budget::{Budget, HeldBytes};
 use crate::frame::memory::fit_bytes::FitMemory;
 use crate::frame::{Duplicates, Frame, FrameSpec};
 use crate::run::Run;
-use crate::source::{BATCHES_IN_FLIGHT, batches_at_once};
+use crate::source::{BATCHES_IN_FLIGHT, Relation, batches_at_once};
 use crate::sql::catch_panics;
 
 /// The queries that a frame is made of.
@@ -42,6 +44,8 @@ pub struct Relations {
     pub features: Option<(DataFrame, Scratch)>,
     /// The features of annotators.
     pub annotator_features: Option<DataFrame>,
+    /// Tables of probabilities.
+    pub given: Vec<(Relation, DataFrame)>,
     /// The memory of the model's fit, which is reserved before the model is fitted.
     pub fit_memory: FitMemory,
     /// Where annotations go that do not fit into memory.
@@ -54,7 +58,7 @@ pub struct Relations {
 /// When a file cannot be read, a column has an unusable type, gold contradicts itself, repeated answers are an error,
 /// a row of features is not usable, or no usable annotation is left.
 pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> Result<Vec<Frame>> {
-    let Relations { annotations, gold, features, annotator_features, fit_memory, scratch } =
+    let Relations { annotations, gold, features, annotator_features, given, fit_memory, scratch } =
         relations;
     let gold_budget = Budget::new(&annotations.task_ctx(), "gold");
     let gold = match gold {
@@ -87,6 +91,14 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> R
         None => check_gold(&frames, &gold, run)?,
     }
     frames.iter_mut().for_each(|frame| frame.unread_gold = Vec::new());
+    for (relation, query) in given {
+        let table = relation.table();
+        let budget = Budget::new(&query.task_ctx(), table);
+        let rows = format!("rows of {table}");
+        let read = catch_panics(read_all_within(query, &rows, &budget)).await;
+        let added = read.and_then(|batch| add_given(&mut frames, (relation, batch), run));
+        added.map_err(|e| e.or_at(&format!("source.{table}")))?;
+    }
     warn_of_unlisted_labels(&frames, run);
     Ok(frames)
 }

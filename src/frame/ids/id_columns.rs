@@ -5,6 +5,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 
 use super::Interner;
 use crate::error::{Error, Problem, Result, Stage};
+use crate::source::Relation;
 use crate::source::typed::views::type_in_files;
 
 /// The columns of instances, annotators and labels.
@@ -24,15 +25,22 @@ pub(in crate::frame) fn label_column(schema: &Schema) -> Option<&Field> {
     id_field(schema, "label")
 }
 
-/// Checks, before any row is read, that gold has ids and classes of the types that the annotations have.
+/// Checks, before any row is read, that a relation beside the annotations, such as gold, has ids and classes of the types
+/// that the annotations have.
 ///
 /// # Errors
 /// Every column of another type, at once.
-pub fn check_types_of_gold(annotations: &Schema, gold: &Schema) -> Result<()> {
-    let same = [("instance_id", "instance_id"), ("label", "class"), ("question", "question")];
+pub fn check_types_of(relation: Relation, annotations: &Schema, given: &Schema) -> Result<()> {
+    let same = [
+        ("instance_id", "instance_id"),
+        ("annotator_id", "annotator_id"),
+        ("label", "class"),
+        ("label", "label"),
+        ("question", "question"),
+    ];
     let errors = same.into_iter().filter_map(|(own, other)| {
-        let (own, other) = (id_field(annotations, own)?, gold.field_with_name(other).ok()?);
-        expect_type(own, other).err().map(|e| e.at("source.gold"))
+        let (own, other) = (id_field(annotations, own)?, given.field_with_name(other).ok()?);
+        expect_type(own, other).err().map(|e| e.at(format!("source.{}", relation.table())))
     });
     Error::all(errors)
 }

@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use super::assignments::Assignments;
-use super::kernels::{DirichletParameter, Estimator, Likelihood, PairKernel, Prior, Sweep};
+use super::kernels::{
+    DirichletParameter, Estimator, GivenRows, Likelihood, PairKernel, Prior, Sweep,
+};
 use super::start::write_start;
 use super::{EmModel, EmSteps, Objective, StopRule, fit};
 use crate::error::Result;
@@ -29,7 +31,8 @@ pub trait PairModel: Spec {
     /// The prior of the classes.
     fn class_prior(&self, a: &Annotations) -> ClassPrior;
     /// The state of every annotator at which an attempt starts, `[annotator, state_len]`; `None` to start at the shares of
-    /// the votes, which attempts after the first mix with noise.
+    /// the votes, which attempts after the first mix with noise, or the first attempt at confusion matrices that a table
+    /// gives.
     fn start(&self, _a: &Annotations, _attempt: u32, _run: &Run) -> Option<Vec<f64>> {
         None
     }
@@ -48,6 +51,13 @@ pub trait PairModel: Spec {
     fn caution(&self, _a: &Annotations, _run: &Run) -> Option<String> {
         None
     }
+    /// See [`EmSteps::check_data`].
+    ///
+    /// # Errors
+    /// Where the settings do not fit the annotations.
+    fn check_data(&self, _a: &Annotations, _run: &Run) -> Result<()> {
+        Ok(())
+    }
     /// When to stop.
     fn stop(&self) -> &StopRule;
     /// See [`EmSteps::restarts`].
@@ -57,12 +67,14 @@ pub trait PairModel: Spec {
 }
 
 /// What a class is worth before any annotation.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum ClassPrior {
     /// All classes the same.
     Uniform,
     /// The mean posterior of annotated instances.
     Shares,
+    /// These shares, `[class]`, above 0 and of sum 1.
+    Given(Vec<f64>),
     /// Shares with a Dirichlet prior of this parameter, by variational Bayes.
     Dirichlet(f64),
 }
@@ -132,13 +144,20 @@ impl<M: PairModel> EmSteps for ColumnEm<M> {
         params: &mut Self::Params,
         run: &Run,
     ) -> Option<f64> {
-        params.classes = ClassShares::new(params.classes.rule, a.dims().classes);
+        params.classes = ClassShares::new(self.0.class_prior(a), a.dims().classes);
         params.estimator = self.0.estimator_at(a, attempt, run);
         params.assignments = Assignments::new(self.0.assigns_below());
         params.kernel.set_hard(params.assignments.are_made());
         if let Some(state) = self.0.start(a, attempt, run) {
             params.kernel.start_at(a, &params.estimator, &state);
             // Its objective lacks the terms of an estimate.
+            self.e_step(a, params);
+            return None;
+        }
+        if let (0, Some(_)) = (attempt, &a.given.confusion)
+            && params.estimator.state_len() == 0
+        {
+            params.kernel.start_at(a, &GivenRows::new(a), &[]);
             self.e_step(a, params);
             return None;
         }
@@ -179,6 +198,10 @@ impl<M: PairModel> EmSteps for ColumnEm<M> {
         params.assignments.begin_now()
     }
 
+    fn check_data(&self, a: &Annotations, run: &Run) -> Result<()> {
+        self.0.check_data(a, run)
+    }
+
     fn stop(&self) -> &StopRule {
         self.0.stop()
     }
@@ -204,7 +227,7 @@ impl<M: PairModel> EmModel for ColumnEm<M> {
         let unannotated = match classes.rule {
             // An expectation over the shares: their mean, and not the geometric one that weighs the annotations.
             ClassPrior::Dirichlet(_) => Some(shares),
-            ClassPrior::Uniform | ClassPrior::Shares => None,
+            ClassPrior::Uniform | ClassPrior::Shares | ClassPrior::Given(_) => None,
         };
         let rows = PairPosterior { likelihood, prior, unannotated };
         let fit = PairFit { prior: classes.shares, estimator, expected_count, kernel };
@@ -263,14 +286,17 @@ struct ClassShares {
 
 impl ClassShares {
     fn new(rule: ClassPrior, n_classes: usize) -> Self {
-        let uniform = vec![1.0 / n_classes.max(1) as f64; n_classes];
-        Self { rule, shares: uniform.clone(), factors: uniform, term: 0.0 }
+        let shares = match &rule {
+            ClassPrior::Given(shares) => shares.clone(),
+            _ => vec![1.0 / n_classes.max(1) as f64; n_classes],
+        };
+        Self { rule, factors: shares.clone(), shares, term: 0.0 }
     }
 
     /// From the sum of the posteriors of annotated instances, `[class]`.
     fn estimate(&mut self, counts: &[f64]) {
         match self.rule {
-            ClassPrior::Uniform => {}
+            ClassPrior::Uniform | ClassPrior::Given(_) => {}
             ClassPrior::Shares => {
                 self.shares.copy_from_slice(counts);
                 normalise(&mut self.shares, |p| at_least(p, MIN_PROBABILITY));

@@ -42,9 +42,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{ClassPrior, PairFit, PairModel, StopRule, few_annotations};
 use crate::frame::Annotations;
-use crate::model::Spec;
 use crate::model::confusion::{Cells, Confusion, Smoothing};
 use crate::model::fitted::Report;
+use crate::model::{Capabilities, Spec};
 use crate::run::Run;
 
 /// Fast Dawid-Skene: classification EM.
@@ -92,6 +92,7 @@ impl Spec for FastDawidSkene {
     const SUMMARY: &'static str =
         "Dawid-Skene with every instance assigned to one class in each step; few steps";
     const SOURCE: &'static str = "Sinha, Rao and Balasubramanian 2018, arXiv:1803.02781";
+    const CAPABILITIES: Capabilities = Capabilities::PAIRS;
 
     fn estimates_prior(&self) -> bool {
         true

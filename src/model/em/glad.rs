@@ -1,15 +1,17 @@
 //! Annotators have an ability and instances a difficulty: an able annotator is right, the more so on easy instances.
 //!
 //! ```text
-//! z[i] ~ uniform;  sigma[i][r] = sigmoid(a[r] exp(b[i]))     a: ability, exp(-b): difficulty
+//! z[i] ~ q;  sigma[i][r] = sigmoid(a[r] exp(b[i]))     a: ability, exp(-b): difficulty
 //! P(y | z[i] = k, i, r) = sigma[i][r] if y = k, else (1 - sigma[i][r]) / (L - 1)     L labels
-//! a[r] ~ Normal(1, 1);  b[i] ~ Normal(1, 1);  b is clamped to -10 .. 10 wherever exp(b) or exp(-b) is meant
-//! objective = LL - |a - 1|^2 / 2 - |b - 1|^2 / 2,  LL = sum_i logsumexp_k ( ln q[k] + sum of ln P(y | k, i, r) )
+//! a[r] ~ Normal(ability_mean, ability_variance);  b[i] ~ Normal(easiness_mean, easiness_variance);  b is clamped to -10 .. 10 wherever exp(b) or exp(-b) is meant
+//! objective = LL - sum over a and b of (their value - mean)^2 / (2 variance),  LL = sum_i logsumexp_k ( ln q[k] + sum of ln P(y | k, i, r) )
 //! ```
-//! 1. a = b = 1; T = softmax of the terms of LL.
-//! 2. M: with t = T[i][y], maximise sum over annotations of t ln sigma + (1 - t) ln(1 - sigma), minus the two squares.
-//!    The gradient is d/da[r] = sum (t - sigma) exp(b[i]) - (a[r] - 1) and
-//!    d/db[i] = sum (t - sigma) a[r] exp(b[i]) - (b[i] - 1).
+//! q is uniform, or `class_prior`; the means and variances are 1 by default.
+//!
+//! 1. a and b at their means, a at 1 where its mean is 0, from which nothing tells the classes apart; T = softmax of the terms of LL.
+//! 2. M: with t = T[i][y], maximise sum over annotations of t ln sigma + (1 - t) ln(1 - sigma), minus the squares.
+//!    The gradient is d/da[r] = sum (t - sigma) exp(b[i]) - (a[r] - mean) / variance and
+//!    d/db[i] = sum (t - sigma) a[r] exp(b[i]) - (b[i] - mean) / variance.
 //! 3. E: T from a and b. 4. Repeat until the objective converges.
 //!
 //! An ability below 0 is that of an adversary. A skill is the mean probability that the annotator's annotations are
@@ -44,6 +46,7 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::given_prior::{check_number, check_shares, shares_or_uniform};
 use super::kernels::Prior;
 use super::kernels::log_domain::{LogLikelihood, e_step};
 use super::{EmModel, EmSteps, Objective, StopRule};
@@ -56,6 +59,7 @@ use crate::model::lbfgs::{NUMBERS_OF_SEARCH, try_maximise};
 use crate::model::numerics::ln_sigmoid;
 use crate::model::posterior::Posterior;
 use crate::run::{Cancel, Run};
+use crate::spec::Problems;
 
 /// GLAD: an ability for each annotator and a difficulty for each instance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -67,6 +71,21 @@ pub struct Glad {
     /// An M-step ends when no component of the gradient exceeds this.
     #[schemars(range(min = 0.0))]
     pub gradient_tol: f64,
+    /// P(class), one share for each class in the order of the classes. Without it, all classes are equally likely.
+    pub class_prior: Option<Vec<f64>>,
+    /// The mean of the prior of abilities. Raising it trusts annotators with few annotations; below 0, they are taken for
+    /// adversaries.
+    pub ability_mean: f64,
+    /// The variance of the prior of abilities. Raising it lets annotators differ more.
+    #[schemars(range(min = 0.001))]
+    pub ability_variance: f64,
+    /// The mean of the prior of easiness, the logarithm of the inverse difficulty. Raising it trusts annotators on
+    /// instances with few annotations.
+    #[schemars(range(min = -10.0, max = 10.0))]
+    pub easiness_mean: f64,
+    /// The variance of the prior of easiness. Raising it lets instances differ more.
+    #[schemars(range(min = 0.001))]
+    pub easiness_variance: f64,
     /// When to stop.
     pub stop: StopRule,
 }
@@ -74,7 +93,16 @@ pub struct Glad {
 impl Default for Glad {
     fn default() -> Self {
         let stop = StopRule { tol: 1e-8, ..StopRule::default() };
-        Self { max_steps: 25, gradient_tol: 1e-3, stop }
+        Self {
+            max_steps: 25,
+            gradient_tol: 1e-3,
+            class_prior: None,
+            ability_mean: 1.0,
+            ability_variance: 1.0,
+            easiness_mean: 1.0,
+            easiness_variance: 1.0,
+            stop,
+        }
     }
 }
 
@@ -83,9 +111,27 @@ impl Spec for Glad {
     const SUMMARY: &'static str =
         "an ability for each annotator and a difficulty for each instance";
     const SOURCE: &'static str = "Whitehill et al. 2009, NeurIPS";
+
+    fn estimates_prior(&self) -> bool {
+        self.class_prior.is_some()
+    }
+
+    fn check(&self, place: &str, problems: &mut Problems) {
+        check_shares(self.class_prior.as_ref(), place, problems);
+    }
 }
 
 impl Glad {
+    /// Minus the log-prior of an ability, up to a constant.
+    fn ability_square(&self, a: f64) -> f64 {
+        (a - self.ability_mean).powi(2) / (2.0 * self.ability_variance)
+    }
+
+    /// Minus the log-prior of the logarithm of an inverse difficulty, up to a constant.
+    fn easiness_square(&self, b: f64) -> f64 {
+        (b - self.easiness_mean).powi(2) / (2.0 * self.easiness_variance)
+    }
+
     /// The memory of its fit: there are no matrices, but an M-step searches over the parameters of all annotators and
     /// instances.
     pub(super) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
@@ -95,9 +141,6 @@ impl Glad {
         Some(FitBytes { working, ..FitBytes::of_posteriors(bytes(instances, classes)?) })
     }
 }
-
-/// The mean of both priors, and the initial value of every parameter.
-const START: f64 = 1.0;
 
 /// b is clamped to plus or minus this before exp(b): the logarithm of the largest inverse difficulty.
 const MAX_LOG_INVERSE_DIFFICULTY: f64 = 10.0;
@@ -115,15 +158,16 @@ impl EmSteps for Glad {
     type Params = Params;
 
     fn params(&self, a: &Annotations) -> Params {
-        let n_classes = a.dims().classes;
-        let prior = vec![1.0 / n_classes.max(1) as f64; n_classes];
         let Dims { instances, annotators, classes, .. } = a.dims();
+        let prior = shares_or_uniform(self.class_prior.as_ref(), classes);
         let t = Posterior::zeros(instances, classes);
-        Params { x: vec![START; annotators + instances], prior, t }
+        Params { x: vec![0.0; annotators + instances], prior, t }
     }
 
     fn start(&self, a: &Annotations, _: u32, params: &mut Params, _: &Run) -> Option<f64> {
-        params.x.fill(START);
+        let (ability, b) = params.x.split_at_mut(a.dims().annotators);
+        ability.fill(if self.ability_mean == 0.0 { 1.0 } else { self.ability_mean });
+        b.fill(self.easiness_mean);
         Some(self.e_step(a, params).maximised)
     }
 
@@ -132,7 +176,7 @@ impl EmSteps for Glad {
             return Ok(());
         }
         let Params { x, t, .. } = params;
-        let mut objective = MStepObjective::new(a, t);
+        let mut objective = MStepObjective::new(self, a, t);
         let f = |x: &[f64], gradient: &mut [f64]| -> Result<f64> {
             cancel.check()?;
             Ok(objective.value(x, gradient))
@@ -143,8 +187,14 @@ impl EmSteps for Glad {
 
     fn e_step(&self, a: &Annotations, Params { x, prior, t }: &mut Params) -> Objective {
         let likelihood = AbilityLikelihood::new(a, x);
-        let squares: f64 = x.iter().map(|x| (x - START).powi(2)).sum();
-        (e_step(a, Prior::Class(prior), &likelihood, t) - squares / 2.0).into()
+        let (ability, b) = x.split_at(a.dims().annotators);
+        let squares: f64 = ability.iter().map(|x| self.ability_square(*x)).sum::<f64>()
+            + b.iter().map(|x| self.easiness_square(*x)).sum::<f64>();
+        (e_step(a, Prior::Class(prior), &likelihood, t) - squares).into()
+    }
+
+    fn check_data(&self, a: &Annotations, run: &Run) -> Result<()> {
+        check_number(self.class_prior.as_ref(), a, run)
     }
 
     fn stop(&self) -> &StopRule {
@@ -242,6 +292,7 @@ impl LogLikelihood for AbilityLikelihood<'_> {
 
 /// The objective of an M-step.
 struct MStepObjective<'a> {
+    spec: &'a Glad,
     a: &'a Annotations,
     t: &'a Posterior,
     /// exp(b) `[instance]`, of the point at hand.
@@ -249,13 +300,13 @@ struct MStepObjective<'a> {
 }
 
 impl<'a> MStepObjective<'a> {
-    fn new(a: &'a Annotations, t: &'a Posterior) -> Self {
-        Self { a, t, inverse_difficulty: vec![0.0; a.dims().instances] }
+    fn new(spec: &'a Glad, a: &'a Annotations, t: &'a Posterior) -> Self {
+        Self { spec, a, t, inverse_difficulty: vec![0.0; a.dims().instances] }
     }
 
     /// Writes the gradient at `x` and returns the value: instances first, then annotators. Each sum has a fixed order.
     fn value(&mut self, x: &[f64], gradient: &mut [f64]) -> f64 {
-        let Self { a, t, inverse_difficulty } = self;
+        let Self { spec, a, t, inverse_difficulty } = self;
         let (ability, b) = x.split_at(a.dims().annotators);
         inverse_difficulty.iter_mut().zip(b).for_each(|(exp_b, b)| *exp_b = clamped_exp(*b));
         let (of_ability, of_b) = gradient.split_at_mut(ability.len());
@@ -265,8 +316,8 @@ impl<'a> MStepObjective<'a> {
             .map(|(block, of_b)| {
                 let mut value = 0.0;
                 for (i, of_b) in (block * ITEMS_PER_BLOCK..).zip(of_b) {
-                    *of_b = START - b[i];
-                    value -= (b[i] - START).powi(2) / 2.0;
+                    *of_b = (spec.easiness_mean - b[i]) / spec.easiness_variance;
+                    value -= spec.easiness_square(b[i]);
                     // exp(b) does not change beyond the bound of b.
                     let slope = if b[i].abs() > MAX_LOG_INVERSE_DIFFICULTY { 0.0 } else { 1.0 };
                     for (r, label, weight) in a.triples_of(i) {
@@ -280,7 +331,7 @@ impl<'a> MStepObjective<'a> {
             })
             .collect();
         of_ability.par_iter_mut().enumerate().with_min_len(16).for_each(|(r, of_ability)| {
-            *of_ability = START - ability[r];
+            *of_ability = (spec.ability_mean - ability[r]) / spec.ability_variance;
             for column in a.columns_of(r) {
                 let (label, weights) = (a.label_of(column as u32), a.column_weights_of(column));
                 for (n, i) in a.instances_of(column).iter().enumerate() {
@@ -290,8 +341,8 @@ impl<'a> MStepObjective<'a> {
                 }
             }
         });
-        let squares: f64 = ability.iter().map(|a| (a - START).powi(2)).sum();
-        values.iter().sum::<f64>() - squares / 2.0
+        let squares: f64 = ability.iter().map(|a| spec.ability_square(*a)).sum();
+        values.iter().sum::<f64>() - squares
     }
 }
 

@@ -30,7 +30,7 @@ const MIN_GAIN: f64 = 1e-9;
 /// within the tolerance. The first start, at the votes, keeps the classes in their places; a start with noise may not.
 ///
 /// # Errors
-/// When the run is cancelled, a step fails, a checkpoint cannot be read or written, or the loop does not converge and the
+/// When the settings do not fit the annotations, the run is cancelled, a step fails, a checkpoint cannot be read or written, or the loop does not converge and the
 /// spec calls that a failure.
 pub(crate) fn maximise<E: EmSteps>(
     steps: &E,
@@ -38,6 +38,7 @@ pub(crate) fn maximise<E: EmSteps>(
     a: &Annotations,
     run: &mut Run,
 ) -> Result<(Optimum<E::Params>, Vec<TraceRow>)> {
+    steps.check_data(a, run)?;
     let stop = steps.stop();
     run.progress.begin(kind, Some(u64::from(stop.max_iter)));
     if let Some(caution) = steps.caution(a, run) {

@@ -14,9 +14,11 @@ mod conal_em;
 mod crowd_rows;
 mod dawid_skene;
 mod fast_dawid_skene;
+mod given_prior;
 mod glad;
 mod ibcc;
 pub mod kernels;
+mod known_confusion;
 mod mace;
 mod maximise;
 mod mmce;
@@ -42,6 +44,7 @@ pub use dawid_skene::{DawidSkene, MatrixPrior};
 pub use fast_dawid_skene::{FastDawidSkene, FastStart};
 pub use glad::Glad;
 pub use ibcc::Ibcc;
+pub use known_confusion::KnownConfusion;
 pub use mace::{Mace, MaceMethod};
 pub use maximise::LoopState;
 pub(crate) use maximise::{Optimum, maximise};
@@ -58,6 +61,7 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind::pairs::<FastDawidSkene>(),
     ModelKind::pairs::<OneCoin>(),
     ModelKind::pairs::<Ibcc>(),
+    ModelKind::pairs::<KnownConfusion>(),
     ModelKind { fit_bytes: Mace::fit_bytes, ..ModelKind::pairs::<Mace>() },
     ModelKind::pairs::<Snorkel>(),
     ModelKind { fit_bytes: ConalEm::fit_bytes, ..ModelKind::pairs::<ConalEm>() },
@@ -122,6 +126,13 @@ pub trait EmSteps {
     /// A warning for the user, where this model is unreliable for these annotations; `run` has the names of its keys.
     fn caution(&self, _a: &Annotations, _run: &Run) -> Option<String> {
         None
+    }
+    /// Checks that the settings fit the annotations; `run` has the names of their keys.
+    ///
+    /// # Errors
+    /// Where they do not, such as a list with an entry for each of other classes.
+    fn check_data(&self, _a: &Annotations, _run: &Run) -> Result<()> {
+        Ok(())
     }
     /// Whether the parameters are still being trained, so that the loop must go on, however little the objective changes.
     fn is_in_training(&self, _params: &Self::Params) -> bool {

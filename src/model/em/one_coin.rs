@@ -57,10 +57,10 @@ use super::crowd_rows::crowd_accuracy;
 use super::kernels::{Annotator, Estimator, PooledCounts, n_groups};
 use super::{ClassPrior, PairFit, PairModel, StopRule};
 use crate::frame::Annotations;
-use crate::model::Spec;
 use crate::model::confusion::{Cells, Confusion};
 use crate::model::fitted::Report;
 use crate::model::numerics::MIN_PROBABILITY;
+use crate::model::{Capabilities, Spec};
 
 /// One-coin Dawid-Skene: one accuracy for each annotator, drawn to that of the crowd.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -111,6 +111,7 @@ impl Spec for OneCoin {
     const KIND: &'static str = "one_coin";
     const SUMMARY: &'static str = "one accuracy for each annotator, drawn to that of the crowd";
     const SOURCE: &'static str = "Zhang et al. 2016, JMLR 17";
+    const CAPABILITIES: Capabilities = Capabilities::PAIRS;
 
     fn estimates_prior(&self) -> bool {
         !self.fixed_prior

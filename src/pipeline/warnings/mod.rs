@@ -6,9 +6,10 @@ use super::spec::PipelineSpec;
 use crate::error::offenders;
 use crate::frame::{Frame, Rejects};
 use crate::model::confusion::Confusion;
+use crate::model::model_kind;
 use crate::model::switching::{TooManyClasses, switched};
 use crate::run::Run;
-use crate::source::SourceSpec;
+use crate::source::{Relation, SourceSpec};
 pub(super) use diagnosis::{
     warn_of_agreement, warn_of_dependence, warn_of_loss_to_vote, warn_of_one_time_annotators,
 };
@@ -32,6 +33,18 @@ pub(crate) fn warn_of_unread_features(spec: &PipelineSpec, run: &mut Run) {
             spec.model.kind,
             keys.join(" with ")
         ));
+    }
+}
+
+/// Warns of tables of probabilities that the model does not read.
+pub(crate) fn warn_of_unread_tables(spec: &PipelineSpec, run: &mut Run) {
+    let Ok(kind) = model_kind(&spec.model.kind) else { return };
+    let read: Vec<Relation> = kind.capabilities.given().collect();
+    for relation in [Relation::Predictions, Relation::Confusion] {
+        if relation.is_in(&spec.source) && !read.contains(&relation) {
+            let table = relation.table();
+            run.warn(format!("`{}` does not use source.{table}: it changes nothing", kind.kind));
+        }
     }
 }
 

@@ -1,14 +1,18 @@
 //! The contract of the input relations: the names of their columns, and which are required.
 
-use crate::source::ColumnsSpec;
+use crate::source::{ColumnsSpec, SourceSpec};
 
-/// The input relations with one row per annotation or trusted class.
+/// The input relations whose columns have names in the contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relation {
     /// One row per annotation.
     Annotations,
     /// One row per trusted class.
     Gold,
+    /// One row per instance and class: P(class).
+    Predictions,
+    /// One row per annotator, class and label: P(label given class).
+    Confusion,
 }
 
 /// One column of a relation's contract.
@@ -47,17 +51,46 @@ pub fn contract_columns(relation: Relation) -> &'static [ContractColumn] {
         optional("role"),
         optional("question"),
     ];
+    const PREDICTIONS: &[ContractColumn] = &[
+        required("instance_id"),
+        required("class"),
+        required("probability"),
+        optional("question"),
+    ];
+    const CONFUSION: &[ContractColumn] = &[
+        required("annotator_id"),
+        required("class"),
+        required("label"),
+        required("probability"),
+        optional("question"),
+    ];
     match relation {
         Relation::Annotations => ANNOTATIONS,
         Relation::Gold => GOLD,
+        Relation::Predictions => PREDICTIONS,
+        Relation::Confusion => CONFUSION,
     }
 }
 
 impl Relation {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Annotations, Self::Gold, Self::Predictions, Self::Confusion];
+
     /// The relation that a table of this name provides by default.
     #[must_use]
     pub fn of_table(name: &str) -> Option<Self> {
-        [Self::Annotations, Self::Gold].into_iter().find(|r| r.table() == name)
+        Self::ALL.into_iter().find(|r| r.table() == name)
+    }
+
+    /// Whether a source gives it.
+    #[must_use]
+    pub fn is_in(self, source: &SourceSpec) -> bool {
+        match self {
+            Self::Annotations => source.has_annotations(),
+            Self::Gold => source.has_gold(),
+            Self::Predictions => source.predictions.is_some() || source.sql.predictions.is_some(),
+            Self::Confusion => source.confusion.is_some() || source.sql.confusion.is_some(),
+        }
     }
 
     /// The table that provides this relation by default.
@@ -66,6 +99,8 @@ impl Relation {
         match self {
             Self::Annotations => "annotations",
             Self::Gold => "gold",
+            Self::Predictions => "predictions",
+            Self::Confusion => "confusion",
         }
     }
 }
@@ -94,7 +129,8 @@ pub(super) fn name_in<'a>(
     let in_annotations =
         contract_columns(Relation::Annotations).iter().any(|c| c.name == column.name);
     let may_differ = match origin {
-        Origin::Table => in_annotations,
+        // A name of a class may be that of gold alone.
+        Origin::Table => in_annotations || relation != Relation::Gold,
         Origin::OnlyTable => false,
         Origin::Query => true,
     };

@@ -60,8 +60,9 @@ impl<'a> FoundColumns<'a> {
             .or_else(|| synonym(contract, free(), self.sample).map(String::as_str))
             .or_else(|| free().map(String::as_str).find(|n| n.contains(key)));
         let set = |name: &str| {
-            if self.relation == Relation::Gold && contract == "instance_id" {
-                format!("give it this name in source.sql.gold: `{} as {contract}`", quoted(name))
+            if self.is_shared(contract) {
+                let table = self.relation.table();
+                format!("give it this name in source.sql.{table}: `{} as {contract}`", quoted(name))
             } else if self.columns == &ColumnsSpec::default() {
                 format!("set source.columns.{key} = {}", toml_text(name))
             } else {
@@ -143,8 +144,7 @@ impl<'a> FoundColumns<'a> {
         };
         let taken: Vec<&str> = self.found().filter_map(|(_, name)| name).collect();
         if let Some(new) = self.new_names(&taken) {
-            let is_shared = self.relation == Relation::Gold
-                && new.iter().any(|(contract, _)| *contract == "instance_id");
+            let is_shared = new.iter().any(|(contract, _)| self.is_shared(contract));
             if !is_shared {
                 let key =
                     |(contract, name): &NewName<'a>| (contract.trim_end_matches("_id"), *name);
@@ -155,6 +155,12 @@ impl<'a> FoundColumns<'a> {
         // A column `question` may name the instances: but under this name it is read as the question, too.
         let taken: Vec<&str> = self.found().filter_map(reads).collect();
         self.query(&self.new_names(&taken)?)
+    }
+
+    /// Whether the user's name for this column would be that of the annotations too.
+    fn is_shared(self, contract: &str) -> bool {
+        let of_annotations = ["instance_id", "annotator_id", "label"];
+        self.relation != Relation::Annotations && of_annotations.contains(&contract)
     }
 
     /// The columns of the contract, each with its name in the table.

@@ -40,12 +40,15 @@ pub struct Query {
 impl Query {
     /// All queries of the section, and an error for each that cannot be read from its file.
     pub(super) fn all(spec: &SqlSpec) -> (Vec<Self>, Vec<Error>) {
-        let SqlSpec { annotations, gold, features, annotator_features } = spec;
+        let SqlSpec { annotations, gold, features, annotator_features, predictions, confusion } =
+            spec;
         let queries = [
             ("annotations", annotations),
             ("gold", gold),
             ("features", features),
             ("annotator_features", annotator_features),
+            ("predictions", predictions),
+            ("confusion", confusion),
         ];
         let given = queries.into_iter().filter_map(|(r, sql)| Some((r, sql.as_deref()?)));
         let (mut read, mut errors) = (Vec::new(), Vec::new());
@@ -184,8 +187,8 @@ fn select_with(
             Some(name) => {
                 chosen.push(Expr::Column(Column::new_unqualified(name)).alias(column.name));
             }
-            // Gold without a question applies to every question.
-            None if column.name == "question" && relation == Relation::Gold => {}
+            // A table without a question applies to every question.
+            None if column.name == "question" && relation != Relation::Annotations => {}
             None if column.required || columns.mapped(column.name).is_some() => {
                 missing.push(found.missing(column.name));
             }

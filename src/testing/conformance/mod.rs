@@ -178,6 +178,7 @@ mod tests {
         community_bcc,
         worker_clustering,
         one_coin,
+        known_confusion,
         dawid_skene,
         spectral_dawid_skene,
         label_model,

@@ -5,9 +5,16 @@ use serde_json::{Number, Value};
 use crate::model::ModelKind;
 
 /// Parameters that keep their default, and why.
-const UNVARIED: [(&str, &str); 2] = [
+const UNVARIED: [(&str, &str); 6] = [
     ("preset", "only the start of parameters that are not given"),
     ("initialise", "its other value needs trusted instances, which a crowd of the checks may lack"),
+    (
+        "ability_mean",
+        "farther out, the maximum of GLAD is flatter than the tolerance of its search",
+    ),
+    ("ability_variance", "as ability_mean"),
+    ("easiness_mean", "as ability_mean"),
+    ("easiness_variance", "as ability_mean"),
 ];
 
 /// Another value for each parameter that belongs to no section: twice a number, or half of it where twice is too large;

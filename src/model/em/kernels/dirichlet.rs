@@ -10,6 +10,17 @@ pub struct Dirichlet {
     off_diagonal: DirichletParameter,
     /// The sum of a row of a0.
     sum: DirichletParameter,
+    /// The parameters of each cell, where they differ by more than that.
+    cells: Option<CellParameters>,
+}
+
+/// The parameters of a whole matrix, and the sum of each of its rows.
+struct CellParameters {
+    n_classes: usize,
+    /// `[label, class]`
+    cells: Vec<DirichletParameter>,
+    /// `[class]`
+    sums: Vec<DirichletParameter>,
 }
 
 impl Dirichlet {
@@ -17,7 +28,29 @@ impl Dirichlet {
         let sum = diagonal + off_diagonal * n_labels.saturating_sub(1) as f64;
         let [diagonal, off_diagonal, sum] =
             [diagonal, off_diagonal, sum].map(DirichletParameter::new);
-        Self { diagonal, off_diagonal, sum }
+        Self { diagonal, off_diagonal, sum, cells: None }
+    }
+
+    /// The priors of the rows of this matrix, `[label, class]`.
+    pub(crate) fn of_cells(n_classes: usize, cells: &[f64]) -> Self {
+        let mut sums = vec![0.0; n_classes];
+        for of_label in cells.chunks_exact(n_classes.max(1)) {
+            sums.iter_mut().zip(of_label).for_each(|(sum, cell)| *sum += cell);
+        }
+        // The largest sum decides for all which of the two computations is exact.
+        let largest = sums.iter().copied().fold(1.0, f64::max);
+        let of = |numbers: &[f64]| numbers.iter().map(|x| DirichletParameter::new(*x)).collect();
+        let cells = Some(CellParameters { n_classes, cells: of(cells), sums: of(&sums) });
+        Self { cells, ..Self::new(largest, 1.0, 1) }
+    }
+}
+
+impl Dirichlet {
+    /// The sum of the parameters of a class.
+    #[inline(always)]
+    fn sum_of(&self, class: usize) -> DirichletParameter {
+        let own = self.cells.as_ref().and_then(|cells| cells.sums.get(class));
+        own.copied().unwrap_or(self.sum)
     }
 }
 
@@ -140,7 +173,8 @@ impl Estimator for Dirichlet {
             }
             let (mut digammas, mut terms) = ([0.0; W], [0.0; W]);
             for k in 0..W {
-                let (digamma, term) = self.sum.digamma_and_term(sums[k]);
+                let sum = self.sum_of(group * W + k);
+                let (digamma, term) = sum.digamma_and_term(sums[k]);
                 (digammas[k], terms[k]) = (digamma, -term);
             }
             for (row, label) in rows.chunks_exact_mut(m).zip(labels) {
@@ -148,6 +182,10 @@ impl Estimator for Dirichlet {
                 let own = (*label as usize).checked_sub(group * W);
                 if let Some(own) = own.and_then(|at| parameters.get_mut(at)) {
                     *own = self.diagonal;
+                }
+                if let Some(CellParameters { n_classes, cells, .. }) = &self.cells {
+                    let own = &cells[*label as usize * n_classes + group * W..][..n];
+                    parameters[..n].copy_from_slice(own);
                 }
                 for k in 0..W {
                     let (digamma, term) = if is_small {

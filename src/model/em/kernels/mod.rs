@@ -16,6 +16,7 @@
 mod dirichlet;
 mod e_step;
 mod estimator;
+mod given_rows;
 pub(crate) mod log_domain;
 mod logarithms;
 mod m_step;
@@ -33,6 +34,7 @@ pub(crate) use dirichlet::DirichletParameter;
 pub use e_step::{Likelihood, Prior, Sweep};
 use estimator::StateLayout;
 pub use estimator::{Annotator, Estimator, PooledCounts, n_groups};
+pub use given_rows::GivenRows;
 pub use log_domain::LogLikelihood;
 use m_step::EstimatedFrom;
 pub use m_step::expected_counts_of;
