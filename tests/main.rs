@@ -47,6 +47,7 @@ mod foreign_columns;
 mod formats;
 mod fuzz;
 mod gates;
+mod given_tables;
 mod gold;
 mod gold_classes;
 mod hostile;

@@ -25,6 +25,7 @@ mod capabilities;
 mod checkpoint;
 pub(crate) mod classifier;
 pub mod confusion;
+pub mod crowdlab;
 pub mod em;
 pub mod fitted;
 pub mod fitted_posterior;
@@ -293,6 +294,7 @@ pub static MODELS: LazyLock<Vec<&'static ModelKind>> = LazyLock::new(|| {
         em::KINDS,
         spectral::KINDS,
         gem::KINDS,
+        crowdlab::KINDS,
         #[cfg(feature = "neural")]
         neural::KINDS,
     ];

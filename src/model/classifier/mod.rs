@@ -19,6 +19,7 @@
 
 mod decision_tree;
 mod feature_columns;
+mod folds;
 mod forest;
 mod growth;
 mod logistic;

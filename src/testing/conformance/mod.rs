@@ -167,6 +167,7 @@ mod tests {
         soft_bootstrap,
         conal_em_net,
         gem,
+        crowdlab,
         glad,
         mmce,
         random_effects,
