@@ -33,7 +33,7 @@ const UNCHANGED: [(&str, &str); 11] = [
 
 /// Values to try for a key, after the words that its schema lists, until the key accepts one. A key that names a folder
 /// takes the one below the job's own, and leaves nothing elsewhere.
-const VALUES: [&str; 25] = [
+const VALUES: [&str; 26] = [
     "['trim']",
     "true",
     "false",
@@ -58,6 +58,7 @@ const VALUES: [&str; 25] = [
     "['x']",
     "{ x = '{dir}gold.csv' }",
     "[8]",
+    "[0.4, 0.6]",
     "[1, 1, 1]",
 ];
 

@@ -190,7 +190,7 @@ impl CellRows {
         let n = result.frame.annotations.dims().labels;
         for cell in classes.start * n..classes.end * n {
             self.annotator.push(None);
-            self.cluster.push(cluster.map(|cluster| cluster as i64));
+            self.cluster.push(cluster.and_then(|cluster| i64::try_from(cluster).ok()));
             self.class.push(Some((cell / n) as u32));
             self.label.push(Some((cell % n) as u32));
             self.probability.push(common.probability[cell]);

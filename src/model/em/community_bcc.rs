@@ -78,8 +78,8 @@ pub struct CommunityBcc {
     /// How often annotators are right before any annotation is seen.
     #[schemars(range(min = 0.01, max = 0.99))]
     pub prior_accuracy: f64,
-    /// How many more times to start, from random communities and votes mixed with noise; the best objective wins. A later
-    /// start must be better by more than `stop.tol` for each annotation.
+    /// How many more times to start, from random communities and votes mixed with noise, which break ties; the best objective
+    /// wins. A later start must be better by more than `stop.tol` for each annotation.
     pub restarts: u32,
     /// When to stop.
     pub stop: StopRule,
@@ -92,7 +92,7 @@ impl Default for CommunityBcc {
             precision: 5.0,
             pseudo_count: 10.0,
             prior_accuracy: 0.7,
-            restarts: 3,
+            restarts: 0,
             stop: StopRule::default(),
         }
     }

@@ -55,13 +55,14 @@
 //! ```
 
 mod annotators;
+mod effects;
 mod search;
 mod states;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::crowd_rows::{POOLED_COUNT, RowEstimator};
+use super::crowd_rows::RowEstimator;
 use super::dawid_skene::is_redundant;
 use super::kernels::{self, PairKernel, Prior, expected_counts_of};
 use super::start::write_start;
@@ -112,11 +113,6 @@ impl Spec for RandomEffects {
         true
     }
 }
-
-/// The magnitudes of an effect, their weights, and the weight of none.
-const MAGNITUDES: [f64; 2] = [1.2, 2.4];
-const WEIGHTS: [f64; 2] = [0.4, 0.1];
-const NO_EFFECT: f64 = 0.5;
 
 /// The iterations of Dawid-Skene at the start, and the strength of its prior.
 const START: (usize, f64) = (10, 2.0);
@@ -231,7 +227,8 @@ impl EmModel for RandomEffects {
     ) -> Result<(FittedPosterior, Report)> {
         self.m_step(a, &mut params, cancel)?;
         let Params { annotators, states, prior, independent, mut t, .. } = params;
-        states::publish(self, a, &mut t, &independent);
+        let how = (self.dawid_skene_share, self.discount);
+        states::publish(how, a, &mut t, &independent);
         let expected_count = expected_counts_of(a, &t);
         let confusion = Confusion { cells: annotators.cells(), expected_count };
         let report = Report {

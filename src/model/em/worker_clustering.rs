@@ -206,9 +206,9 @@ impl Estimator for ClusterEstimator {
     fn pool(&mut self, counts: &PooledCounts<'_>) {
         let starts = self.logs.is_empty();
         if starts {
-            self.start(counts)
+            self.start(counts);
         } else {
-            self.assign(counts)
+            self.assign(counts);
         }
         let annotated = clusters::annotated(counts.annotations());
         self.sizes = self.members.sizes(&annotated);

@@ -22,7 +22,7 @@ const MIN_CELL: f64 = 1e-6;
 pub(super) const N_GROUPS: usize = 3;
 
 /// What moments tell of a group of annotators.
-pub(super) struct Group {
+pub(super) struct AnnotatorGroup {
     /// M, `[label, class]`
     means: Square,
     /// w
@@ -63,7 +63,7 @@ impl<'a> GroupSums<'a> {
     }
 
     /// M and w of all groups.
-    pub(super) fn found(&self, n_starts: u32, run: &Run) -> Found<Vec<Group>> {
+    pub(super) fn found(&self, n_starts: u32, run: &Run) -> Found<Vec<AnnotatorGroup>> {
         let cross = self.cross();
         let group =
             |c: usize| self.group(&cross, c, n_starts, &mut run.rng(&format!("tensor/{c}")));
@@ -71,7 +71,13 @@ impl<'a> GroupSums<'a> {
     }
 
     /// M and w of a group; an error where a moment has no inverse, or two columns belong to one class.
-    fn group(&self, cross: &[Square], own: usize, n_starts: u32, rng: &mut Rng) -> Found<Group> {
+    fn group(
+        &self,
+        cross: &[Square],
+        own: usize,
+        n_starts: u32,
+        rng: &mut Rng,
+    ) -> Found<AnnotatorGroup> {
         let (n, one, two) = (self.n, (own + 1) % N_GROUPS, (own + 2) % N_GROUPS);
         let of = |rows: usize, columns: usize| &cross[rows * N_GROUPS + columns];
         let by_one = of(own, two).times(&of(one, two).inverse().ok_or(RANK)?);
@@ -84,7 +90,7 @@ impl<'a> GroupSums<'a> {
         let whitening = lower.inverse().ok_or(RANK)?;
         let whitened = [&whitening.times(&by_one), &whitening.times(&by_two), &whitening];
         let mut third = self.third([one, two, own], whitened);
-        let mut group = Group { means: Square::zeros(n), shares: vec![0.0; n] };
+        let mut group = AnnotatorGroup { means: Square::zeros(n), shares: vec![0.0; n] };
         for _ in 0..n {
             let (lambda, v) = third.take_component(n_starts, rng);
             let mut column = vec![0.0; n];
@@ -168,7 +174,7 @@ impl<'a> GroupSums<'a> {
     }
 
     /// ln P(label given class) of every pair, `[pair, class]`, from the moments with the other two groups.
-    pub(super) fn logs(&self, found: &[Group]) -> Found<Vec<f64>> {
+    pub(super) fn logs(&self, found: &[AnnotatorGroup]) -> Found<Vec<f64>> {
         let (a, n, mut annotated) = (self.a, self.n, 0.0);
         let (mut rows, mut z) = (vec![0.0; a.n_columns() * n], vec![0.0; N_GROUPS * n]);
         for i in (0..a.dims().instances).filter(|i| !a.columns_of_instance(*i).is_empty()) {

@@ -166,7 +166,12 @@ impl<'a> Overlaps<'a> {
                     all += self.coverage(vote);
                 }
             }
-            skills[*r as usize] = if all > 0.0 { (right / all).clamp(1e-6, 1.0) } else { 0.0 };
+            skills[*r as usize] = match n {
+                // With a single class, every annotation is right.
+                1 => 1.0,
+                _ if all > 0.0 => (right / all).clamp(1e-6, 1.0),
+                _ => 0.0,
+            };
         }
         skills
     }

@@ -2,15 +2,12 @@
 
 use rayon::prelude::*;
 
-use super::search::AnnotatorSearch;
-use super::states::States;
-use super::{MAGNITUDES, NO_EFFECT, POOLED_COUNT, WEIGHTS};
+use super::effects::{
+    A_PRECISION, B_PRECISION, MAGNITUDES, NO_EFFECT, WEIGHTS, sums_over_labels, write_softmax,
+};
 use crate::frame::{Annotations, Dims};
 use crate::model::confusion::Cells;
-
-/// The precisions of the priors of a and b.
-pub(super) const A_PRECISION: f64 = 2.0;
-pub(super) const B_PRECISION: f64 = 100.0;
+use crate::model::em::crowd_rows::POOLED_COUNT;
 
 /// The strength of the rows that start a, what is added to their shares, and the start of b.
 const ROW_STRENGTH: f64 = 4.0;
@@ -19,11 +16,11 @@ const FOLLOWS: f64 = 0.7;
 
 /// The parameters of all annotators, and what an E-step reads of them.
 pub(super) struct Annotators {
-    dims: Dims,
+    pub(super) dims: Dims,
     /// a `[annotator, label, class]`
-    logits: Vec<f64>,
+    pub(super) logits: Vec<f64>,
     /// b `[annotator]`
-    follows: Vec<f64>,
+    pub(super) follows: Vec<f64>,
     /// ln pi `[annotator, label, class]`
     ln_rows: Vec<f64>,
     /// ln(1 + g pi) `[annotator, label, magnitude, class]`
@@ -39,7 +36,7 @@ impl Annotators {
     }
 
     /// The cells of a matrix.
-    fn size(&self) -> usize {
+    pub(super) fn size(&self) -> usize {
         (self.dims.labels * self.dims.classes).max(1)
     }
 
@@ -87,24 +84,8 @@ impl Annotators {
         self.prepare();
     }
 
-    /// The M-step, from the posteriors of states and the expected counts of labels, `[pair, class]`.
-    pub(super) fn estimate(&mut self, a: &Annotations, states: &States, counts: &[f64]) {
-        let (dims, size) = (self.dims, self.size());
-        let (mean_a, mean_b) = self.means();
-        let units = self.logits.par_chunks_mut(size).zip(&mut self.follows).enumerate();
-        units.for_each_init(
-            || AnnotatorSearch::new(dims),
-            |search, (r, (logits, follows))| {
-                search.gather(a, states, r);
-                add_counts(a, r, counts, dims.classes, search.labels());
-                search.run((logits, &mean_a), (follows, mean_b));
-            },
-        );
-        self.prepare();
-    }
-
     /// The means of the priors: of a, `[label, class]`, and of b.
-    fn means(&self) -> (Vec<f64>, f64) {
+    pub(super) fn means(&self) -> (Vec<f64>, f64) {
         let (mut mean, all) = (vec![0.0; self.size()], self.dims.annotators.max(1) as f64);
         for logits in self.logits.chunks_exact(self.size()) {
             mean.iter_mut().zip(logits).for_each(|(sum, cell)| *sum += cell);
@@ -125,7 +106,7 @@ impl Annotators {
     }
 
     /// Computes what an E-step reads.
-    fn prepare(&mut self) {
+    pub(super) fn prepare(&mut self) {
         let (n, size) = (self.dims.classes.max(1), self.size());
         let tables = self.ln_rows.par_chunks_mut(size).zip(self.ln_norms.par_chunks_mut(2 * size));
         let own = self.logits.par_chunks(size).zip(&self.follows);
@@ -164,32 +145,9 @@ impl Annotators {
 }
 
 /// Adds the expected counts of an annotator, `[pair, class]`, to `cells`, `[label, class]`.
-fn add_counts(a: &Annotations, r: usize, counts: &[f64], n: usize, cells: &mut [f64]) {
+pub(super) fn add_counts(a: &Annotations, r: usize, counts: &[f64], n: usize, cells: &mut [f64]) {
     for (pair, label) in a.columns_of(r).zip(a.labels_of(r)) {
         let row = &mut cells[*label as usize * n..][..n];
         row.iter_mut().zip(&counts[pair * n..]).for_each(|(sum, count)| *sum += count);
     }
-}
-
-/// The sums of `[label, class]` over labels.
-pub(super) fn sums_over_labels(cells: &[f64], n: usize) -> Vec<f64> {
-    let mut sums = vec![0.0; n];
-    for row in cells.chunks_exact(n.max(1)) {
-        sums.iter_mut().zip(row).for_each(|(sum, cell)| *sum += cell);
-    }
-    sums
-}
-
-/// The softmax over labels, `[label, class]`.
-pub(super) fn write_softmax(logits: &[f64], n: usize, out: &mut [f64]) {
-    let mut max = vec![f64::NEG_INFINITY; n];
-    for row in logits.chunks_exact(n) {
-        max.iter_mut().zip(row).for_each(|(max, cell)| *max = max.max(*cell));
-    }
-    out.iter_mut()
-        .zip(logits)
-        .enumerate()
-        .for_each(|(at, (p, cell))| *p = (cell - max[at % n]).exp());
-    let sums = sums_over_labels(out, n);
-    out.iter_mut().enumerate().for_each(|(at, p)| *p /= sums[at % n]);
 }

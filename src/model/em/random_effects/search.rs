@@ -1,15 +1,35 @@
-//! The M-step of an annotator.
+//! The M-step of the annotators.
 
-use super::MAGNITUDES;
-use super::annotators::{A_PRECISION, B_PRECISION, sums_over_labels, write_softmax};
+use rayon::prelude::*;
+
+use super::annotators::{Annotators, add_counts};
+use super::effects::{A_PRECISION, B_PRECISION, MAGNITUDES, sums_over_labels, write_softmax};
 use super::states::States;
 use crate::frame::{Annotations, Dims};
 
 /// The steps of an M-step.
 const STEPS: usize = 6;
 
+impl Annotators {
+    /// The M-step, from the posteriors of states and the expected counts of labels, `[pair, class]`.
+    pub(super) fn estimate(&mut self, a: &Annotations, states: &States, counts: &[f64]) {
+        let (dims, size) = (self.dims, self.size());
+        let (mean_a, mean_b) = self.means();
+        let units = self.logits.par_chunks_mut(size).zip(&mut self.follows).enumerate();
+        units.for_each_init(
+            || AnnotatorSearch::new(dims),
+            |search, (r, (logits, follows))| {
+                search.gather(a, states, r);
+                add_counts(a, r, counts, dims.classes, search.labels());
+                search.run((logits, &mean_a), (follows, mean_b));
+            },
+        );
+        self.prepare();
+    }
+}
+
 /// The M-step of one annotator, and its buffers.
-pub(super) struct AnnotatorSearch {
+struct AnnotatorSearch {
     n: usize,
     /// The expected number of annotations in each state, `[state, class]`.
     totals: Vec<f64>,
@@ -26,7 +46,7 @@ pub(super) struct AnnotatorSearch {
 }
 
 impl AnnotatorSearch {
-    pub(super) fn new(Dims { classes: n, labels, .. }: Dims) -> Self {
+    fn new(Dims { classes: n, labels, .. }: Dims) -> Self {
         let cells = || vec![0.0; n * labels];
         let totals = vec![0.0; (1 + 2 * labels) * n];
         let (common, followed) = (vec![0.0; n], [0.0; 2]);
@@ -34,7 +54,7 @@ impl AnnotatorSearch {
     }
 
     /// Adds up the posteriors of the annotator's annotations.
-    pub(super) fn gather(&mut self, a: &Annotations, states: &States, r: usize) {
+    fn gather(&mut self, a: &Annotations, states: &States, r: usize) {
         let n = self.n;
         self.totals.fill(0.0);
         self.followed = [0.0; 2];
@@ -59,17 +79,13 @@ impl AnnotatorSearch {
     }
 
     /// The expected counts of labels, set to zero.
-    pub(super) fn labels(&mut self) -> &mut [f64] {
+    fn labels(&mut self) -> &mut [f64] {
         self.labels.fill(0.0);
         &mut self.labels
     }
 
     /// Step 3: both parameters with the means of their priors.
-    pub(super) fn run(
-        &mut self,
-        (logits, mean_a): (&mut [f64], &[f64]),
-        (b, mean_b): (&mut f64, f64),
-    ) {
+    fn run(&mut self, (logits, mean_a): (&mut [f64], &[f64]), (b, mean_b): (&mut f64, f64)) {
         let n = self.n.max(1);
         let all = sums_over_labels(&self.totals, n);
         for _ in 0..STEPS {

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::annotators::Annotators;
-use super::{MAGNITUDES, NO_EFFECT, RandomEffects, WEIGHTS};
+use super::effects::{MAGNITUDES, NO_EFFECT, WEIGHTS};
 use crate::frame::{Annotations, Dims, ITEMS_PER_BLOCK, split_by};
 use crate::model::numerics::softmax;
 use crate::model::posterior::Posterior;
@@ -162,9 +162,9 @@ impl States {
     }
 }
 
-/// Step 5 for all instances, in the place of T.
+/// Step 5 for all instances, in the place of T, with the share of `independent` and the discount.
 pub(super) fn publish(
-    spec: &RandomEffects,
+    (share, discount): (f64, f64),
     a: &Annotations,
     t: &mut Posterior,
     independent: &Posterior,
@@ -174,9 +174,9 @@ pub(super) fn publish(
             return;
         }
         let n: f64 = a.weights_of(i).iter().take(a.columns_of_instance(i).len()).sum();
-        let power = n.max(1.0).powf(-spec.discount);
+        let power = n.max(1.0).powf(-discount);
         for (p, independent) in row.iter_mut().zip(independent.row(i)) {
-            *p = (*p + spec.dawid_skene_share * (independent - *p)).powf(power);
+            *p = (*p + share * (independent - *p)).powf(power);
         }
         let sum: f64 = row.iter().sum();
         row.iter_mut().for_each(|p| *p /= sum);

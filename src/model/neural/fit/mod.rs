@@ -81,11 +81,7 @@ fn fit_all<N: CrowdNet>(
     from_features::warn_of_annotator_features(N::KIND, reads_annotators, described, run);
     let (learners, device) = learners_for(spec, &data, &sizes, run)?;
     if !spec.model.heads(&sizes).classifier && data.annotations.trusted.is_some() {
-        run.warn(format!(
-            "`{}` is trained on labels, not classes: trusted classes appear in the labels table, but do not train \
-             it",
-            N::KIND
-        ));
+        warn_of_unused_classes(N::KIND, run);
     }
     let targets = aggregated.as_ref().map(|fitted| fitted.posterior.dense().into_owned());
     let mut trainer = Trainer {
@@ -162,6 +158,12 @@ fn fit_all<N: CrowdNet>(
     joint.questions.iter().map(of_question).collect()
 }
 
+fn warn_of_unused_classes(kind: &str, run: &mut Run) {
+    run.warn(format!(
+        "`{kind}` is trained on labels, not classes: trusted classes appear in the labels table, but do not train it"
+    ));
+}
+
 /// A question of a joint crowd by its own numbers.
 struct OwnQuestion<'a> {
     question: JointQuestion,
@@ -217,11 +219,14 @@ fn nothing_held_out(found: String) -> Error {
 }
 
 /// (feature row, class) of the gold that selects the epoch, and the question of each, where there are several.
+type SelectingGold = (Vec<(u32, u32)>, Vec<JointQuestion>);
+
+/// The gold that selects the epoch.
 fn gold_to_select_by(
     train: &TrainSpec,
     described: &QuestionFeatures,
     questions: Option<&QuestionSet<'_>>,
-) -> Result<(Vec<(u32, u32)>, Vec<JointQuestion>)> {
+) -> Result<SelectingGold> {
     let is_valid = |gold: &&Gold| gold.role == Role::Valid;
     let pair = |gold: &Gold| (gold.instance, gold.class);
     let (valid, of): (Vec<_>, Vec<_>) = match questions {

@@ -1,6 +1,7 @@
 //! Every gradient compared with finite differences of the loss.
 
 use super::forms::OVER;
+use super::training_loop::tcls::aggregated;
 use super::*;
 
 #[test]

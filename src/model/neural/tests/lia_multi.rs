@@ -7,6 +7,7 @@ use super::*;
 use crate::frame::{Frame, JointQuestion, QuestionFeatures, QuestionSet};
 use crate::model::SavedModel;
 use crate::model::neural::models::lia::{ClassifierWeight, EM, EStepPrior, MARGINAL, Marginal};
+use crate::model::neural::train::spec::Select;
 use crate::model::posterior::best;
 use crate::testing::synth::CrowdShape;
 use crate::testing::{assert_close, described, numbered_frame};
@@ -211,7 +212,6 @@ fn an_epoch_is_selected_by_all_questions() {
         model.network.train.select = select;
         fit_both(&model, &frames, &mut Run::new(1)).remove(1)
     };
-    use crate::model::neural::train::spec::Select;
     for select in [Select::Valid, Select::AnnotationLikelihood] {
         assert_ne!(fitted(select).posterior, fitted(Select::Last).posterior, "{select:?}");
     }

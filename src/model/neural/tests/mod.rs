@@ -93,12 +93,6 @@ fn outputs(hidden: &[f64], named: Vec<Vec<f64>>) -> Outputs {
     Outputs { rows: 2, logits, p, hidden, named, ..Outputs::default() }
 }
 
-/// The outputs of a second network, which gives 0.7, 0.2, 0.1 for row 0 and 0.2, 0.5, 0.3 for row 1.
-fn aggregated() -> Outputs {
-    let p = vec![0.7, 0.2, 0.1, 0.2, 0.5, 0.3_f64];
-    Outputs { rows: 2, logits: p.iter().map(|p| p.ln()).collect(), p, ..Outputs::default() }
-}
-
 /// The model with the training settings `train`, and with defaults otherwise.
 fn with<N: CrowdNet>(train: TrainSpec, model: N) -> Neural<N> {
     Neural { network: NetworkSpec { train, ..NetworkSpec::default() }, model }

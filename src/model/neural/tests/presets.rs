@@ -46,14 +46,15 @@ fn every_preset_has_the_numbers_of_its_paper() {
         ("crowd_layer", 50, Some(64), 1e-3, json!("mean_dense"), json!({"form": "mw"})),
         ("trace_regularised", 30, None, 1e-3, json!(null), json!({"lambda": 0.01})),
         ("max_mig", 20, Some(64), 1e-4, json!(null), max_mig),
-        ("lia", 125, None, 1e-3, json!(null), lia),
+        ("lia", 125, None, 1e-3, json!(null), lia.clone()),
+        ("lia_multi", 125, None, 1e-3, json!(null), lia),
         ("conal", 100, Some(1024), 1e-2, json!(null), conal),
     ];
     for kind in KINDS {
         let (_, epochs, rows, rate, reduction, own) =
             known.iter().find(|k| k.0 == kind.kind).unwrap();
         let mut paper = kind.load(json!({"preset": "paper"})).unwrap().parameters;
-        let is_lia = kind.kind == "lia";
+        let is_lia = kind.kind.starts_with("lia");
         let is_glorot = is_lia || kind.kind == "crowd_layer";
         let (hidden, dropout, scaling) = if is_lia {
             (json!([16, 16, 16, 16]), 0.0, "global_max_abs")

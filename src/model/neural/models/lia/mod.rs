@@ -290,17 +290,16 @@ impl CrowdNet for Lia {
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
         let Dims { annotators, classes, labels, .. } = task.dims;
         let a = task.evidence.annotations;
-        let crowds = match &a.joint {
-            Some(joint) => counts_of_questions(a, joint),
-            None => {
-                let counts = expected_counts_of(a, &Posterior::from_votes(a));
-                let mut crowd = vec![START_COUNT; classes * labels];
-                for r in 0..annotators {
-                    let own = counted::of_annotator(a, &counts, r);
-                    crowd.iter_mut().zip(own).for_each(|(sum, count)| *sum += count);
-                }
-                crowd
+        let crowds = if let Some(joint) = &a.joint {
+            counts_of_questions(a, joint)
+        } else {
+            let counts = expected_counts_of(a, &Posterior::from_votes(a));
+            let mut crowd = vec![START_COUNT; classes * labels];
+            for r in 0..annotators {
+                let own = counted::of_annotator(a, &counts, r);
+                crowd.iter_mut().zip(own).for_each(|(sum, count)| *sum += count);
             }
+            crowd
         };
         let mut common = Vec::with_capacity(crowds.len() * self.latent);
         for row in crowds.chunks_exact(labels.max(1)) {

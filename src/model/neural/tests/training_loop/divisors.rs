@@ -85,6 +85,7 @@ fn every_kind_has_the_divisor_of_its_paper() {
         defaults_of::<Conal>(),
         // Means over instances of the likelihoods of all their annotations.
         defaults_of::<Lia>(),
+        defaults_of::<LiaMulti>(),
     ];
     let wanted = [
         ("dl", None, false),
@@ -101,6 +102,7 @@ fn every_kind_has_the_divisor_of_its_paper() {
         ("max_mig", None, true),
         ("conal", Some(MeanAnnotation), false),
         ("lia", None, false),
+        ("lia_multi", None, false),
     ];
     assert_eq!(found, wanted);
     let kinds: Vec<&str> = KINDS.iter().map(|kind| kind.kind).collect();

@@ -8,6 +8,12 @@ use crate::model::neural::tests::*;
 use crate::model::posterior::best;
 use crate::testing::{assert_close, described};
 
+/// The outputs of a second network, which gives 0.7, 0.2, 0.1 for row 0 and 0.2, 0.5, 0.3 for row 1.
+pub(in crate::model::neural) fn aggregated() -> Outputs {
+    let p = vec![0.7, 0.2, 0.1, 0.2, 0.5, 0.3_f64];
+    Outputs { rows: 2, logits: p.iter().map(|p| p.ln()).collect(), p, ..Outputs::default() }
+}
+
 /// The co-labels of TCL's fixture, whose g is the network's output here. The second row then has no annotations, so that
 /// its co-label is the classifier's; or no features, so that it is the aggregator's.
 #[test]

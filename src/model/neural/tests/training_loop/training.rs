@@ -132,7 +132,7 @@ fn held_out_annotations_change_no_parameter() {
         parameters["train"]["epochs"] = 1.into();
         parameters["train"]["select"] = "annotation_likelihood".into();
         parameters["train"]["held_out"] = 0.4.into();
-        if kind.kind == "lia" {
+        if kind.kind.starts_with("lia") {
             (parameters["rounds"], parameters["round_epochs"]) = (1.into(), 1.into());
         }
         if kind.kind == "tcls" {
