@@ -47,7 +47,9 @@ fn the_readme_lists_the_models_and_a_page_their_sources() {
     let mut models = String::from("| kind | what it is |\n| --- | --- |\n");
     let mut sources = String::from("| kind | what it is | source |\n| --- | --- | --- |\n");
     for f in MODELS.iter() {
-        let _ = writeln!(models, "| `{}` | {} |", f.kind, f.summary);
+        // The page has the rest.
+        let short = f.summary.split([';', ':']).next().unwrap();
+        let _ = writeln!(models, "| `{}` | {short} |", f.kind);
         let limits = f.capabilities.limits().into_iter().map(|limit| format!("; {limit}"));
         let limits: String = limits.collect();
         let _ = writeln!(sources, "| `{}` | {}{limits} | {} |", f.kind, f.summary, f.source);
