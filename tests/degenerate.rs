@@ -36,7 +36,7 @@ fn ten_thousand_agreeing_annotators_are_certain() {
         let doubt = match kind {
             // Its squares outweigh two annotations.
             "mmce" => 0.5,
-            "ibcc" | "mace" | "snorkel" | "community_bcc" => 0.05,
+            "ibcc" | "mace" | "snorkel" => 0.05,
             "glad" | "conal_em" | "random_effects" => 1e-3,
             _ => 1e-9,
         };

@@ -34,7 +34,7 @@ impl CountedMatrix {
         for (label, row) in counts.of_annotator(r) {
             labels.push(label);
             cells.extend_from_slice(row);
-            add(&mut sums, row);
+            sums.iter_mut().zip(row).for_each(|(sum, count)| *sum += count);
         }
         for column in cells.chunks_exact_mut(n.max(1)) {
             column.iter_mut().zip(&sums).for_each(|(cell, sum)| *cell = (*cell + ADDED) / sum);
@@ -156,7 +156,7 @@ impl Membership {
     pub(super) fn sizes(&self, annotated: &[usize]) -> Vec<f64> {
         let mut sizes = vec![0.0; self.n_clusters];
         for r in annotated {
-            add(&mut sizes, self.of(*r));
+            sizes.iter_mut().zip(self.of(*r)).for_each(|(size, share)| *size += share);
         }
         sizes
     }
@@ -183,27 +183,6 @@ pub(super) fn matrices(
         expected_count: transposed(counts, n_classes),
     };
     probabilities.chunks_exact(cells).zip(counts.chunks_exact(cells)).map(of_cluster).collect()
-}
-
-/// The logarithms of the shares of labels in these counts, `[cluster, label, class]`. [`ADDED`] is added to the shares as
-/// well: in the first iterations, annotators change between clusters by the likelihood of labels that a cluster never gave.
-pub(super) fn log_rows(counts: &[f64], added: f64, (n, n_labels): (usize, usize)) -> Vec<f64> {
-    let mut cells = counts.to_vec();
-    for cells in cells.chunks_exact_mut((n_labels * n).max(1)) {
-        let mut sums = vec![n_labels as f64 * added; n];
-        cells.chunks_exact(n).for_each(|row| add(&mut sums, row));
-        for row in cells.chunks_exact_mut(n) {
-            for (cell, sum) in row.iter_mut().zip(&sums) {
-                let share = (*cell + added) / sum;
-                *cell = ((share + ADDED) / (1.0 + n_labels as f64 * ADDED)).ln();
-            }
-        }
-    }
-    cells
-}
-
-pub(super) fn add(sums: &mut [f64], row: &[f64]) {
-    sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
 }
 
 /// `[b, a]` of `[a, b]`, for `n` columns b.

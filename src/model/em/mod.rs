@@ -8,8 +8,6 @@
 mod assignments;
 mod clusters;
 mod column_em;
-mod communities;
-mod community_bcc;
 mod conal_em;
 mod crowd_rows;
 mod dawid_skene;
@@ -36,7 +34,6 @@ use crate::model::fitted_posterior::FittedPosterior;
 use crate::model::{Model, ModelKind, Spec};
 use crate::run::{Cancel, Run};
 pub use column_em::{ClassPrior, ColumnEm, PairFit, PairModel};
-pub use community_bcc::CommunityBcc;
 pub use conal_em::ConalEm;
 pub(crate) use conal_em::MixtureEstimator;
 pub(crate) use dawid_skene::few_annotations;
@@ -65,7 +62,6 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind { fit_bytes: Mace::fit_bytes, ..ModelKind::pairs::<Mace>() },
     ModelKind::pairs::<Snorkel>(),
     ModelKind { fit_bytes: ConalEm::fit_bytes, ..ModelKind::pairs::<ConalEm>() },
-    ModelKind { fit_bytes: CommunityBcc::fit_bytes, ..ModelKind::pairs::<CommunityBcc>() },
     ModelKind { fit_bytes: WorkerClustering::fit_bytes, ..ModelKind::pairs::<WorkerClustering>() },
     ModelKind { fit_bytes: Glad::fit_bytes, ..ModelKind::em::<Glad>() },
     ModelKind { fit_bytes: Mmce::fit_bytes, ..ModelKind::em::<Mmce>() },

@@ -38,6 +38,7 @@
 //! assert_eq!(cluster, &[0.0, 0.0, 0.0, 0.0, 1.0, 1.0]);
 //! ```
 
+use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -123,12 +124,13 @@ impl PairModel for WorkerClustering {
         let clusters = clusters::matrices(&cells, &counts, (classes, labels));
         let cells = Cells::Clustered { cluster: members.best(), cells };
         let confusion = Confusion { cells, expected_count: fit.expected_count };
+        let annotator_parameters = members.parameters();
         Report {
             skill: confusion.skill(a),
             prior: Some(prior),
             confusion: Some(confusion),
             clusters,
-            annotator_parameters: members.parameters(),
+            annotator_parameters,
             ..Report::default()
         }
     }
@@ -179,7 +181,7 @@ impl ClusterEstimator {
             let sums = &mut self.counts[block * n_labels * n..(block + 1) * n_labels * n];
             for (label, sums) in sums.chunks_exact_mut(n).enumerate() {
                 let own = labels.binary_search(&label).map(|at| &cells[at * n..(at + 1) * n]);
-                clusters::add(sums, own.unwrap_or(&unused));
+                add(sums, own.unwrap_or(&unused));
             }
         }
     }
@@ -204,6 +206,7 @@ impl ClusterEstimator {
 
 impl Estimator for ClusterEstimator {
     fn pool(&mut self, counts: &PooledCounts<'_>) {
+        let (n, n_labels) = counts.axes();
         let starts = self.logs.is_empty();
         if starts {
             self.start(counts);
@@ -212,15 +215,25 @@ impl Estimator for ClusterEstimator {
         }
         let annotated = clusters::annotated(counts.annotations());
         self.sizes = self.members.sizes(&annotated);
+        self.logs.clone_from(&self.counts);
         // The matrices of a start have what is added, unless their cluster is empty.
-        let added = if starts { f64::MIN_POSITIVE } else { ADDED };
-        self.logs = clusters::log_rows(&self.counts, added, counts.axes());
+        let in_count = if starts { f64::MIN_POSITIVE } else { ADDED };
+        for cells in self.logs.chunks_exact_mut((n_labels * n).max(1)) {
+            let mut sums = vec![n_labels as f64 * in_count; n];
+            cells.chunks_exact(n).for_each(|row| add(&mut sums, row));
+            for row in cells.chunks_exact_mut(n) {
+                for (cell, sum) in row.iter_mut().zip(&sums) {
+                    let share = (*cell + in_count) / sum;
+                    *cell = ((share + ADDED) / (1.0 + n_labels as f64 * ADDED)).ln();
+                }
+            }
+        }
         let log_shares = self.log_shares();
         let term = |(p, log_share): (&f64, &f64)| {
             if *p > 0.0 { p * (log_share - p.ln()) } else { 0.0 }
         };
         let of = |r: &usize| self.members.of(*r).iter().zip(&log_shares).map(term).sum::<f64>();
-        self.term = annotated.iter().map(of).sum();
+        self.term = annotated.par_iter().map(of).collect::<Vec<f64>>().iter().sum();
     }
 
     fn shared_term(&self) -> f64 {
@@ -247,6 +260,10 @@ impl Estimator for ClusterEstimator {
         }
         0.0
     }
+}
+
+fn add(sums: &mut [f64], row: &[f64]) {
+    sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
 }
 
 #[cfg(test)]

@@ -176,7 +176,6 @@ mod tests {
         fast_dawid_skene,
         snorkel,
         mace,
-        community_bcc,
         worker_clustering,
         one_coin,
         known_confusion,
