@@ -33,7 +33,7 @@ const UNCHANGED: [(&str, &str); 11] = [
 
 /// Values to try for a key, after the words that its schema lists, until the key accepts one. A key that names a folder
 /// takes the one below the job's own, and leaves nothing elsewhere.
-const VALUES: [&str; 26] = [
+const VALUES: [&str; 27] = [
     "['trim']",
     "true",
     "false",
@@ -59,6 +59,7 @@ const VALUES: [&str; 26] = [
     "{ x = '{dir}gold.csv' }",
     "[8]",
     "[0.4, 0.6]",
+    "[[4.0, 1.0], [1.0, 4.0]]",
     "[1, 1, 1]",
 ];
 
@@ -69,6 +70,7 @@ fn sources() -> Job {
         "instance_id,annotator_id,label,weight,annotated_at,question,x\ni,a,x,1,2026-01-01,p,y\n";
     job.write("in.csv", annotations);
     job.write("other.csv", &(annotations.to_owned() + "j,a,x,1,2026-01-01,p,y\n"));
+    job.write("confusion.csv", "annotator_id,class,label,probability\na,x,x,1\n");
     job.write("gold.csv", "instance_id,class,role,question,features,x\ni,x,train,p,1,1\n");
     job
 }
@@ -104,9 +106,13 @@ fn loaded(job: &Job, kind: &str, set: Option<String>) -> Result<PipelineSpec> {
         (true, "lia" | "lia_multi") => "model.train.select = 'annotation_likelihood'\n",
         (true, _) => "model.train.select = 'valid'\n",
     };
+    let confusion = match kind {
+        "known_confusion" => format!("source.confusion = '{}confusion.csv'\n", job.url("")),
+        _ => String::new(),
+    };
     // Some keys accept the URL of a host. The host does not exist: retries would only wait.
     let text = format!(
-        "store.max_retries = 0\n{backbone}{weights}{labels}{classifier}{select}source.annotations = '{dir}in.csv'\nsource.features = '{dir}gold.csv'\nsource.gold = '{dir}gold.csv'\nname = 'n'\nmodel.kind = '{kind}'\nsink.url = '{dir}out'",
+        "store.max_retries = 0\n{backbone}{weights}{labels}{classifier}{select}{confusion}source.annotations = '{dir}in.csv'\nsource.features = '{dir}gold.csv'\nsource.gold = '{dir}gold.csv'\nname = 'n'\nmodel.kind = '{kind}'\nsink.url = '{dir}out'",
         dir = job.url("")
     );
     let set = set.into_iter().map(|s| s.replace("{dir}", &job.url(""))).collect();

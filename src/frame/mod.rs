@@ -11,13 +11,14 @@ mod features;
 mod given;
 mod gold;
 mod ids;
-mod joint;
 mod memory;
+mod question_set;
 mod rejects;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use annotations::joint::{Joint, JointQuestion};
 pub use annotations::offsets::split_by;
 #[cfg(feature = "neural")]
 pub(crate) use annotations::offsets::{Cursors, count, prefix_sum};
@@ -39,9 +40,9 @@ pub(crate) use ids::IdIndex;
 pub use ids::Ids;
 pub(crate) use ids::exact_text::cast_exact_text;
 pub use ids::id_columns::{check_type_of_features, check_types_of};
-pub use joint::{Joint, JointQuestion, QuestionSet};
 pub use memory::budget::BYTES_PER_ANNOTATION;
 pub use memory::fit_bytes::{FitBytes, FitBytesOf, FitMemory, QuestionSizes, dense_fit_bytes};
+pub use question_set::QuestionSet;
 pub use rejects::{KEPT_CHARACTERS, Reason, Rejects};
 
 use crate::error::Overlap;

@@ -20,6 +20,7 @@ mod build;
 mod by_column;
 mod duplicates;
 mod group;
+pub(super) mod joint;
 mod mapped;
 pub(super) mod offsets;
 mod split;
@@ -30,6 +31,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use super::given::GivenTables;
+use joint::Joint;
 
 pub use build::AnnotationRows;
 use by_column::ByColumn;
@@ -37,8 +39,6 @@ pub use duplicates::{Duplicates, Repeated};
 pub(super) use mapped::{MappedRows, rows_at_once};
 use weights::Weights;
 pub use weights::{WeightIter, WeightSlice};
-
-use super::joint::Joint;
 
 /// The sizes of every axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

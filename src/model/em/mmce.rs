@@ -55,7 +55,7 @@ use crate::model::numerics::{logsumexp, softmax};
 use crate::model::posterior::Posterior;
 use crate::model::{Capabilities, Spec};
 use crate::run::{Cancel, Run};
-use parameters::{Confusions, squares};
+use parameters::{Confusions, maximise, squares};
 
 /// Minimax conditional entropy: confusions of each annotator, and of each instance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -145,9 +145,10 @@ impl EmSteps for Mmce {
         let size = (a.dims().classes * a.dims().labels).max(1);
         let Params { annotators, instances, t, strengths: [of_annotators, of_instances] } = params;
         let (t, others) = (&*t, instances.as_slice());
+        let search = (self.gradient_tol, self.max_steps);
         let blocks = annotators.par_chunks_mut(size).enumerate().with_max_len(1);
         blocks.try_for_each(|(r, own)| {
-            self.maximise(own, *of_annotators, cancel, || {
+            maximise(search, own, *of_annotators, cancel, || {
                 a.columns_of(r).flat_map(|column| {
                     let (y, weights) = (a.label_of(column as u32), a.column_weights_of(column));
                     a.instances_of(column).iter().zip(weights.iter()).map(move |(i, weight)| {
@@ -159,7 +160,7 @@ impl EmSteps for Mmce {
         })?;
         let others = annotators.as_slice();
         instances.par_chunks_mut(size).enumerate().try_for_each(|(i, own)| {
-            self.maximise(own, *of_instances, cancel, || {
+            maximise(search, own, *of_instances, cancel, || {
                 a.triples_of(i).map(|(r, y, weight)| {
                     (&others[r as usize * size..][..size], y, weight, t.row(i))
                 })

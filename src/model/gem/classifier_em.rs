@@ -1,15 +1,12 @@
-//! EM around a classifier, whatever the annotators' part of the model: the fit, and the predictions of a saved classifier.
-
-use serde_json::json;
+//! EM around a classifier, whatever the annotators' part of the model: what the part gives, and the predictions of a classifier.
 
 use super::sizes::GemSizes;
-use super::{Params, Steps};
 use crate::error::{Problem, Result};
-use crate::frame::{Annotations, Evidence, FitBytes, Matrix, QuestionSizes, dense_fit_bytes};
+use crate::frame::{Annotations, FitBytes, Matrix, QuestionSizes, dense_fit_bytes};
 use crate::model::classifier::{Classifier, ClassifierSpec};
+use crate::model::em::StopRule;
 use crate::model::em::kernels::{self, Estimator, PairKernel};
-use crate::model::em::{EmSteps as _, Optimum, StopRule, maximise};
-use crate::model::fitted::{Fitted, Report, Trained};
+use crate::model::fitted::Report;
 use crate::model::posterior::Posterior;
 use crate::model::snapshot::Snapshot;
 use crate::model::{Predicted, SavedModel, Spec, from_features};
@@ -75,51 +72,8 @@ pub fn fit_bytes<M: ClassifierEm>(sizes: &QuestionSizes) -> Option<FitBytes> {
     Some(FitBytes { posteriors, working, ..own })
 }
 
-/// Fits the classifier and the annotators' parameters.
-///
-/// # Errors
-/// As [`Model::fit`](crate::model::Model::fit).
-pub(super) fn fit<M: ClassifierEm>(
-    spec: &M,
-    evidence: Evidence<'_>,
-    run: &mut Run,
-) -> Result<Fitted> {
-    let (a, kind) = (evidence.annotations, M::KIND);
-    let described = from_features::described_of(evidence, kind)?;
-    from_features::warn_of_annotator_features(kind, false, described, run);
-    let mut steps = Steps::new(spec, a, described, run)?;
-    if run.keeps_checkpoints() {
-        steps.fingerprint = Some(steps.fingerprint_of(a)?);
-    }
-    let (Optimum { mut params, stop, .. }, trace) = maximise(&steps, kind, a, run)?;
-    // Rounds that end before the trees stay end with the best one.
-    params.return_to_best(a);
-    let expected_count = params.kernel.expected_counts(a);
-    steps.m_step(a, &mut params, &run.cancel)?;
-    let Params { classifier, estimator, kernel, t, .. } = params;
-    let matrix = steps.features.matrix();
-    let sizes = GemSizes::new(matrix, a.dims().classes);
-    let predictions = predictions_of(classifier.as_ref(), matrix, sizes.classes, &run.cancel)?;
-    let mut learned = Snapshot::default();
-    classifier.save(&mut learned)?;
-    let mut description = json!({"kind": kind, "parameters": spec, "sizes": sizes});
-    if let Some(modules) = classifier.modules() {
-        description["network"] = modules;
-    }
-    let of_annotators = spec.report(a, estimator, &kernel, expected_count);
-    let report = Report { prior: Some(t.mean_of_annotated(a)), ..of_annotators };
-    Ok(Fitted {
-        predictions: Some(predictions),
-        trace,
-        stop,
-        model: Some(Trained { description, parameters: learned.to_bytes()? }),
-        device: classifier.device(),
-        ..Fitted::new(t, report)
-    })
-}
-
 /// P(class) of every row of a matrix.
-fn predictions_of(
+pub(super) fn predictions_of(
     classifier: &dyn Classifier,
     matrix: &Matrix,
     n_classes: usize,

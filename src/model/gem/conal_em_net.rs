@@ -30,7 +30,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::classifier_em::{ClassifierEm, FIXED_KEYS, check_rounds, fit};
+use super::classifier_em::{ClassifierEm, FIXED_KEYS, check_rounds};
+use super::fit;
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence, FitBytes, QuestionSizes};
 use crate::model::classifier::ClassifierSpec;

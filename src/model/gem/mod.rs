@@ -55,6 +55,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tree_rounds::TreeRounds;
 
 use crate::error::Result;
@@ -62,17 +63,21 @@ use crate::frame::{Annotations, Dims, Evidence, QuestionFeatures};
 use crate::model::classifier::{Classifier, ClassifierSpec, ExampleFeatures, Examples};
 use crate::model::confusion::{Cells, Confusion, Smoothing};
 use crate::model::em::kernels::{PairKernel, Prior};
-use crate::model::em::{EmSteps, LoopState, Objective, StopRule, few_annotations};
-use crate::model::fitted::{Fitted, Report};
+use crate::model::em::{
+    EmSteps, LoopState, Objective, Optimum, StopRule, few_annotations, maximise,
+};
+use crate::model::fitted::{Fitted, Report, Trained};
 use crate::model::numerics::{MIN_PROBABILITY, at_least, normalise};
 use crate::model::posterior::Posterior;
 use crate::model::preset::Preset;
+use crate::model::snapshot::Snapshot;
 use crate::model::{Capabilities, FeatureUse, Model, ModelKind, Spec, from_features};
 use crate::run::{Cancel, Run};
 use crate::spec::Problems;
 pub use classifier_em::{ClassifierEm, fit_bytes, predict};
-use classifier_em::{FIXED_KEYS, check_rounds, fit};
+use classifier_em::{FIXED_KEYS, check_rounds, predictions_of};
 pub use conal_em_net::ConalEmNet;
+use sizes::GemSizes;
 
 /// The models of this folder.
 pub static KINDS: &[ModelKind] =
@@ -122,6 +127,45 @@ impl Spec for Gem {
     fn fixed_keys() -> Vec<&'static str> {
         FIXED_KEYS.to_vec()
     }
+}
+
+/// Fits the classifier and the annotators' parameters.
+///
+/// # Errors
+/// As [`Model::fit`](crate::model::Model::fit).
+fn fit<M: ClassifierEm>(spec: &M, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
+    let (a, kind) = (evidence.annotations, M::KIND);
+    let described = from_features::described_of(evidence, kind)?;
+    from_features::warn_of_annotator_features(kind, false, described, run);
+    let mut steps = Steps::new(spec, a, described, run)?;
+    if run.keeps_checkpoints() {
+        steps.fingerprint = Some(steps.fingerprint_of(a)?);
+    }
+    let (Optimum { mut params, stop, .. }, trace) = maximise(&steps, kind, a, run)?;
+    // Rounds that end before the trees stay end with the best one.
+    params.return_to_best(a);
+    let expected_count = params.kernel.expected_counts(a);
+    steps.m_step(a, &mut params, &run.cancel)?;
+    let Params { classifier, estimator, kernel, t, .. } = params;
+    let matrix = steps.features.matrix();
+    let sizes = GemSizes::new(matrix, a.dims().classes);
+    let predictions = predictions_of(classifier.as_ref(), matrix, sizes.classes, &run.cancel)?;
+    let mut learned = Snapshot::default();
+    classifier.save(&mut learned)?;
+    let mut description = json!({"kind": kind, "parameters": spec, "sizes": sizes});
+    if let Some(modules) = classifier.modules() {
+        description["network"] = modules;
+    }
+    let of_annotators = spec.report(a, estimator, &kernel, expected_count);
+    let report = Report { prior: Some(t.mean_of_annotated(a)), ..of_annotators };
+    Ok(Fitted {
+        predictions: Some(predictions),
+        trace,
+        stop,
+        model: Some(Trained { description, parameters: learned.to_bytes()? }),
+        device: classifier.device(),
+        ..Fitted::new(t, report)
+    })
 }
 
 /// The spec with the data of one fit.

@@ -114,10 +114,11 @@ impl Model for Kos {
                 write_row(&sides, i, row);
             }
         });
-        let mut skill = vec![0.0; annotators];
+        // With a single class, every annotator is right.
+        let mut skill = vec![if classes < 2 { 1.0 } else { 0.0 }; annotators];
         for side in &sides {
             let largest = side.reliability.iter().fold(0.0, |max: f64, m| max.max(m.abs()));
-            if largest > 0.0 {
+            if largest > 0.0 && classes > 1 {
                 let share = 1.0 / (largest * n_sides as f64);
                 skill.iter_mut().zip(&side.reliability).for_each(|(skill, y)| *skill += y * share);
             }

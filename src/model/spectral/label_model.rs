@@ -117,6 +117,9 @@ impl Spec for LabelModel {
 /// The largest product of step and curvature; with momentum, descent diverges at 3.8. Beyond it the step is one by the curvature.
 const MAX_STEP: f64 = 2.5;
 
+/// The moments of fewer instances say nothing of annotators: their labels would depend on the start alone.
+const FEW_INSTANCES: usize = 10;
+
 /// How much of the last step the next one keeps.
 const MOMENTUM: f64 = 0.9;
 
@@ -172,9 +175,18 @@ impl Model for LabelModel {
         let (mut mu, trace) = self.descend(&overlaps, run)?;
         overlaps.finish(&mut mu);
         let skill = overlaps.skills(&mu, annotators);
-        let mut t = Posterior::zeros(instances, classes);
-        let logs: Vec<f64> = mu.iter().map(|p| p.ln()).collect();
-        log_domain::e_step(a, Prior::Class(&balance), &PairLogs { a, logs: &logs }, &mut t);
+        let mut t = Posterior::from_votes(a);
+        if instances < FEW_INSTANCES {
+            run.warn_code(
+                WarningCode::NotMeantFor,
+                format_args!(
+                    "label_model has moments of {instances} instances only: the labels are those of a vote; {advice}"
+                ),
+            );
+        } else {
+            let logs: Vec<f64> = mu.iter().map(|p| p.ln()).collect();
+            log_domain::e_step(a, Prior::Class(&balance), &PairLogs { a, logs: &logs }, &mut t);
+        }
         let objective = trace.last().map(|row| row.objective);
         let stop = Stop { converged: true, iterations: self.n_epochs, objective };
         let report = Report { prior: Some(balance), skill, ..Report::default() };
@@ -232,7 +244,7 @@ impl LabelModel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::spectral::overlaps::crowd;
+    use crate::model::spectral::overlaps::tests::crowd;
     use crate::testing::{assert_close, fit, tiny, weighted};
 
     /// One annotator who covers 6 of 8 instances, 4 of them with class 0, of 2; the start of the pair is .7 (4 / 8) / (1 / 2) / 2.

@@ -146,8 +146,13 @@ impl Model for Mmsr {
         let mean =
             if known.is_empty() { 0.5 } else { known.iter().sum::<f64>() / known.len() as f64 };
         let right = |s: &Option<f64>| (s.unwrap_or(mean) * others + 1.0) / (others + 1.0);
-        let skill: Vec<f64> = skills.iter().map(right).collect();
-        let weight: Vec<f64> = skill.iter().map(|p| (p * others / (1.0 - p)).ln()).collect();
+        // With a single class, every annotation is right.
+        let skill: Vec<f64> =
+            skills.iter().map(|s| if classes < 2 { 1.0 } else { right(s) }).collect();
+        let weight: Vec<f64> = skill
+            .iter()
+            .map(|p| if classes < 2 { 0.0 } else { (p * others / (1.0 - p)).ln() })
+            .collect();
         let mut t = Posterior::zeros(instances, classes);
         let prior = vec![1.0 / classes.max(1) as f64; classes];
         log_domain::e_step(a, Prior::Class(&prior), &WeightedVote(&weight), &mut t);

@@ -177,24 +177,20 @@ impl<'a> Overlaps<'a> {
     }
 }
 
-/// A crowd of three classes that is far from complete, with trusted classes.
 #[cfg(test)]
-pub(super) fn crowd() -> Annotations {
-    let label = |i: u32, r: u32| (i + u32::from((i * 7 + r * 3).is_multiple_of(5))) % 3;
-    let rows = (0..30).flat_map(|i| (0..4).map(move |r| (i, r)));
-    let rows: Vec<_> = rows.filter(|(i, r)| (i + r) % 4 > 0).collect();
-    let mut a = crate::testing::tiny(
-        3,
-        &rows.iter().map(|(i, r)| (*i, *r, label(*i, *r))).collect::<Vec<_>>(),
-    );
-    a.trusted = Some((0..30).map(|i: u32| i.is_multiple_of(5).then_some(i % 3)).collect());
-    a
-}
-
-#[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::testing::{assert_close, tiny};
+
+    /// A crowd of three classes that is far from complete, with trusted classes.
+    pub(in crate::model::spectral) fn crowd() -> Annotations {
+        let label = |i: u32, r: u32| (i + u32::from((i * 7 + r * 3).is_multiple_of(5))) % 3;
+        let rows = (0..30).flat_map(|i| (0..4).map(move |r| (i, r)));
+        let rows: Vec<_> = rows.filter(|(i, r)| (i + r) % 4 > 0).collect();
+        let mut a = tiny(3, &rows.iter().map(|(i, r)| (*i, *r, label(*i, *r))).collect::<Vec<_>>());
+        a.trusted = Some((0..30).map(|i: u32| i.is_multiple_of(5).then_some(i % 3)).collect());
+        a
+    }
 
     /// The loss of the formula, with every pair of votes.
     fn dense_loss(overlaps: &Overlaps<'_>, mu: &[f64]) -> f64 {

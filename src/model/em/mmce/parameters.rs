@@ -1,49 +1,47 @@
 //! S and W: what they make of an annotation, and the M-step of one annotator or instance.
 
-use super::Mmce;
 use crate::error::Result;
 use crate::model::em::kernels::log_domain::LogLikelihood;
 use crate::model::lbfgs::try_maximise;
 use crate::model::numerics::{MIN_PROBABILITY, logsumexp, softmax};
 use crate::run::Cancel;
 
-impl Mmce {
-    /// Maximises F over the parameters of one annotator or instance; `annotations` gives the parameters of the other side, the
-    /// label, the weight and the posterior row of each annotation.
-    pub(super) fn maximise<'a, I: Iterator<Item = (&'a [f64], u32, f64, &'a [f64])>>(
-        &self,
-        own: &mut [f64],
-        strength: f64,
-        cancel: &Cancel,
-        annotations: impl Fn() -> I,
-    ) -> Result<()> {
-        let (mut x, mut logs, mut p) = (own.to_vec(), Vec::new(), Vec::new());
-        let f = |x: &[f64], gradient: &mut [f64]| -> Result<f64> {
-            cancel.check()?;
-            gradient.iter_mut().zip(x).for_each(|(g, x)| *g = -strength * x);
-            let mut value = -strength / 2.0 * squares(x);
-            for (other, y, weight, t) in annotations() {
-                let (n, y) = (x.len() / t.len(), y as usize);
-                p.resize(n, 0.0);
-                let rows = x.chunks_exact(n).zip(other.chunks_exact(n));
-                for ((x, other), (g, t)) in rows.zip(gradient.chunks_exact_mut(n).zip(t)) {
-                    let count = weight * t;
-                    if *t <= MIN_PROBABILITY {
-                        continue;
-                    }
-                    logs.clear();
-                    logs.extend(x.iter().zip(other).map(|(x, other)| x + other));
-                    value += count * (logs[y] - softmax(&logs, &mut p));
-                    g.iter_mut().zip(&p).for_each(|(g, p)| *g -= count * p);
-                    g[y] += count;
+/// Maximises F over the parameters of one annotator or instance; `annotations` gives the parameters of the other side, the
+/// label, the weight and the posterior row of each annotation. The search ends at a gradient of this tolerance, or after
+/// so many steps.
+pub(super) fn maximise<'a, I: Iterator<Item = (&'a [f64], u32, f64, &'a [f64])>>(
+    (gradient_tol, max_steps): (f64, u32),
+    own: &mut [f64],
+    strength: f64,
+    cancel: &Cancel,
+    annotations: impl Fn() -> I,
+) -> Result<()> {
+    let (mut x, mut logs, mut p) = (own.to_vec(), Vec::new(), Vec::new());
+    let f = |x: &[f64], gradient: &mut [f64]| -> Result<f64> {
+        cancel.check()?;
+        gradient.iter_mut().zip(x).for_each(|(g, x)| *g = -strength * x);
+        let mut value = -strength / 2.0 * squares(x);
+        for (other, y, weight, t) in annotations() {
+            let (n, y) = (x.len() / t.len(), y as usize);
+            p.resize(n, 0.0);
+            let rows = x.chunks_exact(n).zip(other.chunks_exact(n));
+            for ((x, other), (g, t)) in rows.zip(gradient.chunks_exact_mut(n).zip(t)) {
+                let count = weight * t;
+                if *t <= MIN_PROBABILITY {
+                    continue;
                 }
+                logs.clear();
+                logs.extend(x.iter().zip(other).map(|(x, other)| x + other));
+                value += count * (logs[y] - softmax(&logs, &mut p));
+                g.iter_mut().zip(&p).for_each(|(g, p)| *g -= count * p);
+                g[y] += count;
             }
-            Ok(value)
-        };
-        try_maximise(&mut x, f, self.gradient_tol, self.max_steps)?;
-        own.copy_from_slice(&x);
-        Ok(())
-    }
+        }
+        Ok(value)
+    };
+    try_maximise(&mut x, f, gradient_tol, max_steps)?;
+    own.copy_from_slice(&x);
+    Ok(())
 }
 
 /// The sum of squares.

@@ -22,12 +22,9 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
-use super::{Lia, START_COUNT};
+use super::Lia;
 use crate::error::Result;
-use crate::frame::{
-    Annotations, BYTES_PER_ANNOTATION, Dims, Evidence, FitBytes, Joint, JointQuestion,
-    QuestionSizes,
-};
+use crate::frame::{Annotations, BYTES_PER_ANNOTATION, Dims, Evidence, FitBytes, QuestionSizes};
 use crate::model::FeatureUse;
 use crate::model::fitted::Fitted;
 use crate::model::neural::{
@@ -35,7 +32,6 @@ use crate::model::neural::{
     Heads, LearnerSpec, NetworkSpec, ParamTable, Reduction, Sizes, Task, TrainSpec, TrainState,
     TrainingObjective,
 };
-use crate::model::posterior::Posterior;
 use crate::run::Run;
 use crate::spec::Problems;
 
@@ -146,32 +142,6 @@ impl TrainingObjective for LiaMulti {
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
         self.0.predict(context)
     }
-}
-
-/// The expected counts of the votes, with [`START_COUNT`] more in each cell, `[question, class, label]`.
-pub(super) fn counts_of_questions(a: &Annotations, joint: &Joint) -> Vec<f64> {
-    let (Dims { classes, labels, .. }, votes) = (a.dims(), Posterior::from_votes(a));
-    let mut counts = vec![START_COUNT; joint.questions.len() * classes * labels];
-    for (question, own) in joint.questions.iter().zip(counts.chunks_exact_mut(classes * labels)) {
-        for i in joint.instances_of(*question) {
-            for (_, label, weight) in a.triples_of(i) {
-                let rows = own.chunks_exact_mut(labels).zip(votes.row(i));
-                rows.for_each(|(row, t)| row[label as usize] += weight * t);
-            }
-        }
-    }
-    counts
-}
-
-/// P(class) of each question, `[question, class]`.
-pub(super) fn priors_of_questions(t: &Posterior, a: &Annotations, joint: &Joint) -> Vec<f64> {
-    let of_question = |question: &JointQuestion| {
-        let instances = joint.instances_of(*question);
-        let mut prior = t.mean_of_annotated_in(a, instances, question.classes);
-        prior.resize(a.dims().classes, 0.0);
-        prior
-    };
-    joint.questions.iter().flat_map(of_question).collect()
 }
 
 /// The memory of a fit: beside the results, the matrices of all annotators with their expected counts; and, while all

@@ -35,6 +35,7 @@
 //! `preset = "code"` those of the authors' code for images of birds, without its weights of entropies and of squared
 //! logarithms.
 
+mod joint_counts;
 pub(crate) mod lia_multi;
 mod objective;
 mod pairs;
@@ -42,7 +43,7 @@ mod pairs;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use lia_multi::{counts_of_questions, priors_of_questions};
+use joint_counts::{START_COUNT, counts_of_questions, priors_of_questions};
 use pairs::PairMatrices;
 
 use crate::error::{Problem, Result};
@@ -169,9 +170,6 @@ const EMBEDDING: &str = "annotator_embedding";
 
 /// The index of the table of annotators' embeddings.
 const EMBEDDINGS: usize = 1;
-
-/// Added to each count of the votes before the common matrix starts at their shares.
-const START_COUNT: f64 = 1.0;
 
 impl Lia {
     /// The epochs of all rounds.
