@@ -15,7 +15,7 @@
 //!   views, rows that cannot be used are counted by reason. Async stops here.
 //! - [`model`] holds the registry. A model sees numbers and returns a [`model::fitted::Fitted`]; all EM models share
 //!   one loop and the same sweeps over the annotations.
-//! - [`calibration`] calibrates posteriors and predictions, where the spec asks for it.
+//! - [`model::calibration`] calibrates posteriors and predictions, where the spec asks for it.
 //! - [`decide`] chooses labels from posteriors, and [`gate`] decides whether they may be published.
 //! - [`tables`] declares the output tables; a run writes all of them, unless the spec leaves some out.
 //! - [`sink`] publishes a run atomically, on local disk and on object stores. Async starts again here.

@@ -6,6 +6,7 @@
 //! check finds every unknown key, wrong type and value out of range at once, each with its key path. `labelmill schema`
 //! prints the same schema: what an editor underlines is what `check` refuses.
 
+mod nesting;
 mod other_kinds;
 mod problems;
 mod schema;
@@ -53,6 +54,9 @@ pub fn parse(text: &str, place: &str) -> Result<toml::Table> {
             .at(line.map_or_else(|| place.to_owned(), |l| format!("{place}:{l}")))
             .help("the file must be TOML; see `labelmill schema`")
     };
+    if let Some(byte) = nesting::too_deep(text) {
+        return Err(not_toml("brackets are nested too deep".to_owned(), Some(byte)));
+    }
     text.parse().map_err(|e: toml::de::Error| {
         let what = match e.message() {
             text if is_of_large_integer(text) => LARGE_INTEGER.to_owned(),

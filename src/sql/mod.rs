@@ -4,9 +4,10 @@
 //! # Why
 //! Parsed SQL is a tree that is dropped, compared and printed recursively. The parser limits nested brackets, but a
 //! chain such as `1+1+...` makes a tree as deep as it is long, and a tree that is deep enough ends the process with a
-//! stack overflow. So the depth is checked on the tokens, before there is a tree. Values that are too large end in
-//! the bound on the memory of the process.
+//! stack overflow. So the depth is checked on the tokens, before there is a tree. A plan may be larger and deeper than
+//! its text; `expansion.rs` limits it. Values that are too large end in the bound on the memory of the process.
 
+mod expansion;
 mod named;
 mod unknown_table;
 
@@ -39,13 +40,15 @@ const TOKENS_OF_A_QUERY: usize = 2;
 /// The statements of a text.
 ///
 /// # Errors
-/// When it is not SQL, or too deep to be handled.
+/// When it is not SQL, or its plan would be too deep or too large to be handled.
 pub fn parse(ctx: &SessionContext, text: &str) -> Result<VecDeque<Statement>> {
     check_depth(text)?;
     let state = ctx.state();
     let limit = state.config().options().sql_parser.recursion_limit.get();
     let mut parser = DFParserBuilder::new(text).with_recursion_limit(limit).build()?;
-    Ok(parser.parse_statements()?)
+    let statements = parser.parse_statements()?;
+    statements.iter().try_for_each(expansion::check)?;
+    Ok(statements)
 }
 
 /// Plans or runs SQL, and turns a panic of a kernel or a decoder into an error.

@@ -14,7 +14,7 @@
 //! ```
 //! 1. cons = the votes; post, which are the posteriors of the tables. 2. cons = the class of the largest post, where it is
 //!    the only one; post again, which `quality` and skills are made of.
-//! 3. A skill is l * mean of post_i[y] + (1 - l) * the share of r's annotations in M2 that equal cons_i, over the
+//! 3. A skill is l * mean of post_i\[y\] + (1 - l) * the share of r's annotations in M2 that equal cons_i, over the
 //!    annotations (i, y) of r; l = w / (w + mean n_i * mean w_r).
 //!
 //! A label that is no class counts for nothing, and an annotation as often as its weight says. A trusted class is the
