@@ -20,7 +20,9 @@ use crate::support::{
 
 /// A pipeline for [`job`] with this kind of model, as small as [`pipeline`] where it is a network.
 fn pipeline_of(model: &ModelKind) -> String {
-    let kind = format!("kind = '{}'", model.kind);
+    // The crowd is sparse.
+    let missing = if model.kind == "tcls" { "\nmax_missing = 1.0" } else { "" };
+    let kind = format!("kind = '{}'{missing}", model.kind);
     let all = pipeline(&kind);
     if trains_network(model) {
         all

@@ -39,13 +39,13 @@ fn an_upload_that_takes_longer_than_the_idle_time_goes_through() {
     write_numbers(&server.bucket().join("in/crowd.parquet"), &crowd.draw(1).rows);
     // The upload takes longer than the idle time. After the client has sent its last bytes, the server still has to
     // read them from the buffers of the system.
-    server.fault(Fault::Slow(8 << 10), "PutObject posteriors/", 0, 1);
+    server.fault(Fault::Slow(16 << 10), "PutObject posteriors/", 0, 1);
     let plain = ["--set", "sink.compression=none", "--set", "model.stop.max_iter=2"];
     let whole = ["--set", "store.piece_size=1GiB", "--set", "store.max_retries=0"];
-    let patience = ["--set", "store.idle_seconds=6"];
+    let patience = ["--set", "store.idle_seconds=3"];
     let start = Instant::now();
     let done = summary(&server, &[&plain[..], &whole, &patience].concat());
-    assert!(start.elapsed() > Duration::from_secs(8), "it was not slow");
+    assert!(start.elapsed() > Duration::from_secs(4), "it was not slow");
     assert_eq!(server.forget_faults(), 0);
     assert_equals_local_run(&server, &done, &plain);
 }

@@ -7,12 +7,13 @@ use super::publish::PublishingJob;
 use super::run_with::run_with;
 use super::summary::Summary;
 use super::{print_json, print_result};
+use crate::commands::simulate::simulate;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
 use crate::process::signals::Signals;
 use crate::simulate::grammar::TYPES;
 use crate::simulate::recipes::{RECIPES, Recipe};
-use crate::simulate::{Simulated, Simulation, SimulationInput, simulate};
+use crate::simulate::{Simulated, Simulation, SimulationInput};
 use crate::source::{Cleaning, ColumnsSpec};
 
 pub(super) async fn command(
