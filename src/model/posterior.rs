@@ -35,6 +35,7 @@ impl Posterior {
     }
 
     /// Sets the rows from `first` on to the first classes of rows that have `width` classes.
+    #[cfg(feature = "neural")]
     pub(crate) fn set_rows(&mut self, first: usize, rows: &[f64], width: usize) {
         for (i, row) in (first..).zip(rows.chunks_exact(width.max(1))) {
             let n = self.n_classes;

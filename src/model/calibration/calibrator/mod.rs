@@ -36,7 +36,7 @@ pub enum Method {
 /// A map from a row of probabilities to a calibrated one.
 ///
 /// ```
-/// use labelmill::calibration::Calibrator;
+/// use labelmill::model::calibration::Calibrator;
 /// let flatter = Calibrator::temperature(2.0);
 /// let mut row = [0.8, 0.2];
 /// flatter.apply(&mut row);
