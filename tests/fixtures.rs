@@ -1,6 +1,5 @@
 //! The toy crowd with hand-checked numbers: six items, four annotators, three classes.
 
-use labelmill::frame::Annotations;
 use labelmill::model::em::{
     ConalEm, DawidSkene, FastDawidSkene, FastStart, Glad, Ibcc, Mace, MaceMethod, OneCoin, Snorkel,
     StopRule, WorkerClustering,
@@ -10,37 +9,11 @@ use labelmill::model::posterior::{Posterior, best};
 use labelmill::model::{Model, Spec, vote::MajorityVote};
 use labelmill::run::Run;
 use labelmill::testing::dense::{self, DenseModel};
-use labelmill::testing::{self, iterations, objectives, tiny};
+use labelmill::testing::{self, iterations, objectives, toy};
 
 use crate::support::assert_close;
 
 const TOLERANCE: f64 = 1e-6;
-
-pub fn toy() -> Annotations {
-    tiny(
-        3,
-        &[
-            (0, 0, 0),
-            (0, 1, 0),
-            (0, 2, 1),
-            (1, 0, 1),
-            (1, 1, 1),
-            (1, 3, 1),
-            (2, 0, 2),
-            (2, 2, 2),
-            (2, 3, 0),
-            (3, 1, 0),
-            (3, 2, 0),
-            (3, 3, 2),
-            (4, 0, 1),
-            (4, 1, 2),
-            (4, 2, 1),
-            (4, 3, 1),
-            (5, 0, 2),
-            (5, 3, 1),
-        ],
-    )
-}
 
 fn fit(spec: impl Spec) -> Fitted {
     testing::fit(spec, &toy())

@@ -5,9 +5,9 @@ use labelmill::model::fitted::Fitted;
 use labelmill::model::posterior::best;
 use labelmill::model::vote::{Crh, VoteLoss, Wawa, ZeroBasedSkill};
 use labelmill::run::Run;
+use labelmill::testing::toy;
 
 use crate::datasets::{aggregate, scores};
-use crate::fixtures::toy;
 use crate::support::{assert_close, data_folder};
 
 const TOLERANCE: f64 = 1e-6;

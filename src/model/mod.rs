@@ -31,6 +31,7 @@ pub mod fitted;
 pub mod fitted_posterior;
 mod from_features;
 pub mod gem;
+mod given_prior;
 mod lbfgs;
 #[cfg(feature = "neural")]
 pub mod neural;

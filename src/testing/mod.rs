@@ -53,6 +53,35 @@ pub fn tiny(n_classes: usize, rows: &[(u32, u32, u32)]) -> Annotations {
     annotations(dims, rows)
 }
 
+/// (instance, annotator, label) of six instances, four annotators and three classes, on which models are compared with the
+/// figures that other programs gave.
+pub const TOY: [(u32, u32, u32); 18] = [
+    (0, 0, 0),
+    (0, 1, 0),
+    (0, 2, 1),
+    (1, 0, 1),
+    (1, 1, 1),
+    (1, 3, 1),
+    (2, 0, 2),
+    (2, 2, 2),
+    (2, 3, 0),
+    (3, 1, 0),
+    (3, 2, 0),
+    (3, 3, 2),
+    (4, 0, 1),
+    (4, 1, 2),
+    (4, 2, 1),
+    (4, 3, 1),
+    (5, 0, 2),
+    (5, 3, 1),
+];
+
+/// The annotations of [`TOY`].
+#[must_use]
+pub fn toy() -> Annotations {
+    tiny(3, &TOY)
+}
+
 /// Annotations of the given sizes from (instance, annotator, label) triples; repeated ones share one weight.
 ///
 /// # Panics

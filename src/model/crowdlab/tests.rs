@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::*;
 use crate::frame::{Annotations, Dims, GivenPredictions};
 use crate::model::fitted::Report;
-use crate::testing::{annotations, assert_close, described, tiny, weighted};
+use crate::testing::{TOY, annotations, assert_close, described, tiny, toy, weighted};
 
 /// The crowd with the predictions of its instances, in their order.
 fn with_predictions(a: Annotations, p: &[&[f64]]) -> Annotations {
@@ -37,27 +37,6 @@ fn label(fitted: &Fitted, i: usize) -> usize {
     crate::model::posterior::best(&fitted.posterior.row(i)).unwrap().0
 }
 
-const TOY: [(u32, u32, u32); 18] = [
-    (0, 0, 0),
-    (0, 1, 0),
-    (0, 2, 1),
-    (1, 0, 1),
-    (1, 1, 1),
-    (1, 3, 1),
-    (2, 0, 2),
-    (2, 2, 2),
-    (2, 3, 0),
-    (3, 1, 0),
-    (3, 2, 0),
-    (3, 3, 2),
-    (4, 0, 1),
-    (4, 1, 2),
-    (4, 2, 1),
-    (4, 3, 1),
-    (5, 0, 2),
-    (5, 3, 1),
-];
-
 const TOY_P: [&[f64]; 6] = [
     &[0.6, 0.3, 0.1],
     &[0.2, 0.7, 0.1],
@@ -70,7 +49,7 @@ const TOY_P: [&[f64]; 6] = [
 /// cleanlab 2.9.0, `get_label_quality_multiannotator`.
 #[test]
 fn qualities_weights_and_skills_are_those_of_cleanlab() {
-    let fitted = fit(&with_predictions(tiny(3, &TOY), &TOY_P));
+    let fitted = fit(&with_predictions(toy(), &TOY_P));
     let [quality, weight, skill] = numbers(&fitted);
     let want =
         [0.594_197_433, 0.702_316_052, 0.678_866_021, 0.515_714_430, 0.531_130_274, 0.599_066_628];
@@ -186,7 +165,7 @@ fn a_weight_of_two_is_two_annotations_and_labels_that_are_no_class_are_none() {
 
 #[test]
 fn a_trusted_class_stays_and_instances_without_a_table_row_follow_their_annotations() {
-    let mut a = with_predictions(tiny(3, &TOY), &TOY_P[..5]);
+    let mut a = with_predictions(toy(), &TOY_P[..5]);
     a.trusted = Some(vec![None, None, None, Some(2), None, None]);
     let mut run = Run::new(0);
     let fitted = fit_in(&a, &mut run);

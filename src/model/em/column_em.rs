@@ -24,10 +24,6 @@ pub trait PairModel: Spec {
     type Rows: Estimator;
     /// The estimator for these annotations.
     fn estimator(&self, a: &Annotations) -> Self::Rows;
-    /// The estimator at which an attempt starts, for models whose later attempts draw more than the votes' noise.
-    fn estimator_at(&self, a: &Annotations, _attempt: u32, _run: &Run) -> Self::Rows {
-        self.estimator(a)
-    }
     /// The prior of the classes.
     fn class_prior(&self, a: &Annotations) -> ClassPrior;
     /// The state of every annotator at which an attempt starts, `[annotator, state_len]`; `None` to start at the shares of
@@ -145,7 +141,7 @@ impl<M: PairModel> EmSteps for ColumnEm<M> {
         run: &Run,
     ) -> Option<f64> {
         params.classes = ClassShares::new(self.0.class_prior(a), a.dims().classes);
-        params.estimator = self.0.estimator_at(a, attempt, run);
+        params.estimator = self.0.estimator(a);
         params.assignments = Assignments::new(self.0.assigns_below());
         params.kernel.set_hard(params.assignments.are_made());
         if let Some(state) = self.0.start(a, attempt, run) {

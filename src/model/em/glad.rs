@@ -46,7 +46,6 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::given_prior::{check_number, check_shares, shares_or_uniform};
 use super::kernels::Prior;
 use super::kernels::log_domain::{LogLikelihood, e_step};
 use super::{EmModel, EmSteps, Objective, StopRule};
@@ -55,6 +54,7 @@ use crate::frame::{Annotations, Dims, FitBytes, ITEMS_PER_BLOCK, QuestionSizes};
 use crate::model::Spec;
 use crate::model::fitted::Report;
 use crate::model::fitted_posterior::FittedPosterior;
+use crate::model::given_prior::{check_number, check_shares, shares_or_uniform};
 use crate::model::lbfgs::{NUMBERS_OF_SEARCH, try_maximise};
 use crate::model::numerics::ln_sigmoid;
 use crate::model::posterior::Posterior;

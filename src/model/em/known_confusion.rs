@@ -38,13 +38,13 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::given_prior::{check_number, check_shares, shares_or_uniform};
 use super::kernels::GivenRows;
 use super::{ClassPrior, PairFit, PairModel, StopRule};
 use crate::error::{Error, Result};
 use crate::frame::Annotations;
 use crate::model::confusion::{Cells, Confusion};
 use crate::model::fitted::Report;
+use crate::model::given_prior::{check_number, check_shares, shares_or_uniform};
 use crate::model::{Capabilities, FeatureUse, Spec};
 use crate::run::Run;
 use crate::spec::Problems;

@@ -12,7 +12,6 @@ mod conal_em;
 mod crowd_rows;
 mod dawid_skene;
 mod fast_dawid_skene;
-mod given_prior;
 mod glad;
 mod ibcc;
 pub mod kernels;

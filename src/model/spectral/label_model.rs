@@ -44,10 +44,11 @@ use serde::{Deserialize, Serialize};
 
 use super::overlaps::Overlaps;
 use super::{PairLogs, co_occurrence, few_annotators};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::frame::{Dims, Evidence, FitBytes, QuestionSizes};
 use crate::model::em::kernels::{Prior, log_domain};
 use crate::model::fitted::{Fitted, Report, Stop, TraceRow};
+use crate::model::given_prior::{check_number, check_shares, shares_or_uniform};
 use crate::model::posterior::Posterior;
 use crate::model::{Capabilities, Model, Spec};
 use crate::run::{Run, WarningCode};
@@ -69,7 +70,7 @@ pub struct LabelModel {
     #[schemars(range(min = 0.0))]
     pub l2: f64,
     /// P(class) of every class, in their order; uniform if it is not given.
-    pub class_balance: Option<Vec<f64>>,
+    pub class_prior: Option<Vec<f64>>,
 }
 
 /// How steps follow the gradient.
@@ -85,7 +86,7 @@ pub enum Optimizer {
 
 impl Default for LabelModel {
     fn default() -> Self {
-        Self { n_epochs: 100, lr: 0.01, optimizer: Optimizer::Sgd, l2: 0.0, class_balance: None }
+        Self { n_epochs: 100, lr: 0.01, optimizer: Optimizer::Sgd, l2: 0.0, class_prior: None }
     }
 }
 
@@ -97,20 +98,11 @@ impl Spec for LabelModel {
         Capabilities { annotator_prior: true, ..Capabilities::LABELS };
 
     fn estimates_prior(&self) -> bool {
-        self.class_balance.is_some()
+        self.class_prior.is_some()
     }
 
     fn check(&self, place: &str, problems: &mut Problems) {
-        let Some(balance) = &self.class_balance else { return };
-        let sum: f64 = balance.iter().sum();
-        if (sum - 1.0).abs() > 1e-6 || balance.iter().any(|p| *p <= 0.0) {
-            problems.push(
-                crate::error::Problem::new("the shares of the classes are above 0 and sum to 1")
-                    .at(format!("{place}.class_balance"))
-                    .found(format!("{balance:?}"))
-                    .help("divide them by their sum, or leave them out for equal shares"),
-            );
-        }
+        check_shares(self.class_prior.as_ref(), place, problems);
     }
 }
 
@@ -134,26 +126,15 @@ impl LabelModel {
     pub(super) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
         co_occurrence::fit_bytes(sizes, sizes.dims.classes.checked_mul(NUMBERS_OF_CELL)?)
     }
-
-    /// P(class), `[class]`.
-    fn balance(&self, n_classes: usize, run: &Run) -> Result<Vec<f64>> {
-        match &self.class_balance {
-            None => Ok(vec![1.0 / n_classes.max(1) as f64; n_classes]),
-            Some(given) if given.len() == n_classes => Ok(given.clone()),
-            Some(given) => Err(Error::fit(format!("there are {n_classes} classes"))
-                .at(run.model_key("class_balance"))
-                .found(format!("{} shares", given.len()))
-                .help("give a share for each class, in the order of the classes, or leave them out for equal shares")),
-        }
-    }
 }
 
 impl Model for LabelModel {
     fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
         let a = evidence.annotations;
         let Dims { annotators, classes, instances, .. } = a.dims();
-        let balance = self.balance(classes, run)?;
-        let overlaps = Overlaps::new(a, &balance);
+        check_number(self.class_prior.as_ref(), a, run)?;
+        let prior = shares_or_uniform(self.class_prior.as_ref(), classes);
+        let overlaps = Overlaps::new(a, &prior);
         let advice = "use dawid_skene or ibcc, or compare with majority_vote";
         if let Some(few) = few_annotators(a) {
             run.warn_code(
@@ -185,11 +166,11 @@ impl Model for LabelModel {
             );
         } else {
             let logs: Vec<f64> = mu.iter().map(|p| p.ln()).collect();
-            log_domain::e_step(a, Prior::Class(&balance), &PairLogs { a, logs: &logs }, &mut t);
+            log_domain::e_step(a, Prior::Class(&prior), &PairLogs { a, logs: &logs }, &mut t);
         }
         let objective = trace.last().map(|row| row.objective);
         let stop = Stop { converged: true, iterations: self.n_epochs, objective };
-        let report = Report { prior: Some(balance), skill, ..Report::default() };
+        let report = Report { prior: Some(prior), skill, ..Report::default() };
         Ok(Fitted { trace, stop, ..Fitted::new(t, report) })
     }
 }
@@ -291,25 +272,25 @@ mod tests {
         }
     }
 
-    /// Without any annotation of an instance, its row is the balance.
-    // keys: label_model.class_balance
+    /// Without any annotation of an instance, its row is the prior.
+    // keys: label_model.class_prior
     #[test]
-    fn the_balance_is_a_prior_and_has_a_share_for_each_class() {
+    fn a_given_prior_has_a_share_for_each_class() {
         let dims = Dims { instances: 41, annotators: 3, classes: 2, labels: 2 };
         let rows: Vec<_> =
             (0..120).map(|n: u32| (n / 3, n % 3, u32::from((n / 3).is_multiple_of(4)))).collect();
         let a = weighted(dims, &rows, vec![1.0; 120]);
-        let class_balance = Some(vec![0.75, 0.25]);
-        let fitted = fit(LabelModel { class_balance, ..LabelModel::default() }, &a);
+        let class_prior = Some(vec![0.75, 0.25]);
+        let fitted = fit(LabelModel { class_prior, ..LabelModel::default() }, &a);
         assert_close(&fitted.posterior.row(40), &[0.75, 0.25], 1e-12, "T40");
         assert!(fitted.posterior.row(0)[1] > 0.99);
         let wrong =
-            LabelModel { class_balance: Some(vec![0.5, 0.25, 0.25]), ..LabelModel::default() };
+            LabelModel { class_prior: Some(vec![0.5, 0.25, 0.25]), ..LabelModel::default() };
         let error = wrong.fit((&a).into(), &mut Run::new(0)).unwrap_err().to_string();
-        assert!(error.contains("there are 2 classes") && error.contains("3 shares"), "{error}");
+        assert!(error.contains("3 shares, 2 classes"), "{error}");
         let mut problems = Problems::default();
-        LabelModel { class_balance: Some(vec![0.5, 0.6]), ..wrong }.check("model", &mut problems);
-        assert!(problems.into_result().unwrap_err().to_string().contains("class_balance"));
+        LabelModel { class_prior: Some(vec![0.5, 0.6]), ..wrong }.check("model", &mut problems);
+        assert!(problems.into_result().unwrap_err().to_string().contains("class_prior"));
     }
 
     #[test]

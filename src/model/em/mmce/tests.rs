@@ -2,22 +2,7 @@ use super::*;
 use crate::model::Model;
 use crate::model::em::Em;
 use crate::model::em::kernels::LogLikelihood as _;
-use crate::testing::{annotations, assert_close, fit, iterations, tiny, weighted};
-
-fn toy() -> Annotations {
-    let labels: [&[(u32, u32)]; 6] = [
-        &[(0, 0), (1, 0), (2, 1)],
-        &[(0, 1), (1, 1), (3, 1)],
-        &[(0, 2), (2, 2), (3, 0)],
-        &[(1, 0), (2, 0), (3, 2)],
-        &[(0, 1), (1, 2), (2, 1), (3, 1)],
-        &[(0, 2), (3, 1)],
-    ];
-    let of = |(i, own): (u32, &&[(u32, u32)])| -> Vec<_> {
-        own.iter().map(|(r, y)| (i, *r, *y)).collect()
-    };
-    tiny(3, &(0..).zip(&labels).flat_map(of).collect::<Vec<_>>())
-}
+use crate::testing::{annotations, assert_close, fit, iterations, tiny, toy, weighted};
 
 fn exact(strength: f64, n: u32) -> Mmce {
     let stop = iterations(n);

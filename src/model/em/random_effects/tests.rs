@@ -1,25 +1,10 @@
 use super::*;
 use crate::testing::synth::CrowdShape;
-use crate::testing::{annotations, assert_close, fit, iterations, tiny};
+use crate::testing::{annotations, assert_close, fit, iterations, tiny, toy};
 
 /// The model alone, with so many E-steps.
 fn alone(e_steps: u32) -> RandomEffects {
     RandomEffects { dawid_skene_share: 0.0, discount: 0.0, stop: iterations(e_steps - 1) }
-}
-
-fn toy() -> Annotations {
-    let labels: [&[(u32, u32)]; 6] = [
-        &[(0, 0), (1, 0), (2, 1)],
-        &[(0, 1), (1, 1), (3, 1)],
-        &[(0, 2), (2, 2), (3, 0)],
-        &[(1, 0), (2, 0), (3, 2)],
-        &[(0, 1), (1, 2), (2, 1), (3, 1)],
-        &[(0, 2), (3, 1)],
-    ];
-    let of = |(i, own): (u32, &&[(u32, u32)])| -> Vec<_> {
-        own.iter().map(|(r, y)| (i, *r, *y)).collect()
-    };
-    tiny(3, &(0..).zip(&labels).flat_map(of).collect::<Vec<_>>())
 }
 
 /// Figures of the reference in numpy that the model was specified by, after one and five E-steps without a tolerance.
