@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use super::confusion::{CommonConfusion, Confusion};
 use super::fitted_posterior::FittedPosterior;
 use super::posterior::Posterior;
-use super::snapshot::Snapshot;
+use super::saved::snapshot::Snapshot;
 use crate::error::Result;
 use crate::frame::ITEMS_PER_BLOCK;
 

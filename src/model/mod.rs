@@ -1,7 +1,7 @@
 //! The third stage: a model turns a question's sparse annotations into posteriors and estimates for the annotators.
 //!
 //! # Adding a label-only model
-//! 1. Write one file under `vote/`, `em/` or `spectral/`; open it with the generative story, the citation and `Differs from`.
+//! 1. Write one file under `vote/`, `em/pairs/`, `em/` or `spectral/`; open it with the generative story, the citation and `Differs from`.
 //! 2. Give it a spec struct: every field documented (the text is what `labelmill models KIND` prints), with a default.
 //! 3. Implement [`em::PairModel`] or [`em::EmModel`] (the loop, restarts, trusted rows and the trace come with them), or
 //!    [`Model`] itself.
@@ -22,7 +22,6 @@
 mod assignment;
 pub mod calibration;
 mod capabilities;
-mod checkpoint;
 pub(crate) mod classifier;
 pub mod confusion;
 pub mod crowdlab;
@@ -38,7 +37,7 @@ pub mod neural;
 pub mod numerics;
 pub mod posterior;
 pub mod preset;
-pub(crate) mod snapshot;
+pub(crate) mod saved;
 pub mod spectral;
 pub mod switching;
 pub mod vote;

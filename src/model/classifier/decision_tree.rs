@@ -5,7 +5,7 @@ use super::tree::{Tree, TreeSpec, load, save};
 use super::{Classifier, Examples, predict_rows};
 use crate::error::Result;
 use crate::frame::Matrix;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::run::{Cancel, Run};
 
 /// A single tree that considers all features at each split.

@@ -28,7 +28,7 @@ use super::tree::{Tree, TreeSpec, load, save};
 use super::{Classifier, Examples, predict_rows};
 use crate::error::{Error, Result};
 use crate::frame::{ITEMS_PER_BLOCK, Matrix};
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::run::{Cancel, Rng, Run};
 
 /// The settings of a random forest.

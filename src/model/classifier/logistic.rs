@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::frame::{MAX_RANGES, Matrix};
 use crate::model::lbfgs::{self, try_maximise};
 use crate::model::numerics::{MIN_RELATIVE_DEVIATION, softmax};
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::run::{Cancel, Run};
 
 /// The derivative by a parameter that counts as zero, for each unit of weight. With a smaller one, the last steps of

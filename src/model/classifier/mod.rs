@@ -36,10 +36,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::saved::snapshot::Snapshot;
 use crate::error::{Problem, Result};
 use crate::frame::{ITEMS_PER_BLOCK, MAX_RANGES, Matrix, ranges_of_instances};
 use crate::model::fitted::on_cpu;
-use crate::model::snapshot::Snapshot;
 use crate::run::{Cancel, Run};
 use crate::spec::Problems;
 pub use decision_tree::DecisionTree;

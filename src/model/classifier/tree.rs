@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::model::numerics::{at_least, normalise};
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 
 /// The measure of how mixed the classes of a node are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -8,7 +8,7 @@ use super::{EmSteps, Objective};
 use crate::error::Result;
 use crate::frame::Annotations;
 use crate::model::fitted::{Stop, TraceRow};
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::run::Run;
 
 /// The result of one run of the loop.

@@ -5,26 +5,14 @@
 //! likelihood is not such a product implements [`LogLikelihood`](kernels::LogLikelihood). A model with a classifier has
 //! steps with the data of a fit, and reports with the classifier itself ([`gem`](super::gem)).
 
-mod assignments;
-mod clusters;
-mod column_em;
-mod conal_em;
-mod crowd_rows;
-mod dawid_skene;
-mod fast_dawid_skene;
 mod glad;
-mod ibcc;
 pub mod kernels;
-mod known_confusion;
-mod mace;
 mod maximise;
 mod mmce;
-mod one_coin;
+mod pairs;
 mod random_effects;
-mod snorkel;
 mod start;
 mod stop;
-mod worker_clustering;
 
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
@@ -32,24 +20,24 @@ use crate::model::fitted::{Fitted, Report};
 use crate::model::fitted_posterior::FittedPosterior;
 use crate::model::{Model, ModelKind, Spec};
 use crate::run::{Cancel, Run};
-pub use column_em::{ClassPrior, ColumnEm, PairFit, PairModel};
-pub use conal_em::ConalEm;
-pub(crate) use conal_em::MixtureEstimator;
-pub(crate) use dawid_skene::few_annotations;
-pub use dawid_skene::{DawidSkene, MatrixPrior};
-pub use fast_dawid_skene::{FastDawidSkene, FastStart};
 pub use glad::Glad;
-pub use ibcc::Ibcc;
-pub use known_confusion::KnownConfusion;
-pub use mace::{Mace, MaceMethod};
 pub use maximise::LoopState;
 pub(crate) use maximise::{Optimum, maximise};
 pub use mmce::Mmce;
-pub use one_coin::OneCoin;
+pub use pairs::column_em::{ClassPrior, ColumnEm, PairFit, PairModel};
+pub use pairs::conal_em::ConalEm;
+pub(crate) use pairs::conal_em::MixtureEstimator;
+pub(crate) use pairs::dawid_skene::few_annotations;
+pub use pairs::dawid_skene::{DawidSkene, MatrixPrior};
+pub use pairs::fast_dawid_skene::{FastDawidSkene, FastStart};
+pub use pairs::ibcc::Ibcc;
+pub use pairs::known_confusion::KnownConfusion;
+pub use pairs::mace::{Mace, MaceMethod};
+pub use pairs::one_coin::OneCoin;
+pub use pairs::snorkel::Snorkel;
+pub use pairs::worker_clustering::WorkerClustering;
 pub use random_effects::RandomEffects;
-pub use snorkel::Snorkel;
 pub use stop::{OnExhausted, StopRule};
-pub use worker_clustering::WorkerClustering;
 
 /// The models of this folder.
 pub static KINDS: &[ModelKind] = &[

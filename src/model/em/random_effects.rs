@@ -62,9 +62,9 @@ mod states;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::crowd_rows::RowEstimator;
-use super::dawid_skene::is_redundant;
 use super::kernels::{self, PairKernel, Prior, expected_counts_of};
+use super::pairs::crowd_rows::RowEstimator;
+use super::pairs::dawid_skene::is_redundant;
 use super::start::write_start;
 use super::{EmModel, EmSteps, Objective, StopRule};
 use crate::error::Result;

@@ -11,7 +11,7 @@ use super::{ClassifierEm, Params, Steps};
 use crate::error::Result;
 use crate::frame::Annotations;
 use crate::model::em::Objective;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 
 /// Rounds that grow trees at most.
 const MAX_ROUNDS: u32 = 20;

@@ -3,9 +3,10 @@
 use super::{ClassifierEm, Params, Steps};
 use crate::error::Result;
 use crate::frame::Annotations;
-use crate::model::checkpoint::{self, Fingerprint};
 use crate::model::em::LoopState;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::checkpoint;
+use crate::model::saved::checkpoint::Fingerprint;
+use crate::model::saved::snapshot::Snapshot;
 use crate::run::Run;
 
 /// The prefix of the names of the classifier's arrays.

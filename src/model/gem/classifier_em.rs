@@ -8,7 +8,7 @@ use crate::model::em::StopRule;
 use crate::model::em::kernels::{self, Estimator, PairKernel};
 use crate::model::fitted::Report;
 use crate::model::posterior::Posterior;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::model::{Predicted, SavedModel, Spec, from_features};
 use crate::run::{Cancel, Run};
 use crate::spec::Problems;

@@ -58,6 +58,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tree_rounds::TreeRounds;
 
+use super::saved::snapshot::Snapshot;
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence, QuestionFeatures};
 use crate::model::classifier::{Classifier, ClassifierSpec, ExampleFeatures, Examples};
@@ -70,7 +71,6 @@ use crate::model::fitted::{Fitted, Report, Trained};
 use crate::model::numerics::{MIN_PROBABILITY, at_least, normalise};
 use crate::model::posterior::Posterior;
 use crate::model::preset::Preset;
-use crate::model::snapshot::Snapshot;
 use crate::model::{Capabilities, FeatureUse, Model, ModelKind, Spec, from_features};
 use crate::run::{Cancel, Run};
 use crate::spec::Problems;

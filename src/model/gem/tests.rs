@@ -13,7 +13,7 @@ use crate::frame::Matrix;
 use crate::model::SavedModel;
 use crate::model::classifier::{ClassifierKind, LogisticSpec, TreeSpec};
 use crate::model::posterior::best;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::testing::dense::{self, Rows};
 use crate::testing::synth::CrowdShape;
 use crate::testing::{annotations, described, iterations, tiny};

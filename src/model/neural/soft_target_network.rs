@@ -35,7 +35,7 @@ use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates, Matrix};
 use crate::model::fitted::{TraceRow, on_cpu};
 use crate::model::neural::name_of;
 use crate::model::posterior::Posterior;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::run::{Cancel, NoProgress, Run};
 
 /// Examples of positive weight.

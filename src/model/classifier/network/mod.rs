@@ -34,7 +34,7 @@ use crate::model::neural::{
     TrainSpec, WeightedTargets,
 };
 use crate::model::posterior::Posterior;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::run::{Cancel, Run};
 use crate::spec::Problems;
 

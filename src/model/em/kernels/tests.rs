@@ -5,7 +5,7 @@ use super::log_domain::{self, LogLikelihood};
 use super::{Annotator, Estimator, Likelihood, PairKernel, Prior, Statistics, Sweep, n_groups};
 use crate::frame::{Annotations, Dims};
 use crate::model::confusion::Smoothing;
-use crate::model::em::one_coin::OneCoinEstimator;
+use crate::model::em::pairs::one_coin::OneCoinEstimator;
 use crate::model::numerics::{MIN_LIKELIHOOD, MIN_PROBABILITY};
 use crate::model::posterior::Posterior;
 use crate::testing::dense::{self, DenseModel, Rows};

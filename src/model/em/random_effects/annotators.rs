@@ -7,7 +7,7 @@ use super::effects::{
 };
 use crate::frame::{Annotations, Dims};
 use crate::model::confusion::Cells;
-use crate::model::em::crowd_rows::POOLED_COUNT;
+use crate::model::em::pairs::crowd_rows::POOLED_COUNT;
 
 /// The strength of the rows that start a, what is added to their shares, and the start of b.
 const ROW_STRENGTH: f64 = 4.0;

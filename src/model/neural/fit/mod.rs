@@ -17,7 +17,6 @@ use crate::error::{Error, Result};
 use crate::frame::{
     Annotations, Evidence, Gold, JointQuestion, QuestionFeatures, QuestionSet, Role,
 };
-use crate::model::checkpoint::Fingerprint;
 use crate::model::confusion::{Cells, CommonConfusion, Confusion};
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::fitted::{Fitted, Report, Stop, Trained};
@@ -27,6 +26,7 @@ use crate::model::neural::train::spec::{Select, TrainSpec};
 use crate::model::neural::train::state::{MAIN_TARGETS, TrainState};
 use crate::model::neural::train::{LoopPosition, Trainer};
 use crate::model::posterior::best;
+use crate::model::saved::checkpoint::Fingerprint;
 use crate::model::vote::agreement;
 use crate::model::{Model, from_features};
 use crate::run::Run;

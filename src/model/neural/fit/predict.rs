@@ -18,7 +18,7 @@ use crate::model::neural::train::state::Estimates;
 use crate::model::neural::train::step::Predictor;
 use crate::model::neural::{BatchContext, CrowdNet, NetworkSpec, Neural, name_of};
 use crate::model::posterior::Posterior;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::model::{Predicted, SavedModel, from_features};
 use crate::run::Run;
 

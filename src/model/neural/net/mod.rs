@@ -30,7 +30,7 @@ use crate::model::neural::net::heads::{Head, HeadInput, Heads};
 use crate::model::neural::net::layers::{Dense, Layer, forward_all};
 use crate::model::neural::net::parameters::Parameters;
 use crate::model::neural::net::precision::Precision;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::run::Run;
 use forward_pass::mode::Mode;
 use input::input_rows::InputRows;

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::model::neural::data::batch::Batch;
 use crate::model::neural::train::optimiser::Optimiser;
 use crate::model::neural::train::optimiser::moments::Moments;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 
 /// Every table of a model.
 #[derive(Debug, Clone, Default)]

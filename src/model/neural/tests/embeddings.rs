@@ -9,7 +9,7 @@ use super::*;
 use crate::frame::Matrix;
 use crate::model::neural::data::inputs::Inputs;
 use crate::model::neural::net::input::scaler::Scaler;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::model::vote::MajorityVote;
 use crate::testing::described;
 

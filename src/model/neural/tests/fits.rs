@@ -4,7 +4,7 @@ use super::*;
 use crate::frame::QuestionFeatures;
 use crate::model::neural::net::parameters::pytorch::from_pytorch;
 use crate::model::posterior::best;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::model::{ModelSpec, SavedModel};
 use crate::testing::described;
 

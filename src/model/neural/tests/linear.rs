@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::frame::Matrix;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 
 /// Every number of the saved model, in PyTorch's layout.
 pub(super) fn numbers(fitted: Fitted) -> Snapshot {

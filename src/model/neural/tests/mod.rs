@@ -1,14 +1,12 @@
 //! Tests of the neural models: their common cases, and losses compared with values that were computed independently.
 
-mod blocks;
 mod embeddings;
 mod fits;
-mod forms;
-mod gradients;
 mod inputs;
 mod lia;
 mod lia_multi;
 mod linear;
+mod losses;
 mod posteriors;
 mod presets;
 mod settings;

@@ -1,6 +1,6 @@
 //! Predictions of trained models for a batch, worked out by hand.
 
-use super::training_loop::uneven::heads_of_biases;
+use super::losses::uneven::heads_of_biases;
 use super::*;
 use crate::model::neural::data::TrainingData;
 use crate::model::neural::models::doctor_net::head_weights::WeightsBy;

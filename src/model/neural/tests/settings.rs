@@ -7,7 +7,7 @@ use crate::model::neural::DeviceChoice;
 use crate::model::neural::net::backbone::Scaling;
 use crate::model::neural::net::parameters::Initialisation;
 use crate::model::neural::net::precision::Precision;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::testing::{assert_close, described};
 
 /// Plain descent at a constant rate, for network and annotators.

@@ -16,7 +16,6 @@ pub(crate) mod step;
 use super::params::annotator_params::AnnotatorParams;
 use crate::error::{Error, Result};
 use crate::frame::{Dims, JointQuestion};
-use crate::model::checkpoint::{self, Fingerprint};
 use crate::model::neural::data::inputs::Inputs;
 use crate::model::neural::data::{TrainingData, batch::Batch};
 use crate::model::neural::train::learners::Learners;
@@ -26,7 +25,9 @@ use crate::model::neural::train::step::Predictor;
 use crate::model::neural::{
     Act, BatchContext, BatchPrediction, LearnerSubset, OptimiserSpec, Phase, TrainingObjective,
 };
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::checkpoint;
+use crate::model::saved::checkpoint::Fingerprint;
+use crate::model::saved::snapshot::Snapshot;
 use crate::run::Run;
 
 /// An objective in training.

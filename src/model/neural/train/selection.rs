@@ -10,7 +10,7 @@ use crate::model::neural::train::state::{Best, MAIN_TARGETS};
 use crate::model::neural::train::step::likelihood;
 use crate::model::neural::{Phase, TrainingObjective};
 use crate::model::posterior::best;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 
 /// An epoch is better only if its score is greater by more than this.
 const SAME_SCORE: f64 = 1e-12;

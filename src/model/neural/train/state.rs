@@ -14,7 +14,7 @@ use crate::frame::Dims;
 use crate::model::calibration::calibrator::Calibrator;
 use crate::model::fitted::TraceRow;
 use crate::model::posterior::Posterior;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 
 /// The name of the targets that a model's aggregator computes. They are the posteriors of a model that trains on
 /// targets.

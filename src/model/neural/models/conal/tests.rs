@@ -4,7 +4,7 @@ use super::*;
 use crate::frame::{Evidence, Features};
 use crate::model::Model as _;
 use crate::model::neural::Neural;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::run::Run;
 use crate::testing::{described, tiny};
 

@@ -233,7 +233,7 @@ mod tests {
     use crate::model::neural::net::backend::Backend;
     use crate::model::neural::net::forward_pass::mode::Mode;
     use crate::model::neural::net::parameters::Parameters;
-    use crate::model::snapshot::Snapshot;
+    use crate::model::saved::snapshot::Snapshot;
     use crate::run::Run;
 
     fn built(spec: &BackboneSpec) -> (Trunk, Snapshot) {

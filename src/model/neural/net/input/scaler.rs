@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::frame::Matrix;
 use crate::model::neural::net::backbone::{BackboneSpec, Scaling};
 use crate::model::numerics::MIN_RELATIVE_DEVIATION;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::run::Rng;
 
 /// Scales features by statistics of the rows it was fitted on, and augments images.

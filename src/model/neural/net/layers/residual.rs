@@ -98,7 +98,7 @@ mod tests {
         assert_near, counted, counted_var, device_of, gradients, largest, numbers, on_device_of,
         on_host_again,
     };
-    use crate::model::snapshot::Snapshot;
+    use crate::model::saved::snapshot::Snapshot;
     use crate::run::Run;
 
     fn near(what: &str, got: &Tensor, want: &Tensor) {

@@ -20,7 +20,7 @@ use crate::model::neural::from_candle;
 use crate::model::neural::net::host::read;
 use crate::model::neural::train::optimiser::Optimiser;
 use crate::model::neural::train::optimiser::moments::Moments;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::run::Run;
 use flat::Flat;
 use initial_values::InitialValues;

@@ -105,7 +105,7 @@ mod tests {
     use crate::model::neural::net::parameters::Initialisation;
     use crate::model::neural::net::testing::device_of;
     use crate::model::neural::train::optimiser::optimiser_spec::OptimiserKind;
-    use crate::model::snapshot::Snapshot;
+    use crate::model::saved::snapshot::Snapshot;
     use crate::run::Run;
 
     const NAMES: [&str; 5] = ["a.weight", "a.bias", "b.weight", "b.bias", "running_mean"];

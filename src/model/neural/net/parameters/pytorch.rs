@@ -21,7 +21,7 @@ use crate::model::neural::net::Network;
 use crate::model::neural::net::heads::{Head, Heads};
 use crate::model::neural::net::layers::batch_norm::NORM_EPSILON;
 use crate::model::neural::net::layers::{Activation, Layer};
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 
 /// A module of `torch.nn`.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -9,7 +9,7 @@ use crate::model::neural::fit::split_annotations;
 use crate::model::neural::tests::fits::agreeing;
 use crate::model::neural::tests::inputs::{readers, with_annotators};
 use crate::model::neural::tests::*;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::testing::described;
 
 /// The last epoch with a checkpoint, of five.

@@ -9,7 +9,7 @@ use crate::model::SavedModel;
 use crate::model::neural::tests::fits::{agreeing, fit};
 use crate::model::neural::tests::linear::{expect_step, numbers, of, probabilities};
 use crate::model::neural::tests::*;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::model::vote::MajorityVote;
 use crate::testing::described;
 

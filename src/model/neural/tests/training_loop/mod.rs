@@ -2,7 +2,6 @@
 
 pub(super) mod checkpoints;
 pub(super) mod divergence;
-pub(super) mod divisors;
 pub(super) mod labels;
 pub(super) mod learners;
 pub(super) mod mbem;
@@ -13,5 +12,3 @@ pub(super) mod states;
 pub(super) mod tcls;
 pub(in crate::model::neural) mod trainer;
 pub(super) mod training;
-pub(super) mod underflow;
-pub(super) mod uneven;

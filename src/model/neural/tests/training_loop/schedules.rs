@@ -7,7 +7,7 @@ use crate::model::neural::tests::fits::{agreeing, fit, parameters};
 use crate::model::neural::tests::*;
 use crate::model::neural::train::state::{Best, NamedTargets};
 use crate::model::posterior::Posterior;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::testing::described;
 
 const CALIBRATE: &str = "Calibrate(\"classifier\", Isotonic)";

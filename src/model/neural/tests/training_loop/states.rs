@@ -6,7 +6,7 @@ use crate::model::calibration::calibrator::{Calibrator, Method};
 use crate::model::neural::tests::fits::agreeing;
 use crate::model::neural::tests::linear::{numbers, of, probabilities};
 use crate::model::neural::tests::*;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::model::vote::MajorityVote;
 use crate::testing::described;
 

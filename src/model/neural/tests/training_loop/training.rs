@@ -10,7 +10,7 @@ use crate::model::ModelKind;
 use crate::model::neural::fit::split_annotations;
 use crate::model::neural::tests::fits::{agreeing, fit, parameters};
 use crate::model::neural::tests::*;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::run::Progress;
 use crate::testing::{assert_close, described, weighted};
 

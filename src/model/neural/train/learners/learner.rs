@@ -25,7 +25,7 @@ use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::train::frozen::{FROZEN_SHARE, FrozenOutputs, MAX_FROZEN_BYTES};
 use crate::model::neural::train::optimiser::optimiser_spec::OptimiserSpec;
 use crate::model::neural::{BackboneSpec, LearnerSubset};
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::run::Run;
 
 /// The name of the learner that every model has.

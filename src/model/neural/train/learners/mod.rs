@@ -21,7 +21,7 @@ use crate::model::neural::params::param_table::ParamTable;
 use crate::model::neural::train::forward_passes::ForwardPasses;
 use crate::model::neural::train::optimiser::Optimiser;
 use crate::model::neural::{LearnerSubset, Phase};
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use learner::{Learner, LearnerSetting, LearnerSpec};
 
 /// All learners of a model.

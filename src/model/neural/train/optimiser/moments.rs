@@ -7,7 +7,7 @@ use candle_core::{Device, Tensor, Var};
 use super::optimiser_spec::OptimiserKind;
 use crate::error::Result;
 use crate::model::neural::from_candle;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::prefetch::prefetch_all;
 
 /// Running moments of one parameter; a moment that the kind of optimiser does not use is empty.

@@ -1,8 +1,8 @@
 //! Computation by blocks gives the same results as computation one by one, and heads that are not needed are not
 //! computed.
 
-use super::posteriors::near;
-use super::*;
+use crate::model::neural::tests::posteriors::near;
+use crate::model::neural::tests::*;
 
 /// Seventy rows, which are one block and part of another: the loss by the formula, row by row, and every derivative.
 #[test]

@@ -1,8 +1,8 @@
 //! Every gradient compared with finite differences of the loss.
 
 use super::forms::OVER;
-use super::training_loop::tcls::aggregated;
-use super::*;
+use crate::model::neural::tests::training_loop::tcls::aggregated;
+use crate::model::neural::tests::*;
 
 #[test]
 fn gradients_are_the_loss_s_slopes() {

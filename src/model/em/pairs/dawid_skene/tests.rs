@@ -1,7 +1,7 @@
 use super::*;
 use crate::model::Model as _;
 use crate::model::em::ColumnEm;
-use crate::model::em::column_em::StepFrom;
+use crate::model::em::pairs::column_em::StepFrom;
 use crate::model::posterior::Posterior;
 use crate::testing::{assert_close, fit, iterations, tiny, weighted};
 

@@ -1,12 +1,12 @@
 //! Divisors worked out by hand for batches whose numbers of rows, annotators, annotators in the batch and annotations
 //! differ.
 
-use super::trainer::trainer_of;
 use super::uneven::{heads_of_biases, weighted};
 use crate::model::neural::tests::fits::agreeing;
 use crate::model::neural::tests::posteriors::near;
+use crate::model::neural::tests::training_loop::trainer::trainer_of;
 use crate::model::neural::tests::*;
-use crate::model::snapshot::Snapshot;
+use crate::model::saved::snapshot::Snapshot;
 use crate::testing::described;
 
 /// The case with a third row, without annotations and with equal probabilities, so that rows and annotators differ in

@@ -40,11 +40,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::dawid_skene::is_redundant;
-use super::kernels::{self, Annotator, Estimator, PairRows, PooledCounts, n_groups};
-use super::{ClassPrior, PairFit, PairModel, StopRule, few_annotations};
 use crate::frame::{Annotations, Dims, FitBytes, QuestionSizes};
 use crate::model::Spec;
 use crate::model::confusion::{Cells, CommonConfusion, Confusion, Smoothing};
+use crate::model::em::kernels;
+use crate::model::em::kernels::{Annotator, Estimator, PairRows, PooledCounts, n_groups};
+use crate::model::em::{ClassPrior, PairFit, PairModel, StopRule, few_annotations};
 use crate::model::fitted::Report;
 use crate::run::Run;
 

@@ -3,7 +3,7 @@ use statrs::function::gamma::{digamma, ln_gamma};
 use super::*;
 use crate::model::Model;
 use crate::model::em::ColumnEm;
-use crate::model::em::column_em::StepFrom;
+use crate::model::em::pairs::column_em::StepFrom;
 use crate::model::fitted::Fitted;
 use crate::model::numerics::MIN_LIKELIHOOD;
 use crate::model::posterior::Posterior;

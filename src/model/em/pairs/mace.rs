@@ -38,9 +38,10 @@ use rand::Rng as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::kernels::{self, Annotator, DirichletParameter, Estimator, n_groups};
-use super::{ClassPrior, Objective, PairFit, PairModel, StopRule};
 use crate::frame::{Annotations, Dims, FitBytes, QuestionSizes};
+use crate::model::em::kernels;
+use crate::model::em::kernels::{Annotator, DirichletParameter, Estimator, n_groups};
+use crate::model::em::{ClassPrior, Objective, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
 use crate::model::{Capabilities, Spec};
 use crate::run::Run;
@@ -86,7 +87,7 @@ impl Spec for Mace {
 
 impl Mace {
     /// The memory of its fit: that of other models of pairs, and the state of every annotator, once more at a start.
-    pub(super) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
+    pub(in crate::model::em) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
         let own = kernels::fit_bytes(sizes)?;
         let state = sizes.dims.annotators.checked_mul(sizes.dims.labels.checked_add(2)?)?;
         let state = state.checked_mul(2 * size_of::<f64>())?;

@@ -54,10 +54,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::crowd_rows::crowd_accuracy;
-use super::kernels::{Annotator, Estimator, PooledCounts, n_groups};
-use super::{ClassPrior, PairFit, PairModel, StopRule};
 use crate::frame::Annotations;
 use crate::model::confusion::{Cells, Confusion};
+use crate::model::em::kernels::{Annotator, Estimator, PooledCounts, n_groups};
+use crate::model::em::{ClassPrior, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
 use crate::model::numerics::MIN_PROBABILITY;
 use crate::model::{Capabilities, Spec};
@@ -161,7 +161,7 @@ pub struct OneCoinEstimator {
 
 impl OneCoinEstimator {
     /// With pseudo-counts, and not drawn to the crowd.
-    pub(super) fn new(right: f64, wrong: f64, n_labels: usize) -> Self {
+    pub(in crate::model::em) fn new(right: f64, wrong: f64, n_labels: usize) -> Self {
         Self { strength: 0.0, prior_right: right, prior_wrong: wrong, right, wrong, n_labels }
     }
 
@@ -236,7 +236,7 @@ impl Estimator for OneCoinEstimator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::em::column_em::StepFrom;
+    use crate::model::em::pairs::column_em::StepFrom;
     use crate::model::posterior::Posterior;
     use crate::testing::{fit, tiny};
 

@@ -38,11 +38,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::kernels::GivenRows;
-use super::{ClassPrior, PairFit, PairModel, StopRule};
 use crate::error::{Error, Result};
 use crate::frame::Annotations;
 use crate::model::confusion::{Cells, Confusion};
+use crate::model::em::kernels::GivenRows;
+use crate::model::em::{ClassPrior, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
 use crate::model::given_prior::{check_number, check_shares, shares_or_uniform};
 use crate::model::{Capabilities, FeatureUse, Spec};

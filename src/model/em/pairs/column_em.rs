@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use super::assignments::Assignments;
-use super::kernels::{
-    DirichletParameter, Estimator, GivenRows, Likelihood, PairKernel, Prior, Sweep,
-};
-use super::start::write_start;
-use super::{EmModel, EmSteps, Objective, StopRule, fit};
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
+use crate::model::em::kernels::{
+    DirichletParameter, Estimator, GivenRows, Likelihood, PairKernel, Prior, Sweep,
+};
+use crate::model::em::start::write_start;
+use crate::model::em::{EmModel, EmSteps, Objective, StopRule, fit};
 use crate::model::fitted::{Fitted, Report};
 use crate::model::fitted_posterior::{FittedPosterior, PosteriorRows};
 use crate::model::numerics::{MIN_PROBABILITY, at_least, normalise};

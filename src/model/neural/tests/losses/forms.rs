@@ -1,11 +1,11 @@
 //! Losses, initial parameters and shares worked out by hand for other settings than the defaults.
 
-use super::posteriors::near;
-use super::training_loop::uneven::{heads_of_biases, weighted};
-use super::*;
+use super::uneven::{heads_of_biases, weighted};
 use crate::frame::{AnnotationRows, Duplicates};
 use crate::model::ModelSpec;
 use crate::model::neural::models::doctor_net::head_weights::WeightsBy;
+use crate::model::neural::tests::posteriors::near;
+use crate::model::neural::tests::*;
 
 /// The two matrices of `over` for each annotator.
 pub(super) const OVER: [f32; 36] = [

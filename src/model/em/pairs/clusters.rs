@@ -2,9 +2,10 @@
 
 use rayon::prelude::*;
 
-use super::kernels::{self, PooledCounts};
 use crate::frame::{Annotations, Dims, FitBytes, ITEMS_PER_BLOCK, QuestionSizes};
 use crate::model::confusion::CommonConfusion;
+use crate::model::em::kernels;
+use crate::model::em::kernels::PooledCounts;
 use crate::model::numerics::MIN_PROBABILITY;
 
 /// The most clusters of a model.

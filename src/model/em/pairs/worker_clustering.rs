@@ -43,10 +43,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::clusters::{self, ADDED, CountedMatrix, MAX_CLUSTERS, Membership};
-use super::kernels::{Annotator, Estimator, PooledCounts, n_groups};
-use super::{ClassPrior, Objective, PairFit, PairModel, StopRule};
 use crate::frame::{Annotations, Dims, FitBytes, QuestionSizes};
 use crate::model::confusion::{Cells, Confusion};
+use crate::model::em::kernels::{Annotator, Estimator, PooledCounts, n_groups};
+use crate::model::em::{ClassPrior, Objective, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
 use crate::model::numerics::{MIN_PROBABILITY, at_least, softmax};
 use crate::model::{Capabilities, Spec};
@@ -86,7 +86,7 @@ impl Spec for WorkerClustering {
 
 impl WorkerClustering {
     /// The memory of its fit.
-    pub(super) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
+    pub(in crate::model::em) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
         clusters::fit_bytes(sizes, 0)
     }
 }

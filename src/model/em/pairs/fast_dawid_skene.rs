@@ -40,9 +40,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ClassPrior, PairFit, PairModel, StopRule, few_annotations};
 use crate::frame::Annotations;
 use crate::model::confusion::{Cells, Confusion, Smoothing};
+use crate::model::em::{ClassPrior, PairFit, PairModel, StopRule, few_annotations};
 use crate::model::fitted::Report;
 use crate::model::{Capabilities, Spec};
 use crate::run::Run;

@@ -53,9 +53,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::crowd_rows::RowEstimator;
-use super::{ClassPrior, PairFit, PairModel, StopRule};
 use crate::frame::{Annotations, ITEMS_PER_BLOCK};
 use crate::model::confusion::{Confusion, Smoothing};
+use crate::model::em::{ClassPrior, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
 use crate::model::{Capabilities, Spec};
 use crate::run::{Run, WarningCode};
@@ -177,7 +177,7 @@ impl PairModel for DawidSkene {
 /// Where they have one, a class that annotators confuse with another and a class that is rare look alike: learned shares
 /// take a class from its annotations in each step, until a crowd of 100 classes and one annotation an instance has 2 % of
 /// its labels right, where the vote has 60 %. Uniform shares keep the vote.
-pub(super) fn is_redundant(a: &Annotations) -> bool {
+pub(in crate::model::em) fn is_redundant(a: &Annotations) -> bool {
     let opinions = |i: usize| {
         // The pairs of an annotator are adjacent.
         let pairs = a.columns_of_instance(i);

@@ -26,11 +26,11 @@
 //! ```
 //! With s = 5 and 10 the log-loss still falls a little, and crowds of many classes (labelme, web) lose up to 9 points.
 
-use super::kernels::{Annotator, CellPrior, Estimator, PooledCounts};
 use crate::model::confusion::{Cells, Smoothing};
+use crate::model::em::kernels::{Annotator, CellPrior, Estimator, PooledCounts};
 
 /// Added to each pooled count, so that no label is impossible for the crowd.
-pub(super) const POOLED_COUNT: f64 = 0.1;
+pub(in crate::model::em) const POOLED_COUNT: f64 = 0.1;
 
 /// The most cells of the crowd's matrix: 8 MB. With more classes the crowd's mean row is made of one accuracy.
 const MAX_CELLS: usize = 1 << 20;
@@ -53,7 +53,7 @@ enum Added {
 }
 
 impl RowEstimator {
-    pub(super) fn new(smoothing: Smoothing, strength: f64) -> Self {
+    pub(in crate::model::em) fn new(smoothing: Smoothing, strength: f64) -> Self {
         Self { smoothing, strength, added: Added::Smoothing(smoothing) }
     }
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 
-use super::posterior::Posterior;
 use crate::error::{Error, Result};
 use crate::frame::Dims;
+use crate::model::posterior::Posterior;
 
 /// Named arrays, sorted by name, so that equal states give equal bytes.
 #[derive(Debug, Clone, Default, PartialEq)]

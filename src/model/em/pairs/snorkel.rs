@@ -52,10 +52,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::kernels::{Annotator, Estimator, n_groups};
-use super::{ClassPrior, PairFit, PairModel, StopRule};
 use crate::frame::Annotations;
 use crate::model::confusion::{Cells, Confusion};
+use crate::model::em::kernels::{Annotator, Estimator, n_groups};
+use crate::model::em::{ClassPrior, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
 use crate::model::{Capabilities, Spec};
 use crate::run::Run;
@@ -238,7 +238,7 @@ impl Estimator for ThetaEstimator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::em::column_em::StepFrom;
+    use crate::model::em::pairs::column_em::StepFrom;
     use crate::model::posterior::Posterior;
     use crate::testing::{assert_close, fit, iterations, tiny};
 

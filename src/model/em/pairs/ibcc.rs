@@ -37,11 +37,11 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::kernels::Dirichlet;
-use super::{ClassPrior, Objective, PairFit, PairModel, StopRule};
 use crate::error::{Error, Problem, Result};
 use crate::frame::{Annotations, Dims};
 use crate::model::confusion::{Cells, Confusion, PseudoCounts, Smoothing};
+use crate::model::em::kernels::Dirichlet;
+use crate::model::em::{ClassPrior, Objective, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
 use crate::model::{Capabilities, Spec};
 use crate::run::Run;
