@@ -384,21 +384,3 @@ fn ties_cannot_be_broken_by_a_prior_that_the_model_does_not_estimate() {
         run_ok(&["check", &pipeline(model, more)]);
     }
 }
-
-#[test]
-fn what_a_kind_cannot_make_use_of_is_told_before_a_fit() {
-    let job = Job::new();
-    job.write("in.csv", "instance_id,annotator_id,label\ni,a,1\n");
-    job.write("gold.csv", "instance_id,class\ni,1\n");
-    let check = |model: &str, more: &str| {
-        let text = format!("source.annotations = '{{dir}}in.csv'\nmodel.kind = '{model}'\n{more}");
-        stderr(&run_ok(&["check", &job.write("pipeline.toml", &text)]))
-    };
-    let gold = "source.gold = '{dir}gold.csv'\n";
-    assert_says(&check("majority_vote", gold), &["learns nothing from trusted classes"]);
-    assert!(!check("wawa", gold).contains("trusted classes"));
-    let classes = |n: u32| format!("frame.classes = {:?}\n", (1..=n).collect::<Vec<_>>());
-    let told = check("spectral_dawid_skene", &classes(33));
-    assert_says(&told, &["at most 32 classes", "frame.classes lists 33"]);
-    assert!(!check("spectral_dawid_skene", &classes(32)).contains("classes"));
-}

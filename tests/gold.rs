@@ -386,24 +386,3 @@ fn gold_of_a_csv_may_have_integers_above_all_signed_ones() {
     let error = job.ends(pipeline, &[], 3);
     assert_says(&error, &["a class that the annotations could not have", "18446744073709551615"]);
 }
-
-/// Numbers in a CSV file are integers unless the query casts them to text, as the error above advises.
-#[test]
-fn a_cast_in_the_query_makes_text_of_numbers_in_a_csv_file() {
-    let job = Job::new();
-    job.write("in.csv", "instance_id,annotator_id,label\n1,a,x\n2,a,y\n");
-    let source = "source.annotations = '{dir}in.csv'\nmodel.kind = 'majority_vote'\n";
-    let ids = |query: &str| {
-        let run = job.run(&format!("{source}source.sql.annotations = \"{query}\""));
-        let sql = "select distinct arrow_typeof(instance_id) as t, arrow_typeof(annotator_id) as a from labels, annotators";
-        stdout(&run_ok(&["sql", "--run", &run.display().to_string(), "--json", "-c", sql]))
-    };
-    let plain = "select instance_id, annotator_id, label from annotations";
-    assert!(ids(plain).contains("\"t\":\"Int64\""));
-    for cast in
-        ["cast(instance_id as varchar) as instance_id", "instance_id::varchar as instance_id"]
-    {
-        let cast = plain.replacen("instance_id", cast, 1);
-        assert!(ids(&cast).contains("\"t\":\"Utf8"), "{cast}");
-    }
-}

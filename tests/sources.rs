@@ -5,7 +5,9 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Date32Array, Decimal128Array, StringArray};
 
 use crate::job::{Job, assert_says, cells, table_of};
-use crate::support::{assert_close, number, read_table, run_fails, text, write_parquet};
+use crate::support::{
+    assert_close, number, read_table, run_fails, run_ok, stdout, text, write_parquet,
+};
 
 /// Three annotators on two items: they disagree on `x` and agree on `y`.
 const CROWD: &str =
@@ -329,4 +331,25 @@ fn a_query_that_computes_what_has_no_value_is_named_with_what_to_do() {
     assert_says(&error, &["divides by zero", "nullif"]);
     let error = run_fails(&["sql", "-c", &format!("select 1; {divides}")], 3);
     assert_says(&error, &["divides by zero", "where: statement 2\n"]);
+}
+
+/// Numbers in a CSV file are integers unless the query casts them to text, as the error above advises.
+#[test]
+fn a_cast_in_the_query_makes_text_of_numbers_in_a_csv_file() {
+    let job = Job::new();
+    job.write("in.csv", "instance_id,annotator_id,label\n1,a,x\n2,a,y\n");
+    let source = "source.annotations = '{dir}in.csv'\nmodel.kind = 'majority_vote'\n";
+    let ids = |query: &str| {
+        let run = job.run(&format!("{source}source.sql.annotations = \"{query}\""));
+        let sql = "select distinct arrow_typeof(instance_id) as t, arrow_typeof(annotator_id) as a from labels, annotators";
+        stdout(&run_ok(&["sql", "--run", &run.display().to_string(), "--json", "-c", sql]))
+    };
+    let plain = "select instance_id, annotator_id, label from annotations";
+    assert!(ids(plain).contains("\"t\":\"Int64\""));
+    for cast in
+        ["cast(instance_id as varchar) as instance_id", "instance_id::varchar as instance_id"]
+    {
+        let cast = plain.replacen("instance_id", cast, 1);
+        assert!(ids(&cast).contains("\"t\":\"Utf8"), "{cast}");
+    }
 }
