@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::time::Instant;
 
 use labelmill::frame::{AnnotationRows, Annotations, Dims, Duplicates};
+use labelmill::job_context::{Cancel, JobContext};
 use labelmill::model::em::{ColumnEm, DawidSkene, EmSteps, Ibcc, PairModel};
-use labelmill::run::{Cancel, Run};
 use rand::Rng as _;
 
 /// Annotations per instance.
@@ -68,7 +68,7 @@ pub fn print() {
 fn iteration(a: &Annotations, model: impl PairModel) -> f64 {
     let steps = ColumnEm(model);
     let mut params = steps.params(a);
-    steps.start(a, 0, &mut params, &Run::new(0));
+    steps.start(a, 0, &mut params, &JobContext::new(0));
     let mut seconds: Vec<f64> = (0..ITERATIONS)
         .map(|_| {
             let began = Instant::now();
@@ -84,7 +84,7 @@ fn iteration(a: &Annotations, model: impl PairModel) -> f64 {
 
 /// A crowd of random annotators of accuracy 0.5 to 0.95; annotators without annotations get no number.
 fn crowd(instances: u32, annotators: u32, classes: u32, weights: WeightCase) -> Annotations {
-    let mut rng = Run::new(7).rng("growth");
+    let mut rng = JobContext::new(7).rng("growth");
     let accuracy: Vec<f64> = (0..annotators).map(|_| rng.random_range(0.5..0.95)).collect();
     let mut numbers = vec![u32::MAX; annotators as usize];
     let (mut rows, mut came) = (AnnotationRows::default(), 0);

@@ -6,10 +6,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::frame::{Annotations, Frame, ITEMS_PER_BLOCK};
+use crate::job_context;
 use crate::model::fitted::Fitted;
 use crate::model::fitted_posterior::RowEntries;
 use crate::model::posterior::{Top, tied};
-use crate::run;
 
 /// How labels are chosen.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -114,7 +114,7 @@ impl DecideSpec {
         let lowest = equal[0];
         match (self.ties, &fitted.report.prior) {
             (Ties::Random, _) => {
-                let n = run::rng(seed.0, &format!("tie/{i}")).random_range(0..equal.len());
+                let n = job_context::rng(seed.0, &format!("tie/{i}")).random_range(0..equal.len());
                 equal[n]
             }
             (Ties::ByPrior, Some(prior)) => {
@@ -135,7 +135,9 @@ impl TieSeed {
     #[must_use]
     pub fn of(frame: &Frame, seed: u64) -> Self {
         Self(match &frame.question {
-            Some(question) => run::seed_of_part(seed, &format!("question {}", question.text(0))),
+            Some(question) => {
+                job_context::seed_of_part(seed, &format!("question {}", question.text(0)))
+            }
             None => seed,
         })
     }
@@ -200,15 +202,15 @@ impl Tally {
 mod tests {
     use super::*;
     use crate::frame::Dims;
+    use crate::job_context::JobContext;
     use crate::model::{Model, vote::MajorityVote, vote::VoteMode};
-    use crate::run::Run;
     use crate::testing::{tiny, weighted};
 
     const SEED: TieSeed = TieSeed(7);
 
     fn decide(spec: &DecideSpec, rows: &[(u32, u32, u32)]) -> Decided {
         let a = tiny(2, rows);
-        let fitted = MajorityVote::default().fit((&a).into(), &mut Run::new(0)).unwrap();
+        let fitted = MajorityVote::default().fit((&a).into(), &mut JobContext::new(0)).unwrap();
         spec.decide(&a, &fitted, SEED, 0)
     }
 
@@ -230,7 +232,7 @@ mod tests {
     fn decided(spec: &DecideSpec, row: &[f64], prior: &[f64]) -> Decided {
         let rows: Vec<_> = (0..row.len() as u32).map(|l| (0, l, l)).collect();
         let a = tiny(row.len(), &rows);
-        let mut fitted = MajorityVote::default().fit((&a).into(), &mut Run::new(0)).unwrap();
+        let mut fitted = MajorityVote::default().fit((&a).into(), &mut JobContext::new(0)).unwrap();
         fitted.posterior.change(|rows| rows.row_mut(0).copy_from_slice(row));
         fitted.report.prior = Some(prior.to_vec());
         spec.decide(&a, &fitted, SEED, 0)
@@ -271,7 +273,7 @@ mod tests {
         for (one, other) in [(0, 1), (1, 0)] {
             let rows = [(0, 0, one), (0, 1, other), (0, 2, other)];
             let a = weighted(dims, &rows, vec![0.3, 0.1, 0.2]);
-            let fitted = MajorityVote::default().fit((&a).into(), &mut Run::new(0)).unwrap();
+            let fitted = MajorityVote::default().fit((&a).into(), &mut JobContext::new(0)).unwrap();
             let share = |class: u32| fitted.posterior.row(0)[class as usize];
             assert!(share(one) < share(other));
             let decided = spec.decide(&a, &fitted, SEED, 0);
@@ -285,7 +287,7 @@ mod tests {
         let random = DecideSpec { ties: Ties::Random, ..DecideSpec::default() };
         let rows: Vec<_> = (0..200).flat_map(|i| [(i, 0, 0), (i, 1, 1)]).collect();
         let a = tiny(3, &rows);
-        let mut fitted = MajorityVote::default().fit((&a).into(), &mut Run::new(0)).unwrap();
+        let mut fitted = MajorityVote::default().fit((&a).into(), &mut JobContext::new(0)).unwrap();
         let mut won = [0; 3];
         for i in 0..200 {
             fitted.posterior.change(|rows| rows.row_mut(i)[1] += f64::EPSILON / 2.0);
@@ -302,7 +304,7 @@ mod tests {
         let a = tiny(100, &rows);
         for vote in [VoteMode::Soft, VoteMode::Hard] {
             let spec = MajorityVote { vote };
-            let mut sparse = spec.fit((&a).into(), &mut Run::new(0)).unwrap();
+            let mut sparse = spec.fit((&a).into(), &mut JobContext::new(0)).unwrap();
             sparse.report.prior = Some((0..100).map(|k| f64::from(k % 9)).collect());
             assert!(sparse.posterior.entries(0).values.len() < 100);
             let mut dense = sparse.clone();

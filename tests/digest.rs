@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use labelmill::commands::explain::explain;
 use labelmill::error::Result;
+use labelmill::job_context::JobContext;
 use labelmill::model::MODELS;
 use labelmill::pipeline::load;
 use labelmill::pipeline::{PipelineSpec, schema};
-use labelmill::run::Run;
 use labelmill::spec::Overrides;
 use serde_json::Value;
 
@@ -121,7 +121,7 @@ fn loaded(job: &Job, kind: &str, set: Option<String>) -> Result<PipelineSpec> {
 
 /// The id of the run, or `None` if the spec cannot be planned.
 async fn id(spec: &PipelineSpec) -> Option<String> {
-    let text = explain(spec, &mut Run::new(0)).await.ok()?;
+    let text = explain(spec, &mut JobContext::new(0)).await.ok()?;
     let line = text.lines().find(|line| line.starts_with("output"))?;
     Some(line.rsplit_once('/')?.1.to_owned())
 }

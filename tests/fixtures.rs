@@ -1,5 +1,6 @@
 //! The toy crowd with hand-checked numbers: six items, four annotators, three classes.
 
+use labelmill::job_context::JobContext;
 use labelmill::model::em::{
     ConalEm, DawidSkene, FastDawidSkene, FastStart, Glad, Ibcc, Mace, MaceMethod, OneCoin, Snorkel,
     StopRule, WorkerClustering,
@@ -7,7 +8,6 @@ use labelmill::model::em::{
 use labelmill::model::fitted::Fitted;
 use labelmill::model::posterior::{Posterior, best};
 use labelmill::model::{Model, Spec, vote::MajorityVote};
-use labelmill::run::Run;
 use labelmill::testing::dense::{self, DenseModel};
 use labelmill::testing::{self, iterations, objectives, toy};
 
@@ -34,7 +34,7 @@ fn vote_shares_are_the_starting_posterior() {
 
 #[test]
 fn the_skill_of_majority_vote_is_the_share_of_votes_with_the_majority() {
-    let fitted = MajorityVote::default().fit((&toy()).into(), &mut Run::new(0)).unwrap();
+    let fitted = MajorityVote::default().fit((&toy()).into(), &mut JobContext::new(0)).unwrap();
     assert_close(&fitted.report.skill, &[0.8, 0.75, 0.75, 0.6], TOLERANCE, "skill");
 }
 

@@ -25,9 +25,9 @@ use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use labelmill::commands::predict::{Prediction, predict};
 use labelmill::engine::EngineSpec;
 use labelmill::error::{Error, Result, Stage};
+use labelmill::job_context::JobContext;
 use labelmill::pipeline::load;
 use labelmill::pipeline::{PipelineSpec, read};
-use labelmill::run::Run;
 use labelmill::sink::{ParquetSink, RunTables, Sink, SinkSpec};
 use labelmill::source::{ColumnsSpec, Location, Source};
 use labelmill::spec::Overrides;
@@ -145,7 +145,7 @@ fn fuzz_keeping<R, F>(
     let all = from_environment("LABELMILL_FUZZ").unwrap_or(INPUTS);
     let inputs = (all as f64 * share) as usize;
     let seed = from_environment("LABELMILL_FUZZ_SEED").unwrap_or(1) as u64;
-    let mut rng = Run::new(seed).rng(name);
+    let mut rng = JobContext::new(seed).rng(name);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     println!("{name}: {inputs} inputs, the last one at {}/input", folder.display());
     let mut read = 0;
@@ -227,9 +227,9 @@ async fn frame_of(file: String, gold: Option<String>) -> Result<()> {
     spec.source.gold = gold.map(Location::Url);
     spec.engine.threads = Some(2);
     let ctx = spec.engine.session()?;
-    let mut run = Run::new(1);
-    let source = Source::register(&ctx, &spec.source, &spec.store, &RunTables, &mut run).await?;
-    read(&spec, &ctx, &source, &mut run).await.map(|_| ())
+    let mut job = JobContext::new(1);
+    let source = Source::register(&ctx, &spec.source, &spec.store, &RunTables, &mut job).await?;
+    read(&spec, &ctx, &source, &mut job).await.map(|_| ())
 }
 
 fn fuzz_source(name: &str, share: f64, file: &str, seeds: &[Vec<u8>]) {
@@ -321,7 +321,7 @@ async fn prediction(folder: String, features: String, output: String) -> Result<
         device: Some("cpu"),
         force: false,
     };
-    predict(&what, &StoreSpec::default(), &mut Run::new(1)).await.map(|_| ())
+    predict(&what, &StoreSpec::default(), &mut JobContext::new(1)).await.map(|_| ())
 }
 
 /// Damages one file of a trained model.

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use arrow::array::{ArrayRef, Float64Array, StringArray};
+use labelmill::job_context::{Clock, JobContext};
 use labelmill::pipeline::load;
 use labelmill::pipeline::{self, PipelineSpec};
-use labelmill::run::{Clock, Run};
 use labelmill::spec::Overrides;
 use labelmill::testing::synth::CrowdShape;
 use proptest::prelude::*;
@@ -126,9 +126,9 @@ fn spec(folder: &Path, output: &Path, layout: &Layout, model: &str, more: &str) 
 
 fn run(spec: &PipelineSpec) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let mut run = Run::new(spec.seed).with_threads(spec.engine.threads()).unwrap();
-    run.clock = Clock::Stopped;
-    runtime.block_on(pipeline::run(spec, pipeline::Rerun::default(), &mut run)).unwrap();
+    let mut job = JobContext::new(spec.seed).with_threads(spec.engine.threads()).unwrap();
+    job.clock = Clock::Stopped;
+    runtime.block_on(pipeline::run(spec, pipeline::Rerun::default(), &mut job)).unwrap();
 }
 
 proptest! {

@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use labelmill::run::Run;
+use labelmill::job_context::JobContext;
 use rand::Rng;
 
 use crate::job::{Job, assert_says, vote};
@@ -16,7 +16,7 @@ use crate::writers_place::{INSTANCES, WritersPlace};
 /// Kills this many rounds at seeded random moments, spread over the time that an undisturbed round takes: measured anew
 /// where no kill came while tables were written, because the machine had other work in one of the two times.
 fn survives_kills(place: &WritersPlace, rounds: usize) {
-    let mut moments = Run::new(7).rng("kills");
+    let mut moments = JobContext::new(7).rng("kills");
     let (mut new, mut torn, mut round) = (0, 0, 0);
     for _ in 0..4 {
         let whole = place.run(round, &[]).max(place.run(round + 1, &[]));

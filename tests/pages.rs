@@ -7,9 +7,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use labelmill::job_context::WarningCode;
 use labelmill::model::MODELS;
 use labelmill::pipeline::{load, schema};
-use labelmill::run::WarningCode;
 use labelmill::spec::Overrides;
 use labelmill::sql::NAMED_QUERIES;
 use labelmill::tables::{ColumnType, TABLES};

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use arrow::array::AsArray;
 use arrow::datatypes::UInt32Type;
-use labelmill::run::{Rng, Run};
+use labelmill::job_context::{JobContext, Rng};
 use rand::Rng as _;
 
 use crate::s3_server::{Fault, Server};
@@ -32,7 +32,7 @@ const SILENT: Duration = Duration::from_millis(2_200);
 /// suspended writer stays on this machine. On S3 one request of the suspended writer is held until the other writer has
 /// ended; in every other pair of rounds this is the request that commits.
 fn survives_suspensions(place: &WritersPlace, seed: u64) {
-    let mut moments = Run::new(seed).rng("suspensions");
+    let mut moments = JobContext::new(seed).rng("suspensions");
     let whole = place.run(0, &[]).max(place.run(1, &[]));
     let (mut suspended, mut late) = (0, 0);
     for n in 0..rounds() {

@@ -1,10 +1,10 @@
 //! The weighted votes beside the numbers of other implementations.
 
+use labelmill::job_context::JobContext;
 use labelmill::model::Model;
 use labelmill::model::fitted::Fitted;
 use labelmill::model::posterior::best;
 use labelmill::model::vote::{Crh, VoteLoss, Wawa, ZeroBasedSkill};
-use labelmill::run::Run;
 use labelmill::testing::toy;
 
 use crate::datasets::{aggregate, scores};
@@ -13,7 +13,7 @@ use crate::support::{assert_close, data_folder};
 const TOLERANCE: f64 = 1e-6;
 
 fn fit(model: &impl Model) -> Fitted {
-    model.fit((&toy()).into(), &mut Run::new(0)).unwrap()
+    model.fit((&toy()).into(), &mut JobContext::new(0)).unwrap()
 }
 
 fn weights(fitted: &Fitted) -> &[f64] {

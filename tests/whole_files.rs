@@ -203,7 +203,7 @@ fn listed(job: &Job, runtime: &tokio::runtime::Runtime) -> labelmill::source::So
             &spec,
             &Default::default(),
             &labelmill::sink::RunTables,
-            &mut labelmill::run::Run::new(0),
+            &mut labelmill::job_context::JobContext::new(0),
         ))
         .unwrap()
 }

@@ -5,7 +5,7 @@ use rand::Rng as _;
 use rand_chacha::rand_core::SeedableRng;
 use rayon::prelude::*;
 
-use crate::run::Rng;
+use crate::job_context::Rng;
 
 /// The most draws, and the fewest where a draw is expensive.
 const MAX_DRAWS: usize = 400;

@@ -36,7 +36,7 @@ mod statistics;
 mod sums;
 
 use crate::frame::Annotations;
-use crate::run::Rng;
+use crate::job_context::Rng;
 use bootstrap::Bootstrap;
 pub use categories::{Categories, Scale};
 use cohen::PairedAnnotators;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::frame::Dims;
-use crate::run::rng;
+use crate::job_context::rng;
 use crate::testing::{assert_close, tiny, weighted};
 
 fn names(n: usize) -> Categories {

@@ -6,18 +6,18 @@ use super::run_with::run_with;
 use super::{print_json, print_result};
 use crate::commands::agreement::{AgreementOfGroup, AgreementRequest, agreement, as_json};
 use crate::error::Result;
+use crate::job_context::JobContext;
 use crate::process::allocator::bound_job;
-use crate::run::Run;
 
-pub(super) async fn command(args: AgreementArgs, shown: Run) -> Result<()> {
+pub(super) async fn command(args: AgreementArgs, shown: JobContext) -> Result<()> {
     let AgreementArgs { annotations, by, set, json } = args;
     let request = AgreementRequest::new(&annotations, by, set)?;
     bound_job(request.spec.engine.allocation_bound());
-    let mut run = run_with(&request.spec.engine, request.spec.seed)?;
-    run.progress = shown.progress;
-    let rows = agreement(&request, &mut run).await?;
+    let mut job = run_with(&request.spec.engine, request.spec.seed)?;
+    job.progress = shown.progress;
+    let rows = agreement(&request, &mut job).await?;
     if json {
-        return print_json(&as_json(&rows, run.warnings()));
+        return print_json(&as_json(&rows, job.warnings()));
     }
     let has_questions = rows.iter().any(|row| row.question.is_some());
     let names = ["question", "group", "statistic", "value", "low", "high", "n"];

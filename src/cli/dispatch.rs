@@ -24,13 +24,13 @@ use crate::commands::predict::{Prediction, predict};
 use crate::commands::test::{Verdict, exit_code, run_tests};
 use crate::engine::EngineSpec;
 use crate::error::{Error, Problem, Result, Stage};
+use crate::job_context::JobContext;
 use crate::model::ModelKind;
 use crate::pipeline::{self, PipelineSpec, Rerun, load};
 use crate::process::allocator::bound_job;
 use crate::process::log_format::logs_are_json;
 use crate::process::signals::{Signals, or_signalled};
 use crate::redact::redacted;
-use crate::run::Run;
 use crate::source::{ColumnsSpec, OnMissing};
 use crate::spec::Overrides;
 
@@ -75,19 +75,19 @@ fn engine_of(command: &Command) -> EngineSpec {
 
 /// Runs a command that publishes nothing; `sql --write` may write files of its own.
 async fn run_unpublished(command: Command, engine: EngineSpec, quiet: bool) -> Result<ExitCode> {
-    let mut run = Run::new(0);
-    run.progress = Arc::new(Bars::new(quiet));
+    let mut job = JobContext::new(0);
+    job.progress = Arc::new(Bars::new(quiet));
     match command {
-        Command::Check(args) => run_check(&args, &mut run).await?,
+        Command::Check(args) => run_check(&args, &mut job).await?,
         Command::Explain(args) => {
-            let text = explain(&load_pipeline(&args)?, &mut run).await?;
+            let text = explain(&load_pipeline(&args)?, &mut job).await?;
             print_result(redacted(&text).trim_end())?;
         }
         Command::Models(args) => print_models(&args)?,
         Command::Schema => print_json(pipeline::schema())?,
-        Command::Sql(args) => sql::command(&args, engine, &mut run).await?,
-        Command::Evaluate(args) => print_scores(&args, engine, &mut run).await?,
-        Command::Agreement(args) => agreement::command(args, run).await?,
+        Command::Sql(args) => sql::command(&args, engine, &mut job).await?,
+        Command::Evaluate(args) => print_scores(&args, engine, &mut job).await?,
+        Command::Agreement(args) => agreement::command(args, job).await?,
         Command::Test(args) => return run_test_blocks(&args).await,
         Command::Run(_) | Command::Aggregate(_) | Command::Predict(_) | Command::Simulate(_) => {
             return Err(Error::bug("a job is run where nothing may be published"));
@@ -121,11 +121,11 @@ async fn run_job(
     signals: &Signals,
 ) -> Result<()> {
     let rerun = Rerun { force: args.force, keep_rejected: gate.keep_rejected };
-    let run = run_with(&spec.engine, spec.seed)?;
+    let job = run_with(&spec.engine, spec.seed)?;
     let skips = spec.source.on_missing == OnMissing::Skip;
-    PublishingJob { run, signals, json: args.json, quiet }
-        .execute(move |mut run| async move {
-            match pipeline::run(&spec, rerun, &mut run).await {
+    PublishingJob { job, signals, json: args.json, quiet }
+        .execute(move |mut job| async move {
+            match pipeline::run(&spec, rerun, &mut job).await {
                 Err(e) if e.stage == Stage::NoInput && skips => Ok(JobSummary::Skipped(e)),
                 done => done.map(|published| JobSummary::Published(Box::new(published))),
             }
@@ -133,8 +133,8 @@ async fn run_job(
         .await
 }
 
-async fn run_check(args: &FileArgs, run: &mut Run) -> Result<()> {
-    check(&load_pipeline(args)?, run).await?;
+async fn run_check(args: &FileArgs, job: &mut JobContext) -> Result<()> {
+    check(&load_pipeline(args)?, job).await?;
     print_message(&format!("{}: the spec and the schemas fit", args.file.display()));
     Ok(())
 }
@@ -163,7 +163,7 @@ fn print_models(args: &ModelsArgs) -> Result<()> {
     print_result(&table.trim_fmt())
 }
 
-async fn print_scores(args: &EvaluateArgs, engine: EngineSpec, run: &mut Run) -> Result<()> {
+async fn print_scores(args: &EvaluateArgs, engine: EngineSpec, job: &mut JobContext) -> Result<()> {
     let columns = ColumnsSpec {
         instance: args.instance_column.clone(),
         class: args.class_column.clone(),
@@ -176,9 +176,9 @@ async fn print_scores(args: &EvaluateArgs, engine: EngineSpec, run: &mut Run) ->
         confusion: args.confusion.as_deref(),
         engine,
     };
-    let scores = evaluate(&what, &store(args.endpoint.as_deref()), run).await?;
+    let scores = evaluate(&what, &store(args.endpoint.as_deref()), job).await?;
     if args.json {
-        return print_json(&evaluate::as_json(&scores, run.warnings()));
+        return print_json(&evaluate::as_json(&scores, job.warnings()));
     }
     let mut table = plain_table();
     for score in scores {
@@ -194,9 +194,9 @@ async fn run_prediction(
     quiet: bool,
     signals: &Signals,
 ) -> Result<()> {
-    let run = run_with(&engine, 0)?;
-    PublishingJob { run, signals, json: args.job.json, quiet }
-        .execute(move |mut run| async move {
+    let job = run_with(&engine, 0)?;
+    PublishingJob { job, signals, json: args.job.json, quiet }
+        .execute(move |mut job| async move {
             let columns = ColumnsSpec {
                 instance: args.instance_column,
                 features: args.features_column,
@@ -211,7 +211,7 @@ async fn run_prediction(
                 device: args.device.as_deref(),
                 force: args.job.force,
             };
-            predict(&what, &store(args.endpoint.as_deref()), &mut run).await
+            predict(&what, &store(args.endpoint.as_deref()), &mut job).await
         })
         .await
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::print_warning;
+use crate::job_context::Progress;
 use crate::process::log_format::logs_are_json;
-use crate::run::Progress;
 
 /// Draws one bar at a time on stderr.
 pub(super) struct Bars {

@@ -6,12 +6,12 @@ use super::progress::Bars;
 use super::summary::Summary;
 use super::{print_json, print_message};
 use crate::error::Result;
+use crate::job_context::JobContext;
 use crate::process::signals::{Signals, until_signalled};
-use crate::run::Run;
 
 /// A job that publishes tables: the environment that it runs in, and how its summary is printed.
 pub(super) struct PublishingJob<'a> {
-    pub(super) run: Run,
+    pub(super) job: JobContext,
     pub(super) signals: &'a Signals,
     pub(super) json: bool,
     pub(super) quiet: bool,
@@ -19,15 +19,15 @@ pub(super) struct PublishingJob<'a> {
 
 impl PublishingJob<'_> {
     /// Runs the job until it ends or a signal stops it, and prints its summary.
-    pub(super) async fn execute<S, J>(self, job: impl FnOnce(Run) -> J) -> Result<()>
+    pub(super) async fn execute<S, J>(self, work: impl FnOnce(JobContext) -> J) -> Result<()>
     where
         S: Summary + Send + 'static,
         J: Future<Output = Result<S>> + Send + 'static,
     {
-        let Self { mut run, signals, json, quiet } = self;
-        run.progress = Arc::new(Bars::new(quiet));
-        let (cancel, progress) = (run.cancel.clone(), Arc::clone(&run.progress));
-        let done = until_signalled(signals, &cancel, job(run)).await;
+        let Self { mut job, signals, json, quiet } = self;
+        job.progress = Arc::new(Bars::new(quiet));
+        let (cancel, progress) = (job.cancel.clone(), Arc::clone(&job.progress));
+        let done = until_signalled(signals, &cancel, work(job)).await;
         progress.end();
         let summary = done?;
         if json {

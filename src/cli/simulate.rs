@@ -29,9 +29,9 @@ pub(super) async fn command(
     let recipe = args.recipe.ok_or_else(|| missing("--recipe"))?;
     let output = args.output.ok_or_else(|| missing("--output"))?;
     let seed = args.seed;
-    let run = run_with(&engine, seed)?;
-    PublishingJob { run, signals, json: args.json, quiet }
-        .execute(move |mut run| async move {
+    let job = run_with(&engine, seed)?;
+    PublishingJob { job, signals, json: args.json, quiet }
+        .execute(move |mut job| async move {
             let given = SimulationInput {
                 truth: args.truth.as_deref(),
                 features: args.features.as_deref(),
@@ -47,7 +47,7 @@ pub(super) async fn command(
             };
             let (settings, output) = (args.set.as_slice(), output.as_str());
             let what = Simulation { recipe: &recipe, settings, seed, given, output, engine };
-            let simulated = simulate(&what, &store(args.endpoint.as_deref()), &mut run).await?;
+            let simulated = simulate(&what, &store(args.endpoint.as_deref()), &mut job).await?;
             Ok(DrawnCrowd { recipe, seed, simulated })
         })
         .await

@@ -14,10 +14,14 @@ use crate::commands::sql::{Script, ScriptText, SqlSession, StatementRows};
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
 use crate::escape;
-use crate::run::Run;
+use crate::job_context::JobContext;
 use crate::sql::{NAMED_QUERIES, NamedQuery, QueryParameter, Statement, catch_panics};
 
-pub(super) async fn command(args: &SqlArgs, engine: EngineSpec, warned: &mut Run) -> Result<()> {
+pub(super) async fn command(
+    args: &SqlArgs,
+    engine: EngineSpec,
+    warned: &mut JobContext,
+) -> Result<()> {
     if args.list {
         return print_list(args.json);
     }

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use crate::error::{Error, clipped};
 use crate::escape;
 use crate::frame::Role;
+use crate::job_context::WarningCode;
 use crate::model::fitted::{Stop, Trained};
-use crate::run::WarningCode;
 use crate::sink::Published;
 use crate::tables::{Outcome, QuestionResult, RunRecord};
 

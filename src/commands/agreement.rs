@@ -16,8 +16,8 @@ use crate::agreement::{AgreementRow, Categories, measure};
 use crate::engine::EngineSpec;
 use crate::error::Result;
 use crate::frame::{FitBytes, Frame, FrameSpec, Reason, Rejects, Relations, collect};
+use crate::job_context::JobContext;
 use crate::pipeline::warn_of_rows;
-use crate::run::Run;
 use crate::sink::RunTables;
 use crate::source::{GROUP_SEPARATOR, Source, SourceSpec};
 use crate::spec::{COMMAND_LINE, Overrides, Problems, from_table};
@@ -102,25 +102,31 @@ impl AgreementRequest {
 ///
 /// # Errors
 /// When the annotations cannot be read, or none of them can be used.
-pub async fn agreement(request: &AgreementRequest, run: &mut Run) -> Result<Vec<AgreementOfGroup>> {
-    let measured = measured(request, run).await;
+pub async fn agreement(
+    request: &AgreementRequest,
+    job: &mut JobContext,
+) -> Result<Vec<AgreementOfGroup>> {
+    let measured = measured(request, job).await;
     measured.map_err(|e| at_options(e, &[("source.annotations", "--annotations")]))
 }
 
-async fn measured(request: &AgreementRequest, run: &mut Run) -> Result<Vec<AgreementOfGroup>> {
+async fn measured(
+    request: &AgreementRequest,
+    job: &mut JobContext,
+) -> Result<Vec<AgreementOfGroup>> {
     let AgreementRequest { spec, by } = request;
     let ctx = spec.engine.session()?;
-    let source = Source::register(&ctx, &spec.source, &spec.store, &RunTables, run).await?;
-    let frames = frames(spec, (&source, source.annotations(&ctx).await?), run).await?;
-    warn_of_rows(&frames, run);
+    let source = Source::register(&ctx, &spec.source, &spec.store, &RunTables, job).await?;
+    let frames = frames(spec, (&source, source.annotations(&ctx).await?), job).await?;
+    warn_of_rows(&frames, job);
     let (mut rows, mut categories) = (Vec::new(), BTreeMap::new());
     for frame in &frames {
         let question = frame.question.as_ref().map(|question| question.text(0));
         let of_question = Categories::new(&frame.classes(), spec.frame.classes.is_some());
-        let found = measured_in_pool(frame, &of_question, run);
+        let found = measured_in_pool(frame, &of_question, job);
         if found.iter().all(|row| row.n == 0) {
             let of = frame.subject().map_or_else(String::new, |subject| format!("{subject}: "));
-            run.warn(format!("{of}no instance has two annotators: no agreement is defined"));
+            job.warn(format!("{of}no instance has two annotators: no agreement is defined"));
         }
         rows.extend(found.into_iter().map(|row| {
             let class = row.class.map(|class| frame.labels.text(class as usize));
@@ -130,7 +136,7 @@ async fn measured(request: &AgreementRequest, run: &mut Run) -> Result<Vec<Agree
     }
     drop(frames);
     for column in by {
-        rows.extend(by_column(spec, (&ctx, &source), column, &categories, run).await?);
+        rows.extend(by_column(spec, (&ctx, &source), column, &categories, job).await?);
     }
     Ok(rows)
 }
@@ -141,10 +147,10 @@ async fn by_column(
     (ctx, source): (&SessionContext, &Source),
     column: &str,
     categories: &BTreeMap<Option<String>, Categories>,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<Vec<AgreementOfGroup>> {
     let annotations = source.annotations_by(ctx, column).await?;
-    let frames = frames(spec, (source, annotations), run).await?;
+    let frames = frames(spec, (source, annotations), job).await?;
     let rejects = frames.iter().flat_map(Frame::all_rejects);
     let all: u64 = rejects
         .flat_map(Rejects::iter)
@@ -152,7 +158,7 @@ async fn by_column(
         .map(|(_, n, _)| n)
         .sum();
     if all > 0 {
-        run.warn(format!(
+        job.warn(format!(
             "annotations without a value in `{column}` are in none of its groups: {all}"
         ));
     }
@@ -164,7 +170,7 @@ async fn by_column(
             None => (None, value),
         };
         let Some(of_question) = categories.get(&question) else { continue };
-        let found = measured_in_pool(frame, &of_question.of_part(&frame.classes()), run);
+        let found = measured_in_pool(frame, &of_question.of_part(&frame.classes()), job);
         let of_all = found.into_iter().filter(|row| row.class.is_none());
         let group = format!("{column}={value}");
         rows.extend(of_all.map(|row| AgreementOfGroup {
@@ -179,7 +185,7 @@ async fn by_column(
 async fn frames(
     spec: &AgreementSpec,
     (source, annotations): (&Source, DataFrame),
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<Vec<Frame>> {
     let relations = Relations {
         annotations,
@@ -191,14 +197,14 @@ async fn frames(
         scratch: spec.engine.scratch_folder(),
     };
     let of_frame = spec.frame.normalised(&spec.source.cleaning());
-    let frames = collect(relations, &of_frame, run).await;
+    let frames = collect(relations, &of_frame, job).await;
     source.check_unchanged().await?;
     frames.map_err(|e| source.at_query(e.or_at("source.annotations")))
 }
 
-fn measured_in_pool(frame: &Frame, categories: &Categories, run: &Run) -> Vec<AgreementRow> {
-    let mut rng = run.rng("agreement");
-    let pool = run.pool();
+fn measured_in_pool(frame: &Frame, categories: &Categories, job: &JobContext) -> Vec<AgreementRow> {
+    let mut rng = job.rng("agreement");
+    let pool = job.pool();
     tokio::task::block_in_place(|| {
         pool.install(|| measure(&frame.annotations, categories, &mut rng, usize::MAX))
     })

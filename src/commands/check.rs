@@ -8,9 +8,9 @@ use crate::error::{Error, Result};
 use crate::frame::{
     FrameSpec, check_columns, check_listed_labels, check_type_of_features, check_types_of,
 };
+use crate::job_context::JobContext;
 use crate::model::{Capabilities, model_kind};
 use crate::pipeline::{PipelineSpec, warn_of_unread_features, warn_of_unread_tables};
-use crate::run::Run;
 use crate::sink::{ParquetSink, RunTables};
 use crate::source::listing::files::Format;
 use crate::source::{InferenceScope, Relation, Source};
@@ -21,9 +21,9 @@ use crate::source::{InferenceScope, Relation, Source};
 /// Every problem at once: a file or a column that is missing, a column that holds something else than ids, weights or
 /// times, ids or classes of another type than the annotations have, a listed label that cannot be one or is listed twice,
 /// SQL that does not plan, a sink that cannot be opened. A relation is not planned without its sources.
-pub async fn check(spec: &PipelineSpec, run: &mut Run) -> Result<()> {
+pub async fn check(spec: &PipelineSpec, job: &mut JobContext) -> Result<()> {
     let ctx = spec.engine.session()?;
-    let (source, mut errors) = Source::list_each(&spec.source, &spec.store, &RunTables, run).await;
+    let (source, mut errors) = Source::list_each(&spec.source, &spec.store, &RunTables, job).await;
     errors.extend(source.open_each(&ctx, InferenceScope::First).await);
     let mut planned = Vec::new();
     // A query may read any source.
@@ -76,21 +76,21 @@ pub async fn check(spec: &PipelineSpec, run: &mut Run) -> Result<()> {
             });
         }
     }
-    warn_of_unread_tables(spec, run);
-    warn_of_limits(spec, capabilities, run);
+    warn_of_unread_tables(spec, job);
+    warn_of_limits(spec, capabilities, job);
     if capabilities.features.are_read() {
         if is_there("features", sql.features.as_ref()) {
-            expect(source.features(&ctx, run).await, &|annotated, features| {
+            expect(source.features(&ctx, job).await, &|annotated, features| {
                 check_type_of_features(annotated, features, "features", "instance_id")
             });
         }
         if is_there("annotator_features", sql.annotator_features.as_ref()) {
-            expect(source.annotator_features(&ctx, run).await, &|annotated, features| {
+            expect(source.annotator_features(&ctx, job).await, &|annotated, features| {
                 check_type_of_features(annotated, features, "annotator_features", "annotator_id")
             });
         }
     } else {
-        warn_of_unread_features(spec, run);
+        warn_of_unread_features(spec, job);
     }
     errors.extend(planned.into_iter().map(|e| source.at_query(e)));
     errors.extend(ParquetSink::open(&spec.sink, &spec.store).err());
@@ -98,16 +98,16 @@ pub async fn check(spec: &PipelineSpec, run: &mut Run) -> Result<()> {
 }
 
 /// Warns of what the spec gives and the kind of model cannot make use of.
-fn warn_of_limits(spec: &PipelineSpec, capabilities: Capabilities, run: &mut Run) {
+fn warn_of_limits(spec: &PipelineSpec, capabilities: Capabilities, job: &mut JobContext) {
     let kind = &spec.model.kind;
     if spec.source.has_gold() && !capabilities.gold {
-        run.warn(format!(
+        job.warn(format!(
             "`{kind}` learns nothing from trusted classes: gold of the role `train` is the label of its own instances alone"
         ));
     }
     let listed = spec.frame.classes.as_ref().map_or(0, Vec::len);
     if let Some(max) = capabilities.max_classes.filter(|max| listed > *max as usize) {
-        run.warn(format!(
+        job.warn(format!(
             "`{kind}` fits at most {max} classes in its own way, and frame.classes lists {listed}: see `labelmill models {kind}`"
         ));
     }

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use super::check::check_annotations;
 use crate::error::{Result, offenders};
 use crate::frame::{BYTES_PER_ANNOTATION, rows_in};
+use crate::job_context::JobContext;
 use crate::pipeline::{PipelineSpec, inputs};
-use crate::run::Run;
 use crate::sink::{CommittedRun, ParquetSink, RunTables, Sink};
 use crate::source::{InferenceScope, Location, Source};
 use crate::tables::TABLES;
@@ -16,9 +16,9 @@ use crate::tables::TABLES;
 /// # Errors
 /// The errors of planning a run: a missing file or column, a column of the annotations that holds something else, listed
 /// labels that cannot be, SQL that does not plan.
-pub async fn explain(spec: &PipelineSpec, run: &mut Run) -> Result<String> {
+pub async fn explain(spec: &PipelineSpec, job: &mut JobContext) -> Result<String> {
     let ctx = spec.engine.session()?;
-    let source = Source::list(&spec.source, &spec.store, &RunTables, run).await?;
+    let source = Source::list(&spec.source, &spec.store, &RunTables, job).await?;
     source.open(&ctx, InferenceScope::First).await?;
     let annotations = source.annotations(&ctx).await.map_err(|e| source.at_query(e))?;
     let frame = spec.frame.normalised(&spec.source.cleaning());

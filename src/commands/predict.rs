@@ -7,12 +7,12 @@ use super::at_options;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result, offenders};
 use crate::frame::{Features, Ids, Scratch, number_columns, read_features};
+use crate::job_context::JobContext;
 #[cfg(feature = "neural")]
 use crate::model::neural::DeviceChoice;
 use crate::model::posterior::Posterior;
 use crate::model::{Predicted, SavedModel, model_kind};
 use crate::pipeline::inputs;
-use crate::run::Run;
 use crate::sink::model_files::{calibrator_of, classes_of, cleaning_of, load};
 use crate::sink::{
     BeginOutcome, Contents, JobCommand, JobIdentity, ParquetSink, Published, RunTables, Sink,
@@ -58,15 +58,15 @@ const PIPELINE: &str = "command predict";
 pub async fn predict(
     what: &Prediction<'_>,
     stores: &StoreSpec,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<Published<RunRecord>> {
-    predict_and_publish(what, stores, run).await.map_err(|e| at_options(e, &OPTIONS))
+    predict_and_publish(what, stores, job).await.map_err(|e| at_options(e, &OPTIONS))
 }
 
 async fn predict_and_publish(
     what: &Prediction<'_>,
     stores: &StoreSpec,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<Published<RunRecord>> {
     if let Some(problem) = sink_problem("--features", what.features, what.output) {
         return Err(Error::spec_problems(vec![problem.at("--output")]));
@@ -88,7 +88,7 @@ async fn predict_and_publish(
         normalise: cleaning.normalise,
         ..SourceSpec::default()
     };
-    let source = Source::list(&spec, stores, &RunTables, run).await?;
+    let source = Source::list(&spec, stores, &RunTables, job).await?;
     let inputs = inputs(&source);
     let parameters = digest(&bytes);
     let versions = json!([SCHEMA_VERSION, env!("CARGO_PKG_VERSION")]);
@@ -96,37 +96,37 @@ async fn predict_and_publish(
     let identity = json!([versions, model, what.features, inputs, what.columns]);
     let digest = digest(identity.to_string());
     let pipeline = PIPELINE.to_owned();
-    let job = JobIdentity { digest, run_id: None, pipeline, command: JobCommand::Predict };
+    let identity = JobIdentity { digest, run_id: None, pipeline, command: JobCommand::Predict };
     let sink = SinkSpec { url: what.output.to_owned(), ..SinkSpec::default() };
     let sink = ParquetSink::open(&sink, stores)?;
     refuse_other_runs(&sink).await?;
-    let run_id = match sink.begin(&job, what.force).await? {
+    let run_id = match sink.begin(&identity, what.force).await? {
         BeginOutcome::Done(manifest) => return sink.done_before(*manifest).await,
         BeginOutcome::New(run_id) => run_id,
     };
-    let began = run.clock.seconds();
+    let began = job.clock.seconds();
     source.open(&ctx, InferenceScope::Whole).await?;
     let learned = learned_columns(&description)?;
     let query = source
-        .features_for(&ctx, &learned, run)
+        .features_for(&ctx, &learned, job)
         .await?
         .ok_or_else(|| Error::bug("no features were registered"))?;
     let table = ctx.table_provider("features").await?.schema();
-    check_columns(&number_columns(query.schema().inner()), &learned, &table, run)?;
-    let features = read_features(query, Scratch::of(&what.engine), "--features", run).await;
+    check_columns(&number_columns(query.schema().inner()), &learned, &table, job)?;
+    let features = read_features(query, Scratch::of(&what.engine), "--features", job).await;
     source.check_unchanged().await?;
     let features = features?;
-    let read_at = run.clock.seconds();
+    let read_at = job.clock.seconds();
     let Predicted { classes: predictions, device } = tokio::task::block_in_place(|| {
-        run.pool().install(|| -> Result<Predicted> {
-            let mut predicted = through(&description, &bytes, &features, what.device, run)?;
+        job.pool().install(|| -> Result<Predicted> {
+            let mut predicted = through(&description, &bytes, &features, what.device, job)?;
             if let Some(calibrator) = &calibrator {
                 calibrator.apply_to(&mut predicted.classes, |_| true);
             }
             Ok(predicted)
         })
     })?;
-    run.keep_warnings_of_machine();
+    job.keep_warnings_of_machine();
     let rows = predictions.len() as u64;
     let record = RunRecord {
         run_id,
@@ -137,15 +137,15 @@ async fn predict_and_publish(
         device,
         converged: true,
         seconds_reading: read_at - began,
-        seconds_fitting: run.clock.seconds() - read_at,
-        peak_memory_bytes: crate::run::peak_memory_bytes(),
-        warnings: run.warnings().to_vec(),
+        seconds_fitting: job.clock.seconds() - read_at,
+        peak_memory_bytes: crate::job_context::peak_memory_bytes(),
+        warnings: job.warnings().to_vec(),
         ..RunRecord::default()
     };
     let predictions = tables::predictions(&features.ids, &classes, &predictions);
     let run_table = tables::run(&record);
     let contents = Contents { tables: vec![&predictions, &run_table], ..Contents::default() };
-    let manifest = sink.publish(&record.run_id, &job, &contents, run).await?;
+    let manifest = sink.publish(&record.run_id, &identity, &contents, job).await?;
     drop(contents);
     drop(run_table);
     Ok(sink.published(manifest, Some(record)).await)
@@ -184,16 +184,16 @@ fn check_columns(
     given: &[String],
     learned: &[String],
     table: &Schema,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<()> {
     match (given, learned) {
         ([], []) => {}
-        ([], learned) => run.warn(format!(
+        ([], learned) => job.warn(format!(
             "the model learned from columns, and the features are lists: it is not checked that the numbers of a list \
              are in the order of {}",
             offenders(learned)
         )),
-        (given, []) => run.warn(format!(
+        (given, []) => job.warn(format!(
             "the model learned from lists, and the features are columns: it is not checked that the numbers of its lists \
              were in the order of {}",
             offenders(given)
@@ -227,14 +227,14 @@ fn through(
     bytes: &[u8],
     features: &Features,
     device: Option<&str>,
-    run: &Run,
+    job: &JobContext,
 ) -> Result<Predicted> {
     let kind = description["kind"].as_str().unwrap_or_default();
     let predict = model_kind(kind)?
         .predict
         .ok_or_else(|| Error::data(format!("`{kind}` learns no classifier")).at("--model"))?;
     let model = SavedModel::new(description, bytes, device);
-    let predicted = predict(model, &features.matrix, run).map_err(|e| e.or_at("--features"))?;
+    let predicted = predict(model, &features.matrix, job).map_err(|e| e.or_at("--features"))?;
     check_finite(&predicted.classes, &features.ids)?;
     Ok(predicted)
 }
@@ -274,7 +274,7 @@ mod tests {
             path("out")
         );
         let spec = pipeline::load(&text, "pipeline.toml", &Overrides::default()).unwrap();
-        pipeline::run(&spec, pipeline::Rerun::default(), &mut Run::new(0)).await.unwrap();
+        pipeline::run(&spec, pipeline::Rerun::default(), &mut JobContext::new(0)).await.unwrap();
         let (model, output) = (path("out"), path("predicted"));
         let what = Prediction {
             model: &model,
@@ -285,9 +285,9 @@ mod tests {
             device: None,
             force: false,
         };
-        let mut run = Run::new(0);
-        run.warn_of_machine("no GPU".to_owned());
-        let done = predict(&what, &StoreSpec::default(), &mut run).await.unwrap();
+        let mut job = JobContext::new(0);
+        job.warn_of_machine("no GPU".to_owned());
+        let done = predict(&what, &StoreSpec::default(), &mut job).await.unwrap();
         assert_eq!(done.outcome.unwrap().warnings, ["no GPU"]);
     }
 }

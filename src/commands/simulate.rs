@@ -2,7 +2,7 @@
 
 use super::at_options;
 use crate::error::Result;
-use crate::run::Run;
+use crate::job_context::JobContext;
 use crate::simulate::{Simulated, Simulation};
 use crate::store::StoreSpec;
 
@@ -22,7 +22,7 @@ const OPTIONS: [(&str, &str); 5] = [
 pub async fn simulate(
     what: &Simulation<'_>,
     stores: &StoreSpec,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<Simulated> {
-    crate::simulate::simulate(what, stores, run).await.map_err(|e| at_options(e, &OPTIONS))
+    crate::simulate::simulate(what, stores, job).await.map_err(|e| at_options(e, &OPTIONS))
 }

@@ -6,9 +6,9 @@ use arrow::array::{Array, RecordBatch};
 use arrow::util::display::array_value_to_string;
 
 use crate::error::{Error, Result, Stage};
+use crate::job_context::JobContext;
 use crate::model::calibration::{CalibrationSpec, FitOn};
 use crate::pipeline::{Checkpoints, PipelineSpec, TestSpec, fit, read};
-use crate::run::Run;
 use crate::sink::RunTables;
 use crate::source::{Location, Scalar, Source, SourceSpec};
 use crate::tables::{FilledTable, Outcome, OutcomeTable, Table, find_table};
@@ -41,10 +41,10 @@ pub async fn run_tests(spec: &PipelineSpec) -> Vec<Verdict> {
     let mut verdicts = Vec::with_capacity(spec.test.len());
     for (n, test) in spec.test.iter().enumerate() {
         let name = if test.name.is_empty() { format!("test {}", n + 1) } else { test.name.clone() };
-        let mut run = Run::new(spec.seed).with_memory(spec.engine.memory_bytes());
-        let result = find_missing_rows(spec, test, &mut run).await;
+        let mut job = JobContext::new(spec.seed).with_memory(spec.engine.memory_bytes());
+        let result = find_missing_rows(spec, test, &mut job).await;
         let result = result.map_err(|e| at_test(e, n));
-        verdicts.push(Verdict { name, result, warnings: run.warnings().to_vec() });
+        verdicts.push(Verdict { name, result, warnings: job.warnings().to_vec() });
     }
     verdicts
 }
@@ -77,9 +77,9 @@ pub fn exit_code(verdicts: &[Verdict]) -> u8 {
 async fn find_missing_rows(
     spec: &PipelineSpec,
     test: &TestSpec,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<Vec<String>> {
-    let outcome = outcome(spec, test, run).await?;
+    let outcome = outcome(spec, test, job).await?;
     let mut missing = Vec::new();
     for (table, expected) in &test.expect {
         let table = find_table(table).map_err(|problem| Error::spec_problems(vec![problem]))?;
@@ -92,7 +92,7 @@ async fn find_missing_rows(
     Ok(missing)
 }
 
-async fn outcome(spec: &PipelineSpec, test: &TestSpec, run: &mut Run) -> Result<Outcome> {
+async fn outcome(spec: &PipelineSpec, test: &TestSpec, job: &mut JobContext) -> Result<Outcome> {
     let source = SourceSpec {
         annotations: Some(Location::Rows(test.given.annotations.clone())),
         gold: test.given.gold.clone().map(Location::Rows),
@@ -106,9 +106,9 @@ async fn outcome(spec: &PipelineSpec, test: &TestSpec, run: &mut Run) -> Result<
     };
     let spec = PipelineSpec { source, calibration: calibration(spec, test), ..spec.clone() };
     let ctx = spec.engine.session()?;
-    let source = Source::register(&ctx, &spec.source, &spec.store, &RunTables, run).await?;
-    let frames = read(&spec, &ctx, &source, run).await?;
-    tokio::task::block_in_place(|| fit(&spec, frames, &mut Checkpoints::default(), run))
+    let source = Source::register(&ctx, &spec.source, &spec.store, &RunTables, job).await?;
+    let frames = read(&spec, &ctx, &source, job).await?;
+    tokio::task::block_in_place(|| fit(&spec, frames, &mut Checkpoints::default(), job))
 }
 
 /// The few rows of a test are calibrated on the gold that the test gives for it, or not at all.

@@ -243,7 +243,7 @@ mod tests {
     fn the_z_score_of_random_labels_is_a_standard_normal_one() {
         for share in [0.02, 0.1, 0.5] {
             let z = |n: u64| {
-                let mut rng = crate::run::rng(n, "labels");
+                let mut rng = crate::job_context::rng(n, "labels");
                 let draw = |(i, r)| (i, r, u32::from(rng.random::<f64>() < share));
                 // Instances with 2 to 5 annotators.
                 let places = (0..300).flat_map(|i| (0..2 + i % 4).map(move |r| (i, r)));

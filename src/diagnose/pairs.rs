@@ -204,9 +204,9 @@ mod tests {
 
     use super::*;
     use crate::diagnose::dependence;
+    use crate::job_context::JobContext;
     use crate::model::Model as _;
     use crate::model::vote::MajorityVote;
-    use crate::run::Run;
     use crate::testing::tiny;
 
     #[test]
@@ -225,7 +225,7 @@ mod tests {
     fn an_instance_of_very_many_annotators_is_sampled() {
         let rows: Vec<_> = (0..2_000).map(|r| (0, r, r % 2)).collect();
         let a = tiny(2, &rows);
-        let fitted = MajorityVote::default().fit((&a).into(), &mut Run::new(0)).unwrap();
+        let fitted = MajorityVote::default().fit((&a).into(), &mut JobContext::new(0)).unwrap();
         let found = dependence(&a, &fitted);
         // 2000 / 256 rounded up is 8; 250 annotators make 31 125 pairs, of which 10 000 are kept.
         assert_eq!((found.annotators, found.pairs.len()), (250.0, MAX_ROWS));
@@ -236,12 +236,12 @@ mod tests {
     fn pairs_of_random_labels_have_no_pattern_and_opponents_have_one() {
         let pattern_of = |rows: &[(u32, u32, u32)]| {
             let a = tiny(2, rows);
-            let fitted = MajorityVote::default().fit((&a).into(), &mut Run::new(0)).unwrap();
+            let fitted = MajorityVote::default().fit((&a).into(), &mut JobContext::new(0)).unwrap();
             dependence(&a, &fitted).pattern
         };
         for share in [0.05, 0.5] {
             let random = |n: u64| {
-                let mut rng = crate::run::rng(n, "labels");
+                let mut rng = crate::job_context::rng(n, "labels");
                 let places = (0..200).flat_map(|i| (0..4).map(move |r| (i, (i * 7 + r * 3) % 11)));
                 let rows: Vec<_> =
                     places.map(|(i, r)| (i, r, u32::from(rng.random::<f64>() < share))).collect();
@@ -251,7 +251,7 @@ mod tests {
             assert!(significant <= 2, "{share}: {significant} of 100");
         }
         // Labels are random, but those of annotators 1 and 2 are equal, and that of 0 is the opposite.
-        let mut rng = crate::run::rng(1, "labels");
+        let mut rng = crate::job_context::rng(1, "labels");
         let truth: Vec<u32> = (0..40).map(|_| u32::from(rng.random::<bool>())).collect();
         let rows: Vec<_> = (0..40)
             .flat_map(|i| (0..3).map(move |r| (i, r)))

@@ -299,7 +299,7 @@ mod tests {
     use arrow::array::RecordBatch;
 
     use super::*;
-    use crate::run::Run;
+    use crate::job_context::JobContext;
 
     #[test]
     fn checkpoints_on_a_remote_store_are_refused() {
@@ -342,8 +342,8 @@ mod tests {
     #[tokio::test]
     async fn a_session_has_as_many_partitions_and_rows_in_a_batch_as_asked() {
         let spec = EngineSpec { threads: Some(3), batch_size: 7, ..EngineSpec::default() };
-        let run = Run::new(0).with_threads(spec.threads()).unwrap();
-        assert_eq!(run.pool().current_num_threads(), 3);
+        let job = JobContext::new(0).with_threads(spec.threads()).unwrap();
+        assert_eq!(job.pool().current_num_threads(), 3);
         let ctx = spec.session().unwrap();
         assert_eq!(ctx.state().config().target_partitions(), 3);
         let series = ctx.sql("select * from generate_series(1, 20)").await.unwrap();

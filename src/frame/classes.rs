@@ -13,7 +13,7 @@ use crate::error::{Error, Overlap, Problem, Result, offenders};
 use crate::frame::FrameSpec;
 use crate::frame::ids::exact_text::cast_exact_text;
 use crate::frame::ids::{Ids, Interner, NULL};
-use crate::run::WarningCode;
+use crate::job_context::WarningCode;
 use crate::source::{Scalar, value_type};
 
 /// The label axis: classes first, then labels that are not a class.

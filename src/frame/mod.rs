@@ -46,7 +46,7 @@ pub use question_set::QuestionSet;
 pub use rejects::{KEPT_CHARACTERS, Reason, Rejects};
 
 use crate::error::Overlap;
-use crate::run::WarningCode;
+use crate::job_context::WarningCode;
 use crate::source::{Cleaning, Scalar};
 
 /// How rows become annotations.

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::Spec;
 use crate::error::{Error, Result, Stage};
 use crate::frame::{Annotations, Evidence, Matrix, QuestionFeatures};
-use crate::run::Run;
+use crate::job_context::JobContext;
 use crate::spec::{Problems, check_schema};
 
 /// The features, which a model of this kind needs.
@@ -64,16 +64,16 @@ pub(super) fn warn_of_annotator_features(
     kind: &str,
     is_read: bool,
     described: &QuestionFeatures,
-    run: &mut Run,
+    job: &mut JobContext,
 ) {
     let Some((_, rows)) = described.annotator_matrix() else { return };
     let without = rows.iter().filter(|row| row.is_none()).count();
     if !is_read {
-        run.warn(format!(
+        job.warn(format!(
             "`{kind}` does not learn from features of annotators: source.annotator_features changes nothing"
         ));
     } else if without > 0 {
-        run.warn(format!(
+        job.warn(format!(
             "{without} of {} annotators have no features: they are treated as the mean of those that have",
             rows.len()
         ));

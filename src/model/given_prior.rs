@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Problem, Result};
 use crate::frame::Annotations;
-use crate::run::Run;
+use crate::job_context::JobContext;
 use crate::spec::Problems;
 
 /// How far the shares of a given prior may be from a sum of 1: they may be rounded.
@@ -27,13 +27,17 @@ pub(super) fn check_shares(shares: Option<&Vec<f64>>, place: &str, problems: &mu
 ///
 /// # Errors
 /// When there are more or fewer.
-pub(super) fn check_number(shares: Option<&Vec<f64>>, a: &Annotations, run: &Run) -> Result<()> {
+pub(super) fn check_number(
+    shares: Option<&Vec<f64>>,
+    a: &Annotations,
+    job: &JobContext,
+) -> Result<()> {
     let (given, classes) = (shares.map_or(a.dims().classes, Vec::len), a.dims().classes);
     if given == classes {
         return Ok(());
     }
     Err(Error::data("the shares of the classes are not as many as the classes")
-        .at(run.model_key(KEY))
+        .at(job.model_key(KEY))
         .found(format!("{given} shares, {classes} classes"))
         .help("list the classes in frame.classes, and write one share for each, in that order"))
 }
@@ -63,10 +67,10 @@ mod tests {
             let error = is_fine(wrong).unwrap_err();
             assert!(error.contains("model.class_prior"), "{error}");
         }
-        let (a, run) = (tiny(3, &[(0, 0, 2)]), Run::new(0));
-        assert!(check_number(None, &a, &run).is_ok());
-        assert!(check_number(Some(&vec![0.2, 0.3, 0.5]), &a, &run).is_ok());
-        let error = check_number(Some(&vec![0.5, 0.5]), &a, &run).unwrap_err().to_string();
+        let (a, job) = (tiny(3, &[(0, 0, 2)]), JobContext::new(0));
+        assert!(check_number(None, &a, &job).is_ok());
+        assert!(check_number(Some(&vec![0.2, 0.3, 0.5]), &a, &job).is_ok());
+        let error = check_number(Some(&vec![0.5, 0.5]), &a, &job).unwrap_err().to_string();
         assert!(error.contains("found: 2 shares, 3 classes"), "{error}");
         assert_eq!(
             shares_or_uniform(Some(&vec![0.25, 0.7501]), 2),

@@ -51,7 +51,7 @@ use serde_json::Value;
 
 use crate::error::{Error, Problem, Result, did_you_mean};
 use crate::frame::{Evidence, FitBytesOf, Matrix, QuestionSet, dense_fit_bytes};
-use crate::run::Run;
+use crate::job_context::JobContext;
 use crate::spec::Problems;
 pub use capabilities::{Capabilities, FeatureUse};
 #[cfg(feature = "neural")]
@@ -108,15 +108,19 @@ pub trait Model: Send + Sync {
     /// # Errors
     /// When the run is cancelled, the evidence lacks what the model needs, or the model did not converge and the spec
     /// calls that a failure.
-    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted>;
+    fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted>;
 
     /// Fits the model to several questions: to each by itself, but for a kind that
     /// [fits them together](Capabilities::fits_questions_together).
     ///
     /// # Errors
     /// As [`Model::fit`].
-    fn fit_questions(&self, questions: &QuestionSet<'_>, run: &mut Run) -> Result<Vec<Fitted>> {
-        questions.evidence.iter().map(|evidence| self.fit(*evidence, run)).collect()
+    fn fit_questions(
+        &self,
+        questions: &QuestionSet<'_>,
+        job: &mut JobContext,
+    ) -> Result<Vec<Fitted>> {
+        questions.evidence.iter().map(|evidence| self.fit(*evidence, job)).collect()
     }
 
     /// How many more times a fit starts, beside which it holds the best fit so far.
@@ -182,7 +186,7 @@ pub struct Predicted {
 }
 
 /// Predicts every row of a matrix with a saved model.
-pub type Predict = fn(SavedModel<'_>, &Matrix, &Run) -> Result<Predicted>;
+pub type Predict = fn(SavedModel<'_>, &Matrix, &JobContext) -> Result<Predicted>;
 
 /// One kind of model: its place in the registry.
 pub struct ModelKind {
@@ -357,7 +361,7 @@ mod tests {
             for fixed in [true, false] {
                 let parameters = json!({"fixed_prior": fixed});
                 let loaded = model_kind(kind).unwrap().load(parameters).unwrap();
-                let fitted = loaded.model.fit((&a).into(), &mut Run::new(0)).unwrap();
+                let fitted = loaded.model.fit((&a).into(), &mut JobContext::new(0)).unwrap();
                 let prior = fitted.report.prior.unwrap();
                 assert_eq!(prior == [0.5, 0.5], fixed, "{kind}: {prior:?}");
                 assert_eq!(loaded.estimates_prior, !fixed, "{kind}");

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::PipelineSpec;
-use crate::run::checkpoint;
+use crate::job_context::checkpoint;
 
 /// The checkpoint files of one job: for each question one, and one more for its calibration. They are removed when the
 /// job is committed, and stay where a gate fails: its bounds are no part of the job's digest, so that the same job with

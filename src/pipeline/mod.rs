@@ -21,11 +21,11 @@ use crate::diagnose::{Agreement, Diagnosis, dependence};
 use crate::error::{Error, Problem, Result, Stage};
 use crate::frame::{FitBytes, Frame, QuestionSet, QuestionSizes, Relations, Scratch, collect};
 use crate::gate::Measures;
+use crate::job_context::JobContext;
 use crate::model::calibration::{Lack, calibrate, check_data, report_lacks};
 use crate::model::fitted::Fitted;
 use crate::model::{Model, model_kind};
 use crate::redact::{redacted, redacted_json};
-use crate::run::Run;
 use crate::sink::{
     BeginOutcome, Contents, JobCommand, JobIdentity, ParquetSink, Published, RunTables, Sink,
     SinkSpec, model_files,
@@ -59,41 +59,45 @@ pub struct Rerun {
 ///
 /// # Errors
 /// The error of the stage that failed; nothing is published then.
-pub async fn run(spec: &PipelineSpec, rerun: Rerun, run: &mut Run) -> Result<Published<Outcome>> {
+pub async fn run(
+    spec: &PipelineSpec,
+    rerun: Rerun,
+    job: &mut JobContext,
+) -> Result<Published<Outcome>> {
     let ctx = spec.engine.session()?;
-    let source = Source::list(&spec.source, &spec.store, &RunTables, run).await?;
+    let source = Source::list(&spec.source, &spec.store, &RunTables, job).await?;
     let inputs = inputs(&source);
-    let job = JobIdentity {
+    let identity = JobIdentity {
         digest: spec.digest(&inputs)?,
         run_id: spec.sink.run_id.clone(),
         pipeline: redacted(spec.name.as_deref().unwrap_or_default()),
         command: JobCommand::Run,
     };
     let sink = ParquetSink::open(&spec.sink, &spec.store)?;
-    let run_id = match sink.begin(&job, rerun.force).await? {
+    let run_id = match sink.begin(&identity, rerun.force).await? {
         BeginOutcome::Done(manifest) => {
             // A process that was killed after its commit left them.
-            Checkpoints::of(spec, &job.digest).remove();
+            Checkpoints::of(spec, &identity.digest).remove();
             // The gate is not a part of the job's digest: changed bounds apply to the committed run too.
             spec.gate.check_committed(&manifest.run_id, &manifest.measures)?;
             return sink.done_before(*manifest).await;
         }
         BeginOutcome::New(run_id) => run_id,
     };
-    let began = run.clock.seconds();
+    let began = job.clock.seconds();
     // Opened only now: a job that is already committed needs no file.
     source.open(&ctx, InferenceScope::Whole).await?;
-    let frames = read(spec, &ctx, &source, run).await?;
-    let read_at = run.clock.seconds();
-    let mut checkpoints = Checkpoints::of(spec, &job.digest);
-    let mut outcome = tokio::task::block_in_place(|| fit(spec, frames, &mut checkpoints, run))?;
+    let frames = read(spec, &ctx, &source, job).await?;
+    let read_at = job.clock.seconds();
+    let mut checkpoints = Checkpoints::of(spec, &identity.digest);
+    let mut outcome = tokio::task::block_in_place(|| fit(spec, frames, &mut checkpoints, job))?;
     outcome.run = RunRecord {
         run_id,
         spec: redacted_json(spec.to_json()?).to_string(),
         inputs,
         seconds_reading: read_at - began,
-        seconds_fitting: run.clock.seconds() - read_at,
-        peak_memory_bytes: crate::run::peak_memory_bytes(),
+        seconds_fitting: job.clock.seconds() - read_at,
+        peak_memory_bytes: crate::job_context::peak_memory_bytes(),
         ..outcome.run
     };
     let measures = Measures::of(&outcome);
@@ -106,9 +110,9 @@ pub async fn run(spec: &PipelineSpec, rerun: Rerun, run: &mut Run) -> Result<Pub
         measures: json!(measures),
     };
     if let Some(refused) = refused {
-        return Err(keep_rejected(refused, spec, &job, &contents, run).await);
+        return Err(keep_rejected(refused, spec, &identity, &contents, job).await);
     }
-    let manifest = sink.publish(&outcome.run.run_id, &job, &contents, run).await?;
+    let manifest = sink.publish(&outcome.run.run_id, &identity, &contents, job).await?;
     drop(contents);
     drop(tables);
     checkpoints.remove();
@@ -120,17 +124,19 @@ pub async fn run(spec: &PipelineSpec, rerun: Rerun, run: &mut Run) -> Result<Pub
 async fn keep_rejected(
     mut refused: Error,
     spec: &PipelineSpec,
-    job: &JobIdentity,
+    identity: &JobIdentity,
     contents: &Contents<'_>,
-    run: &Run,
+    job: &JobContext,
 ) -> Error {
     let url = format!("{}/rejected", spec.sink.url.trim_end_matches('/'));
     let spec_of_sink = SinkSpec { url, keep_runs: None, ..spec.sink.clone() };
     let published = async {
         let sink = ParquetSink::open(&spec_of_sink, &spec.store)?;
-        let run_id = match sink.begin(job, false).await? {
+        let run_id = match sink.begin(identity, false).await? {
             BeginOutcome::Done(manifest) => manifest.run_id,
-            BeginOutcome::New(run_id) => sink.publish(&run_id, job, contents, run).await?.run_id,
+            BeginOutcome::New(run_id) => {
+                sink.publish(&run_id, identity, contents, job).await?.run_id
+            }
         };
         Ok::<_, Error>(sink.folder(&run_id))
     };
@@ -152,13 +158,13 @@ pub async fn read(
     spec: &PipelineSpec,
     ctx: &SessionContext,
     source: &Source,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<Vec<Frame>> {
-    let frames = read_relations(spec, ctx, source, run).await;
+    let frames = read_relations(spec, ctx, source, job).await;
     // A change of a file explains the errors that its rows caused.
     source.check_unchanged().await?;
     let frames = frames.map_err(|e| source.at_query(e))?;
-    warn_of_rows(&frames, run);
+    warn_of_rows(&frames, job);
     Ok(frames)
 }
 
@@ -166,7 +172,7 @@ async fn read_relations(
     spec: &PipelineSpec,
     ctx: &SessionContext,
     source: &Source,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<Vec<Frame>> {
     let kind = model_kind(&spec.model.kind)?;
     let (calibration, of_one_start) = (spec.calibration.clone(), kind.fit_bytes);
@@ -196,16 +202,16 @@ async fn read_relations(
             relations.given.push((relation, query));
         }
     }
-    warn_of_unread_tables(spec, run);
+    warn_of_unread_tables(spec, job);
     if kind.capabilities.features.are_read() {
-        let features = source.features(ctx, run).await?;
+        let features = source.features(ctx, job).await?;
         relations.features = features.map(|query| (query, Scratch::of(&spec.engine)));
-        relations.annotator_features = source.annotator_features(ctx, run).await?;
+        relations.annotator_features = source.annotator_features(ctx, job).await?;
     } else {
-        warn_of_unread_features(spec, run);
+        warn_of_unread_features(spec, job);
     }
     let spec = spec.frame.normalised(&spec.source.cleaning());
-    let frames = collect(relations, &spec, run).await;
+    let frames = collect(relations, &spec, job).await;
     frames.map_err(|e| e.or_at("source.annotations"))
 }
 
@@ -218,14 +224,14 @@ pub fn fit(
     spec: &PipelineSpec,
     frames: Vec<Frame>,
     checkpoints: &mut Checkpoints,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<Outcome> {
-    let fitted = fit_questions(spec, frames, checkpoints, run);
+    let fitted = fit_questions(spec, frames, checkpoints, job);
     // A job that fails sums up too.
-    run.sum_up_warnings();
-    run.keep_warnings_of_machine();
+    job.sum_up_warnings();
+    job.keep_warnings_of_machine();
     let outcome = fitted?;
-    let record = fit_record(spec, &outcome.results, run);
+    let record = fit_record(spec, &outcome.results, job);
     Ok(Outcome { run: record, ..outcome })
 }
 
@@ -234,7 +240,7 @@ fn fit_questions(
     spec: &PipelineSpec,
     frames: Vec<Frame>,
     checkpoints: &mut Checkpoints,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<Outcome> {
     let loaded = spec.model.load()?;
     if spec.calibration.is_on() {
@@ -242,20 +248,20 @@ fn fit_questions(
     }
     let (mut results, mut metrics) = (Vec::with_capacity(frames.len()), Vec::new());
     let mut lacks: Vec<Lack> = Vec::new();
-    let mut together = fit_together(spec, loaded.model.as_ref(), &frames, checkpoints, run)?;
+    let mut together = fit_together(spec, loaded.model.as_ref(), &frames, checkpoints, job)?;
     for (question, frame) in frames.into_iter().enumerate() {
         let subject = frame.subject();
-        run.warn_about_question(subject.clone());
+        job.warn_about_question(subject.clone());
         let fitted = together.next();
-        let fitted = fit_question(spec, loaded.model.as_ref(), frame, fitted, checkpoints, run);
-        run.warn_about(None);
+        let fitted = fit_question(spec, loaded.model.as_ref(), frame, fitted, checkpoints, job);
+        job.warn_about(None);
         let (result, measured, lack) = fitted.map_err(|e| e.about_some(subject.clone()))?;
         lacks.extend(lack.map(|lack| (subject, lack)));
         metrics.extend(measured.into_iter().map(|metric| (question, metric)));
         results.push(result);
     }
     if spec.calibration.is_on() {
-        report_lacks(lacks, results.len(), run)?;
+        report_lacks(lacks, results.len(), job)?;
     }
     Ok(Outcome { results, decide: spec.decide.clone(), metrics, run: RunRecord::default() })
 }
@@ -266,20 +272,20 @@ fn fit_together(
     model: &dyn Model,
     frames: &[Frame],
     checkpoints: &mut Checkpoints,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<std::vec::IntoIter<Fitted>> {
     let are_together = model_kind(&spec.model.kind)?.capabilities.fits_questions_together;
     if !are_together || frames.len() < 2 {
         return Ok(Vec::new().into_iter());
     }
     let questions = QuestionSet::of_frames(frames)?;
-    run.keep_checkpoint(checkpoints.next());
-    let pool = run.pool();
-    Ok(pool.install(|| model.fit_questions(&questions, run))?.into_iter())
+    job.keep_checkpoint(checkpoints.next());
+    let pool = job.pool();
+    Ok(pool.install(|| model.fit_questions(&questions, job))?.into_iter())
 }
 
 /// The facts that are known once every question is fitted, whether or not the run is published.
-fn fit_record(spec: &PipelineSpec, results: &[QuestionResult], run: &Run) -> RunRecord {
+fn fit_record(spec: &PipelineSpec, results: &[QuestionResult], job: &JobContext) -> RunRecord {
     let rows = |count: fn(&Frame) -> u64| results.iter().map(|a| count(&a.frame)).sum();
     RunRecord {
         seed: spec.seed,
@@ -288,7 +294,7 @@ fn fit_record(spec: &PipelineSpec, results: &[QuestionResult], run: &Run) -> Run
         rows_rejected: rows(Frame::rows_rejected),
         device: results.first().map(|a| a.fitted.device.clone()).unwrap_or_default(),
         converged: results.iter().all(|a| a.fitted.stop.converged),
-        warnings: run.warnings().to_vec(),
+        warnings: job.warnings().to_vec(),
         ..RunRecord::default()
     }
 }
@@ -301,18 +307,18 @@ fn fit_question(
     frame: Frame,
     fitted: Option<Fitted>,
     checkpoints: &mut Checkpoints,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<(QuestionResult, Vec<Metric>, Option<Error>)> {
-    let pool = run.pool();
+    let pool = job.pool();
     let mut fitted = if let Some(fitted) = fitted {
         fitted
     } else {
-        run.keep_checkpoint(checkpoints.next());
-        pool.install(|| model.fit(frame.evidence(), run))?
+        job.keep_checkpoint(checkpoints.next());
+        pool.install(|| model.fit(frame.evidence(), job))?
     };
     pool.install(|| refuse_not_finite(&fitted, "the fit", "model"))?;
     if let Some(confusion) = &fitted.report.confusion {
-        warn_of_switched_classes(&frame, confusion, run);
+        warn_of_switched_classes(&frame, confusion, job);
     }
     let dependence = pool.install(|| dependence(&frame.annotations, &fitted));
     let tie_seed = TieSeed::of(&frame, spec.seed);
@@ -320,13 +326,13 @@ fn fit_question(
     let mut is_calibrated = false;
     let (measured, lack) = if spec.calibration.is_on() {
         let before = scorer.scored(&fitted);
-        run.keep_checkpoint(checkpoints.next());
+        job.keep_checkpoint(checkpoints.next());
         let mut calibrated =
-            pool.install(|| calibrate(&spec.calibration, model, &frame, &mut fitted, run))?;
+            pool.install(|| calibrate(&spec.calibration, model, &frame, &mut fitted, job))?;
         pool.install(|| refuse_not_finite(&fitted, "the calibration", "calibration"))?;
         is_calibrated = calibrated.lack.is_none() && !calibrated.gold_roles.is_empty();
         match calibrated.lack.take() {
-            None => (scorer.of_calibrated(before, &fitted, calibrated, run), None),
+            None => (scorer.of_calibrated(before, &fitted, calibrated, job), None),
             lack => (scorer.of(&fitted), lack),
         }
     } else {
@@ -336,13 +342,13 @@ fn fit_question(
     let label = |i| spec.decide.decide(&frame.annotations, &fitted, tie_seed, i).class;
     let agreement = pool.install(|| Agreement::measure(&frame.annotations, label));
     let kind = &spec.model.kind;
-    warn_of_one_time_annotators(kind, &frame, run);
-    warn_of_agreement(kind, &frame, (&agreement, &dependence), run);
-    warn_of_loss_to_vote(kind, (&spec.decide, tie_seed), &frame, &fitted, run);
-    warn_of_dependence(&frame, &dependence, is_calibrated, run);
+    warn_of_one_time_annotators(kind, &frame, job);
+    warn_of_agreement(kind, &frame, (&agreement, &dependence), job);
+    warn_of_loss_to_vote(kind, (&spec.decide, tie_seed), &frame, &fitted, job);
+    warn_of_dependence(&frame, &dependence, is_calibrated, job);
     let categories = Categories::new(&frame.classes(), spec.frame.classes.is_some());
     // Intervals of measures do not depend on the seed of the job, as the tables of most kinds do not.
-    let mut rng = crate::run::rng(0, "agreement");
+    let mut rng = crate::job_context::rng(0, "agreement");
     let statistics = pool.install(|| {
         agreement::measure(&frame.annotations, &categories, &mut rng, AGREEMENT_SAMPLE)
     });

@@ -2,10 +2,10 @@
 
 use crate::decide::{DecideSpec, TieSeed};
 use crate::frame::{Frame, Role};
+use crate::job_context::JobContext;
 use crate::metrics::LabelsWithTruth;
 use crate::model::calibration::Calibrated;
 use crate::model::fitted::Fitted;
-use crate::run::Run;
 use crate::tables::metrics::Metric;
 
 /// Scores fits of one question.
@@ -37,14 +37,14 @@ impl Scorer<'_> {
         before: Vec<ScoredRole>,
         after: &Fitted,
         calibrated: Calibrated,
-        run: &mut Run,
+        job: &mut JobContext,
     ) -> Vec<Metric> {
         let scores = |s: &ScoredRole| !calibrated.gold_roles.contains(&s.role);
         let mut metrics = Vec::new();
         let after = self.scored(after);
         let pairs = before.iter().zip(&after).filter(|(before, _)| scores(before));
         let warnings = pairs.filter_map(|(before, after)| warning_of_higher_loss(before, after));
-        warnings.for_each(|warning| run.warn(warning));
+        warnings.for_each(|warning| job.warn(warning));
         for s in after.into_iter().filter(scores) {
             metrics.extend(s.scored.all(s.prefix, s.role.word()));
             metrics.extend(s.scored.reliability(s.prefix, s.role.word()));

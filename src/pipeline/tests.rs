@@ -11,7 +11,7 @@ use arrow::ipc::writer::FileWriter;
 use arrow::util::display::array_value_to_string;
 
 use super::*;
-use crate::run::Progress;
+use crate::job_context::Progress;
 use crate::spec::Overrides;
 use crate::tables::find_table;
 
@@ -19,15 +19,15 @@ fn pipeline(text: &str) -> PipelineSpec {
     load(text, "pipeline.toml", &Overrides::default()).unwrap()
 }
 
-async fn frames_of(spec: &PipelineSpec, run: &mut Run) -> Result<Vec<Frame>> {
+async fn frames_of(spec: &PipelineSpec, job: &mut JobContext) -> Result<Vec<Frame>> {
     let ctx = spec.engine.session()?;
-    let source = Source::register(&ctx, &spec.source, &spec.store, &RunTables, run).await?;
-    read(spec, &ctx, &source, run).await
+    let source = Source::register(&ctx, &spec.source, &spec.store, &RunTables, job).await?;
+    read(spec, &ctx, &source, job).await
 }
 
-async fn fitted(spec: &PipelineSpec, run: &mut Run) -> Outcome {
-    let frames = frames_of(spec, run).await.unwrap();
-    tokio::task::block_in_place(|| fit(spec, frames, &mut Checkpoints::default(), run)).unwrap()
+async fn fitted(spec: &PipelineSpec, job: &mut JobContext) -> Outcome {
+    let frames = frames_of(spec, job).await.unwrap();
+    tokio::task::block_in_place(|| fit(spec, frames, &mut Checkpoints::default(), job)).unwrap()
 }
 
 /// Gives a file another time once the annotations are read, as a program that writes into it would.
@@ -59,10 +59,10 @@ async fn an_arrow_file_that_is_written_while_it_is_read_is_an_error_worth_anothe
         "source.annotations = '{}'\nmodel.kind = 'majority_vote'",
         file.display()
     ));
-    let mut run = Run::new(0);
-    assert_eq!(frames_of(&spec, &mut run).await.unwrap()[0].rows_read, 1);
-    run.progress = Arc::new(LateWriter(file));
-    let error = frames_of(&spec, &mut run).await.err().unwrap();
+    let mut job = JobContext::new(0);
+    assert_eq!(frames_of(&spec, &mut job).await.unwrap()[0].rows_read, 1);
+    job.progress = Arc::new(LateWriter(file));
+    let error = frames_of(&spec, &mut job).await.err().unwrap();
     assert_eq!(error.exit_code(), 5, "{error}");
     let error = error.to_string();
     assert!(error.contains("an input changed") && error.contains("in.arrow"), "{error}");
@@ -82,11 +82,11 @@ async fn classes_that_are_not_checked_are_a_warning_until_there_is_gold_that_tra
         file.display()
     );
     for (role, is_warned) in [("holdout", true), ("train", false)] {
-        let mut run = Run::new(0);
+        let mut job = JobContext::new(0);
         let gold = format!("source.gold = [['i7', 7, '{role}']]");
-        fitted(&pipeline(&(text.clone() + &gold)), &mut run).await;
+        fitted(&pipeline(&(text.clone() + &gold)), &mut job).await;
         let is_about = |warning: &String| warning.contains("1001 classes occur");
-        assert_eq!(run.warnings().iter().any(is_about), is_warned, "{:?}", run.warnings());
+        assert_eq!(job.warnings().iter().any(is_about), is_warned, "{:?}", job.warnings());
     }
 }
 
@@ -95,23 +95,23 @@ async fn classes_under_other_names_are_a_contradiction_where_gold_trains() {
     let rows = "['i', 'a', 'x'], ['i', 'b', 'x'], ['j', 'a', 'y'], ['j', 'b', 'y']";
     let gold = "source.gold = [['i', 'y', 'train'], ['j', 'x', 'train']]";
     let text = format!("source.annotations = [{rows}]\nmodel.kind = 'dawid_skene'\n{gold}");
-    let mut run = Run::new(0);
-    fitted(&pipeline(&text), &mut run).await;
+    let mut job = JobContext::new(0);
+    fitted(&pipeline(&text), &mut job).await;
     let is_found = |warning: &String| {
         warning.contains("(`x as y`, `y as x`): they contradict the gold that trains")
             && !warning.contains("give some gold")
     };
-    assert!(run.warnings().iter().any(is_found), "{:?}", run.warnings());
+    assert!(job.warnings().iter().any(is_found), "{:?}", job.warnings());
 }
 
 #[cfg(feature = "neural")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fit_keeps_the_warnings_of_the_machine() {
     let spec = pipeline("source.annotations = [['i', 'a', 'x']]\nmodel.kind = 'majority_vote'");
-    let mut run = Run::new(0);
-    run.warn_of_machine("no GPU".to_owned());
-    fitted(&spec, &mut run).await;
-    assert_eq!(run.warnings(), ["no GPU"]);
+    let mut job = JobContext::new(0);
+    job.warn_of_machine("no GPU".to_owned());
+    fitted(&spec, &mut job).await;
+    assert_eq!(job.warnings(), ["no GPU"]);
 }
 
 /// Both questions have 64 ties, and gold says `x` of every instance.
@@ -134,7 +134,7 @@ async fn accuracy_and_tally_are_those_of_the_labels_however_ties_fall_in_a_quest
          source.columns.question = 'question'\nmodel.kind = 'majority_vote'\ndecide.ties = 'random'",
         folder.path().display()
     ));
-    let outcome = fitted(&spec, &mut Run::new(spec.seed)).await;
+    let outcome = fitted(&spec, &mut JobContext::new(spec.seed)).await;
     assert_eq!(outcome.results.len(), 2);
     let table = find_table("labels").unwrap();
     for (question, result) in outcome.results.iter().enumerate() {
@@ -173,8 +173,8 @@ async fn a_job_computes_on_no_threads_but_those_of_its_run() {
              sink.url = '{}'",
             folder.path().display()
         ));
-        let mut run = Run::new(0).with_threads(1).unwrap();
-        super::run(&spec, super::Rerun::default(), &mut run).await.unwrap();
+        let mut job = JobContext::new(0).with_threads(1).unwrap();
+        super::run(&spec, super::Rerun::default(), &mut job).await.unwrap();
     }
     rayon::ThreadPoolBuilder::new().num_threads(1).build_global().unwrap();
 }

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::error::{Error, Result};
-use crate::run::Cancel;
+use crate::job_context::Cancel;
 
 /// How long a job may take to stop by itself.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);

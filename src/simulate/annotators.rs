@@ -13,7 +13,7 @@ use rand::seq::SliceRandom;
 
 use super::confusion::ConfusionMatrix;
 use crate::error::{Error, Result};
-use crate::run::Rng;
+use crate::job_context::Rng;
 
 /// One type with its parameters. The float is a probability.
 #[derive(Debug, Clone, PartialEq)]

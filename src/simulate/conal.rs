@@ -19,8 +19,8 @@ use rayon::prelude::*;
 use super::plan::{CommonNoise, Instances};
 use crate::error::{Error, Result};
 use crate::frame::Matrix;
+use crate::job_context::{JobContext, Rng};
 use crate::model::numerics::sigmoid;
-use crate::run::{Rng, Run};
 
 /// The dimension of hidden features and embeddings, as in the paper.
 const HIDDEN: usize = 20;
@@ -68,17 +68,17 @@ impl CommonNoise {
         truth: Instances<'_>,
         instances: &[u32],
         annotators: usize,
-        run: &Run,
+        job: &JobContext,
     ) -> Result<Shares> {
         let (features, rows) = truth
             .features
             .ok_or_else(|| Error::bug("common noise was planned without features"))?;
-        let annotators = embedded_annotators(annotators, &mut run.rng("annotator features"));
-        let mut rng = run.rng("instance embedding");
+        let annotators = embedded_annotators(annotators, &mut job.rng("annotator features"));
+        let mut rng = job.rng("instance embedding");
         let w: Vec<f64> = normals(HIDDEN * features.width(), features.width(), &mut rng);
         let mut x = vec![0.0; features.width()];
         let embed = |instance: &u32| -> Result<Embedding> {
-            run.cancel.check()?;
+            job.cancel.check()?;
             features.read(rows[*instance as usize] as usize, &mut x);
             let mut v = [0.0; HIDDEN];
             v.iter_mut().zip(w.chunks(x.len())).for_each(|(v, row)| *v = dot(row, &x));
@@ -88,7 +88,7 @@ impl CommonNoise {
         let form = Form::Constant(self.proportion.clamp(0.0, 1.0));
         let mut shares = Shares { instances, annotators, form };
         if self.proportion > 0.0 && self.proportion < 1.0 {
-            shares.form = shares.fitted(self.proportion, run)?;
+            shares.form = shares.fitted(self.proportion, job)?;
         }
         Ok(shares)
     }
@@ -126,11 +126,11 @@ impl Shares {
     }
 
     /// The form whose mean probability is `proportion`: b by Newton's method, inside a bracketing interval.
-    fn fitted(&self, proportion: f64, run: &Run) -> Result<Form> {
+    fn fitted(&self, proportion: f64, job: &JobContext) -> Result<Form> {
         let n = (self.instances.len() * self.annotators.len()).max(1) as f64;
-        let [sum] = self.sums(run, |product| [product])?;
+        let [sum] = self.sums(job, |product| [product])?;
         let mean = sum / n;
-        let [squares] = self.sums(run, |product| [(product - mean) * (product - mean)])?;
+        let [squares] = self.sums(job, |product| [(product - mean) * (product - mean)])?;
         let deviation = (squares / n).sqrt();
         // With constant products all pairs have the same share.
         let scale = if deviation > 0.0 { deviation } else { 1.0 };
@@ -139,7 +139,7 @@ impl Shares {
         let reach = 40.0 + longest(&self.annotators) * longest(&self.instances) / scale;
         let (mut low, mut high, mut b) = (-reach, reach, 0.0);
         for _ in 0..MAX_STEPS {
-            let [chances, slopes] = self.sums(run, |product| {
+            let [chances, slopes] = self.sums(job, |product| {
                 let chance = sigmoid(product / scale + b);
                 [chance, chance * (1.0 - chance)]
             })?;
@@ -162,7 +162,7 @@ impl Shares {
     /// Sums `terms(u.v)` over all pairs. Blocks of instances run in parallel; their sums are added in order.
     fn sums<const N: usize>(
         &self,
-        run: &Run,
+        job: &JobContext,
         terms: impl Fn(f64) -> [f64; N] + Sync,
     ) -> Result<[f64; N]> {
         let add = |mut sums: [f64; N], more: [f64; N]| {
@@ -170,7 +170,7 @@ impl Shares {
             sums
         };
         let of_block = |block: &[Embedding]| -> Result<[f64; N]> {
-            run.cancel.check()?;
+            job.cancel.check()?;
             let pairs = block.iter().flat_map(|v| self.annotators.iter().map(|u| product(u, v)));
             Ok(pairs.map(&terms).fold([0.0; N], add))
         };
@@ -236,15 +236,15 @@ pub struct GaussianBlobs {
 impl GaussianBlobs {
     /// Draws the class of each instance.
     #[must_use]
-    pub fn truth(&self, run: &Run) -> Vec<u32> {
-        let mut rng = run.rng("truth");
+    pub fn truth(&self, job: &JobContext) -> Vec<u32> {
+        let mut rng = job.rng("truth");
         (0..self.instances).map(|_| rng.random_range(0..self.classes as u32)).collect()
     }
 
     /// Draws features around the mean of each instance's class.
     #[must_use]
-    pub fn features(&self, truth: &[u32], classes: usize, run: &Run) -> Matrix {
-        let mut rng = run.rng("features");
+    pub fn features(&self, truth: &[u32], classes: usize, job: &JobContext) -> Matrix {
+        let mut rng = job.rng("features");
         let means: Vec<f64> = (0..classes * self.width).map(|_| normal(&mut rng)).collect();
         let mut values = Vec::with_capacity(truth.len() * self.width);
         for class in truth {

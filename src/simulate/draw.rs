@@ -18,7 +18,7 @@ use super::grammar::annotator_id;
 use super::plan::{Instances, Plan, shares};
 use crate::error::{Error, Result};
 use crate::frame::Role;
-use crate::run::Run;
+use crate::job_context::JobContext;
 
 /// One annotator of a crowd.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,26 +69,26 @@ pub struct SimulatedCrowd {
 ///
 /// # Errors
 /// When the plan does not fit the classes, or an annotator follows one that does not come before it.
-pub fn draw(plan: &Plan, truth: Instances<'_>, run: &Run) -> Result<SimulatedCrowd> {
-    let trusted = plan.trusted(truth, run);
-    let instances = plan.annotated(truth, &trusted, run);
+pub fn draw(plan: &Plan, truth: Instances<'_>, job: &JobContext) -> Result<SimulatedCrowd> {
+    let trusted = plan.trusted(truth, job);
+    let instances = plan.annotated(truth, &trusted, job);
     if instances.is_empty() {
         return Err(Error::spec("no instance is left to annotate")
             .found(format!("{} instances, {} trusted", truth.class.len(), trusted.len()))
             .help("lower trusted or valid, or raise annotated or the budget"));
     }
     let shares = shares(instances.iter().map(|i| truth.class[*i as usize]), truth.classes);
-    let mut members = members(plan, &shares, run)?;
+    let mut members = members(plan, &shares, job)?;
     let n_annotators = members.len();
     let redundancy = redundancy(plan, &members)?;
     let noise = match &plan.common {
-        Some(noise) => Some(noise.spread(truth, &instances, n_annotators, run)?),
+        Some(noise) => Some(noise.spread(truth, &instances, n_annotators, job)?),
         None => None,
     };
     let common = match &plan.common {
         Some(noise) => noise
             .kind
-            .confusion(&shares, &mut run.rng("common matrix"))
+            .confusion(&shares, &mut job.rng("common matrix"))
             .map_err(|e| e.or_at(&format!("common `{}`", noise.kind.text(n_annotators))))?,
         None => None,
     };
@@ -96,12 +96,12 @@ pub fn draw(plan: &Plan, truth: Instances<'_>, run: &Run) -> Result<SimulatedCro
         mix(&mut members, common, noise, truth, &instances);
     }
     let noise = noise.as_ref().zip(common.as_ref());
-    let mut drawn = answers(&members, truth, &instances, redundancy, noise, run)?;
+    let mut drawn = answers(&members, truth, &instances, redundancy, noise, job)?;
     if let Some(at_most) = plan.kept {
-        drawn = kept(&drawn, at_most, run);
+        drawn = kept(&drawn, at_most, job);
     }
     let (annotations, sources) = drawn;
-    let gold = plan.gold(truth, &trusted, &instances, run);
+    let gold = plan.gold(truth, &trusted, &instances, job);
     let mistakes = |m: &Member| plan.describes_annotators.then(|| m.confusion.mistakes());
     let features = members.iter().filter_map(mistakes).collect();
     let ids = (0..n_annotators).map(|r| annotator_id(r, n_annotators)).collect();
@@ -117,8 +117,8 @@ impl Member {
 }
 
 /// The annotators of the plan's groups.
-pub(super) fn members(plan: &Plan, shares: &[f64], run: &Run) -> Result<Vec<Member>> {
-    let mut rng = run.rng("matrices");
+pub(super) fn members(plan: &Plan, shares: &[f64], job: &JobContext) -> Result<Vec<Member>> {
+    let mut rng = job.rng("matrices");
     let n = plan.annotators();
     let mut members: Vec<Member> = Vec::with_capacity(n);
     let kinds = plan.groups.iter().enumerate();
@@ -196,16 +196,16 @@ pub(super) fn answers(
     instances: &[u32],
     redundancy: usize,
     noise: Option<(&Shares, &ConfusionMatrix)>,
-    run: &Run,
+    job: &JobContext,
 ) -> Result<DrawnAnswers> {
-    let mut streams = ["assignment", "answers", "sources"].map(|purpose| run.rng(purpose));
+    let mut streams = ["assignment", "answers", "sources"].map(|purpose| job.rng(purpose));
     let [assignment, answers, sources] = &mut streams;
     let mut annotations = Vec::with_capacity(instances.len() * redundancy);
     let mut origins = Vec::new();
     let mut labels = vec![0; members.len()];
     for (n, instance) in instances.iter().enumerate() {
         if n % (1 << 16) == 0 {
-            run.cancel.check()?;
+            job.cancel.check()?;
         }
         let mut annotators: Vec<usize> = if redundancy < members.len() {
             sample(assignment, members.len(), redundancy).into_vec()
@@ -247,9 +247,9 @@ pub(super) fn answers(
 pub(super) fn kept(
     (annotations, sources): &DrawnAnswers,
     at_most: usize,
-    run: &Run,
+    job: &JobContext,
 ) -> DrawnAnswers {
-    let mut rng = run.rng("kept");
+    let mut rng = job.rng("kept");
     let (mut kept, mut start) = (Vec::new(), 0);
     for of_instance in annotations.chunk_by(|a, b| a.instance == b.instance) {
         let mut order: Vec<usize> = (start..start + of_instance.len()).collect();

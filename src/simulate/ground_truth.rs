@@ -14,8 +14,8 @@ use crate::engine::EngineSpec;
 use crate::error::{Error, Result, offenders};
 use crate::frame::read_all;
 use crate::frame::{Features, Ids, Scratch, TrueCrowd, Truth, read_features};
+use crate::job_context::JobContext;
 use crate::pipeline::inputs;
-use crate::run::Run;
 use crate::sink::RunTables;
 use crate::source::{
     Cleaning, ColumnsSpec, InferenceScope, Location, Origin, Relation, Source, SourceSpec, select,
@@ -79,7 +79,7 @@ impl Registered {
         given: &SimulationInput<'_>,
         engine: &EngineSpec,
         stores: &StoreSpec,
-        run: &mut Run,
+        job: &mut JobContext,
     ) -> Result<Self> {
         let ctx = engine.session()?;
         let url = |text: &str| Location::Url(text.to_owned());
@@ -92,14 +92,14 @@ impl Registered {
             normalise: given.cleaning.normalise.clone(),
             ..SourceSpec::default()
         };
-        let source = Source::list(&spec, stores, &RunTables, run).await?;
+        let source = Source::list(&spec, stores, &RunTables, job).await?;
         let inputs = inputs(&source);
         let (columns, cleaning) = (given.columns.clone(), given.cleaning.clone());
         Ok(Self { ctx, source, columns, cleaning, engine: engine.clone(), inputs })
     }
 
     /// Reads the truth, and the features and annotations where they are given.
-    pub(super) async fn read(&self, run: &mut Run) -> Result<GroundTruth> {
+    pub(super) async fn read(&self, job: &mut JobContext) -> Result<GroundTruth> {
         self.source.open(&self.ctx, InferenceScope::Whole).await?;
         let truth =
             select(self.ctx.table("truth").await?, (Relation::Gold, Origin::Table), &self.columns)
@@ -112,18 +112,18 @@ impl Registered {
             .await
             .map_err(|e| e.or_at("--truth"))?;
         let (truth, crowd) = if self.source.files.iter().any(|(name, _)| name == "annotations") {
-            let (truth, crowd) = self.crowd(&truth, run).await?;
+            let (truth, crowd) = self.crowd(&truth, job).await?;
             (truth, Some(crowd))
         } else {
             (Truth::of(&truth).map_err(|e| e.or_at("--truth"))?, None)
         };
         if truth.skipped > 0 {
-            run.warn(format!("{} rows of the truth lack an instance or a class", truth.skipped));
+            job.warn(format!("{} rows of the truth lack an instance or a class", truth.skipped));
         }
-        let features = match self.source.features(&self.ctx, run).await? {
+        let features = match self.source.features(&self.ctx, job).await? {
             Some(query) => {
                 let scratch = Scratch::of(&self.engine);
-                Some(read_features(query, scratch, "--features", run).await?)
+                Some(read_features(query, scratch, "--features", job).await?)
             }
             None => None,
         };
@@ -132,7 +132,11 @@ impl Registered {
     }
 
     /// Reads the given crowd, and its truth.
-    async fn crowd(&self, truth: &RecordBatch, run: &mut Run) -> Result<(Truth, SourceCrowd)> {
+    async fn crowd(
+        &self,
+        truth: &RecordBatch,
+        job: &mut JobContext,
+    ) -> Result<(Truth, SourceCrowd)> {
         let query = self.source.annotations(&self.ctx).await.map_err(|e| {
             e.at("--annotations").help(
                 "name the columns with --instance-column, --annotator-column and --label-column",
@@ -152,7 +156,7 @@ impl Registered {
             .map_err(|e| e.or_at("--annotations"))?;
         let crowd = TrueCrowd::of(truth, &given).map_err(|e| e.or_at("--annotations"))?;
         if crowd.skipped > 0 {
-            run.warn(format!(
+            job.warn(format!(
                 "{} annotations are left out: their instance has no true class, or there is no annotator or label",
                 crowd.skipped
             ));
@@ -178,25 +182,25 @@ impl GroundTruth {
     }
 
     /// Draws instances and classes, numbered from 0, and their features.
-    pub(super) fn drawn(blobs: &GaussianBlobs, run: &Run) -> Self {
+    pub(super) fn drawn(blobs: &GaussianBlobs, job: &JobContext) -> Self {
         let numbers = |n: usize| {
             Ids::in_order(Arc::new((0..n).map(|i| i64::try_from(i).ok()).collect::<Int64Array>()))
         };
         let ground_truth = Self {
             instances: numbers(blobs.instances),
             classes: numbers(blobs.classes),
-            class: blobs.truth(run),
+            class: blobs.truth(job),
             features: None,
             crowd: None,
             rows: Vec::new(),
             draws_features: false,
         };
-        ground_truth.with_blobs(blobs, run)
+        ground_truth.with_blobs(blobs, job)
     }
 
     /// The same instances with features drawn around their classes.
-    pub(super) fn with_blobs(mut self, blobs: &GaussianBlobs, run: &Run) -> Self {
-        let matrix = Arc::new(blobs.features(&self.class, self.classes.len(), run));
+    pub(super) fn with_blobs(mut self, blobs: &GaussianBlobs, job: &JobContext) -> Self {
+        let matrix = Arc::new(blobs.features(&self.class, self.classes.len(), job));
         self.features = Some(Features { ids: self.instances.clone(), columns: Vec::new(), matrix });
         self.rows = (0..self.class.len() as u32).collect();
         self.draws_features = true;

@@ -37,7 +37,7 @@ use serde_json::{Value, json};
 
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
-use crate::run::Run;
+use crate::job_context::JobContext;
 use crate::sink::{
     BeginOutcome, Contents, JobCommand, JobIdentity, Manifest, ParquetSink, Published, Sink,
     SinkSpec, digest,
@@ -87,7 +87,7 @@ pub struct Simulated {
 pub async fn simulate(
     what: &Simulation<'_>,
     stores: &StoreSpec,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<Simulated> {
     let recipe = recipe(what.recipe)?;
     check_given(recipe, &what.given)?;
@@ -103,8 +103,8 @@ pub async fn simulate(
     if draws_instances && what.given.truth.is_some() {
         leave_to_the_truth(&mut parameters, what.settings)?;
     }
-    let files = Registered::find(&what.given, &what.engine, stores, run).await?;
-    let job = JobIdentity {
+    let files = Registered::find(&what.given, &what.engine, stores, job).await?;
+    let identity = JobIdentity {
         digest: digest(identity_of(what, &parameters, &files).to_string()),
         run_id: Some(CROWD.to_owned()),
         pipeline: "command simulate".to_owned(),
@@ -112,18 +112,18 @@ pub async fn simulate(
     };
     let sink = SinkSpec { url: what.output.to_owned(), ..SinkSpec::default() };
     let sink = ParquetSink::open(&sink, stores).map_err(|e| e.at("--output"))?;
-    refuse_another(&sink, &job).await?;
-    let run_id = match sink.begin(&job, false).await? {
+    refuse_another(&sink, &identity).await?;
+    let run_id = match sink.begin(&identity, false).await? {
         BeginOutcome::Done(manifest) => {
             let published = sink.done_before(*manifest).await?;
             // The process that committed it may have ended before this step.
-            link_tables(&sink, &published.manifest, run);
+            link_tables(&sink, &published.manifest, job);
             return Ok(Simulated { published, parameters });
         }
         BeginOutcome::New(run_id) => run_id,
     };
     let has_truth = what.given.truth.is_some();
-    let ground_truth = read_or_draw(has_truth, design.as_ref(), &files, run).await?;
+    let ground_truth = read_or_draw(has_truth, design.as_ref(), &files, job).await?;
     let classes = ground_truth.classes.len();
     ground_truth.check_classes(recipe.name, recipe.classes)?;
     if draws_instances {
@@ -135,11 +135,11 @@ pub async fn simulate(
     let given = ground_truth.crowd.as_ref().map_or(0, |crowd| crowd.annotators.len());
     check_matrices(plan.annotators().saturating_add(given), classes)?;
     let crowd = tokio::task::block_in_place(|| {
-        run.pool().install(|| match (plan.given, &ground_truth.crowd) {
+        job.pool().install(|| match (plan.given, &ground_truth.crowd) {
             (Some(given), Some(crowd)) => {
-                resample(&plan, given, crowd, ground_truth.numbers(), run)
+                resample(&plan, given, crowd, ground_truth.numbers(), job)
             }
-            _ => draw(&plan, ground_truth.numbers(), run),
+            _ => draw(&plan, ground_truth.numbers(), job),
         })
     })?;
     let facts = facts(recipe, what.seed, &parameters);
@@ -147,8 +147,8 @@ pub async fn simulate(
     sink.refuse_taken_names(tables.iter().map(Table::name))?;
     let tables = tables.iter().map(|table| table as &dyn Table).collect();
     let contents = Contents { tables, ..Contents::default() };
-    let manifest = sink.publish(&run_id, &job, &contents, run).await?;
-    link_tables(&sink, &manifest, run);
+    let manifest = sink.publish(&run_id, &identity, &contents, job).await?;
+    link_tables(&sink, &manifest, job);
     let summary = CrowdSummary::of(&ground_truth, &crowd);
     Ok(Simulated { published: sink.published(manifest, Some(summary)).await, parameters })
 }
@@ -173,16 +173,16 @@ async fn read_or_draw(
     has_truth: bool,
     design: &(dyn Design + Send + Sync),
     files: &Registered,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<GroundTruth> {
     Ok(match (has_truth, design.blobs()) {
         (false, Some(blobs)) => {
             check_classes(blobs.classes)?;
             check_matrices(design.plan(blobs.classes)?.annotators(), blobs.classes)?;
-            GroundTruth::drawn(&blobs, run)
+            GroundTruth::drawn(&blobs, job)
         }
-        (true, Some(blobs)) => files.read(run).await?.with_blobs(&blobs, run),
-        (_, None) => files.read(run).await?,
+        (true, Some(blobs)) => files.read(job).await?.with_blobs(&blobs, job),
+        (_, None) => files.read(job).await?,
     })
 }
 
@@ -191,9 +191,9 @@ const CROWD: &str = "crowd";
 
 /// Refuses a folder that holds another run: other jobs read a crowd's tables by fixed paths, which must not lead to
 /// another crowd.
-async fn refuse_another(sink: &ParquetSink, job: &JobIdentity) -> Result<()> {
+async fn refuse_another(sink: &ParquetSink, identity: &JobIdentity) -> Result<()> {
     let other = match sink.committed(CROWD).await? {
-        Some(found) if found.manifest.digest != job.digest => CROWD.to_owned(),
+        Some(found) if found.manifest.digest != identity.digest => CROWD.to_owned(),
         Some(_) => return Ok(()),
         None => match sink.latest().await? {
             Some(other) => other,
@@ -207,9 +207,9 @@ async fn refuse_another(sink: &ParquetSink, job: &JobIdentity) -> Result<()> {
 }
 
 /// Links the tables' names to the newest run, and warns where a name is taken.
-fn link_tables(sink: &ParquetSink, manifest: &Manifest, run: &mut Run) {
+fn link_tables(sink: &ParquetSink, manifest: &Manifest, job: &mut JobContext) {
     if let Some(warning) = sink.link_tables(manifest) {
-        run.warn(warning);
+        job.warn(warning);
     }
 }
 

@@ -5,7 +5,7 @@ use rand::seq::index::sample;
 use super::annotators::AnnotatorType;
 use super::grammar::Group;
 use crate::frame::{Matrix, Role};
-use crate::run::Run;
+use crate::job_context::JobContext;
 
 /// The plan that a recipe makes: annotators, assignment and noise.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,8 +71,8 @@ impl Plan {
 
     /// Draws the trusted instances: the same share of every class.
     #[must_use]
-    pub fn trusted(&self, truth: Instances<'_>, run: &Run) -> Vec<u32> {
-        let mut rng = run.rng("trusted");
+    pub fn trusted(&self, truth: Instances<'_>, job: &JobContext) -> Vec<u32> {
+        let mut rng = job.rng("trusted");
         let mut trusted = Vec::new();
         for class in 0..truth.classes as u32 {
             let of_class: Vec<u32> =
@@ -86,7 +86,7 @@ impl Plan {
 
     /// Draws the instances that are annotated; sorted.
     #[must_use]
-    pub fn annotated(&self, truth: Instances<'_>, trusted: &[u32], run: &Run) -> Vec<u32> {
+    pub fn annotated(&self, truth: Instances<'_>, trusted: &[u32], job: &JobContext) -> Vec<u32> {
         let all = 0..truth.class.len() as u32;
         let is_free = |i: &u32| self.annotates_trusted || trusted.binary_search(i).is_err();
         let free: Vec<u32> = all.filter(is_free).collect();
@@ -94,7 +94,7 @@ impl Plan {
         if wanted == free.len() {
             return free;
         }
-        let chosen = sample(&mut run.rng("annotated"), free.len(), wanted);
+        let chosen = sample(&mut job.rng("annotated"), free.len(), wanted);
         let mut chosen: Vec<u32> = chosen.iter().map(|n| free[n]).collect();
         chosen.sort_unstable();
         chosen
@@ -107,7 +107,7 @@ impl Plan {
         truth: Instances<'_>,
         trusted: &[u32],
         annotated: &[u32],
-        run: &Run,
+        job: &JobContext,
     ) -> Vec<(u32, Role)> {
         let mut gold: Vec<(u32, Role)> = trusted.iter().map(|i| (*i, Role::Train)).collect();
         if let Some(share) = self.valid {
@@ -116,7 +116,7 @@ impl Plan {
             let rest: Vec<u32> =
                 all.filter(|i| !is_in(trusted, *i) && !is_in(annotated, *i)).collect();
             let mut roles = vec![Role::Holdout; rest.len()];
-            let chosen = sample(&mut run.rng("valid"), rest.len(), part(share, rest.len()));
+            let chosen = sample(&mut job.rng("valid"), rest.len(), part(share, rest.len()));
             chosen.iter().for_each(|n| roles[n] = Role::Valid);
             gold.extend(rest.into_iter().zip(roles));
         }

@@ -18,7 +18,7 @@ use super::draw::{Annotation, Member, SimulatedCrowd, answers, kept, members, re
 use super::grammar::annotator_id;
 use super::plan::{GivenCrowd, Instances, Plan, shares};
 use crate::error::{Error, Result};
-use crate::run::Run;
+use crate::job_context::JobContext;
 
 /// A given crowd.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,23 +38,23 @@ pub fn resample(
     given: GivenCrowd,
     source: &SourceCrowd,
     truth: Instances<'_>,
-    run: &Run,
+    job: &JobContext,
 ) -> Result<SimulatedCrowd> {
     let mut instances: Vec<u32> = source.annotations.iter().map(|a| a.instance).collect();
     instances.dedup();
     let shares = shares(instances.iter().map(|i| truth.class[*i as usize]), truth.classes);
-    let added = added(plan, &shares, run)?;
+    let added = added(plan, &shares, job)?;
     let n_given = source.annotators.len();
     let mut crowd = given_members(source, given.smoothing, truth);
     let mut annotations = if given.draws_labels {
-        drawn(plan, source, &crowd, &instances, truth, run)?
+        drawn(plan, source, &crowd, &instances, truth, job)?
     } else {
         source.annotations.clone()
     };
     if let Some(at_most) = plan.kept {
-        annotations = kept(&(annotations, Vec::new()), at_most, run).0;
+        annotations = kept(&(annotations, Vec::new()), at_most, job).0;
     }
-    let (of_added, _) = answers(&added, truth, &instances, added.len(), None, run)?;
+    let (of_added, _) = answers(&added, truth, &instances, added.len(), None, job)?;
     let numbered_on = |a: Annotation| Annotation { annotator: a.annotator + n_given as u32, ..a };
     annotations.extend(of_added.into_iter().map(numbered_on));
     annotations.sort_unstable();
@@ -73,8 +73,8 @@ pub fn resample(
 }
 
 /// The added annotators.
-fn added(plan: &Plan, shares: &[f64], run: &Run) -> Result<Vec<Member>> {
-    let added = members(plan, shares, run)?;
+fn added(plan: &Plan, shares: &[f64], job: &JobContext) -> Result<Vec<Member>> {
+    let added = members(plan, shares, job)?;
     let follows = |m: &&Member| matches!(m.kind, Some(AnnotatorType::Follows(..)));
     match added.iter().find(follows) {
         Some(follower) => Err(Error::spec("an annotator beside a given crowd follows nobody")
@@ -133,7 +133,7 @@ fn drawn(
     members: &[Member],
     instances: &[u32],
     truth: Instances<'_>,
-    run: &Run,
+    job: &JobContext,
 ) -> Result<Vec<Annotation>> {
     let mut pairs: Vec<(u32, u32)> =
         source.annotations.iter().map(|a| (a.instance, a.annotator)).collect();
@@ -141,11 +141,11 @@ fn drawn(
         let wanted = redundancy(plan, members)?;
         let mut annotations_of = vec![0.0; members.len()];
         pairs.iter().for_each(|(_, r)| annotations_of[*r as usize] += 1.0);
-        let mut rng = run.rng("assignment");
+        let mut rng = job.rng("assignment");
         pairs.clear();
         for (n, instance) in instances.iter().enumerate() {
             if n % (1 << 12) == 0 {
-                run.cancel.check()?;
+                job.cancel.check()?;
             }
             let annotators =
                 sample_weighted(&mut rng, members.len(), |r| annotations_of[r], wanted)
@@ -155,7 +155,7 @@ fn drawn(
         pairs.sort_unstable();
     }
     pairs.dedup();
-    let mut rng = run.rng("labels of the crowd");
+    let mut rng = job.rng("labels of the crowd");
     let annotation = |(instance, annotator): (u32, u32)| {
         let class = truth.class[instance as usize] as usize;
         let label = members[annotator as usize].own.label(class, rng.random()) as u32;

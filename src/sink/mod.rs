@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Problem, Result};
-use crate::run::Run;
+use crate::job_context::JobContext;
 use crate::spec::Problems;
 use crate::tables::{Table, find_table};
 pub use model_files::MODEL_FILES;
@@ -55,9 +55,9 @@ pub trait Sink: Sync {
     fn publish(
         &self,
         run_id: &str,
-        job: &JobIdentity,
+        identity: &JobIdentity,
         contents: &Contents<'_>,
-        run: &Run,
+        job: &JobContext,
     ) -> impl Future<Output = Result<Manifest>> + Send;
 
     /// Decides whether a job must run, and under which id. A job that was done before is not done again, unless some of
@@ -67,17 +67,18 @@ pub trait Sink: Sync {
     /// When the id belongs to another job, or the store cannot be read.
     fn begin(
         &self,
-        job: &JobIdentity,
+        identity: &JobIdentity,
         force: bool,
     ) -> impl Future<Output = Result<BeginOutcome>> + Send {
         async move {
-            let mut run_id = job.run_id.clone().unwrap_or_else(|| job.digest[..16].to_owned());
+            let mut run_id =
+                identity.run_id.clone().unwrap_or_else(|| identity.digest[..16].to_owned());
             if force {
                 run_id = self.next_free(&run_id).await?;
             } else if let Some(CommittedRun { manifest, missing }) = self.committed(&run_id).await?
             {
-                if manifest.digest != job.digest {
-                    return Err(another_job(&manifest, job.command));
+                if manifest.digest != identity.digest {
+                    return Err(another_job(&manifest, identity.command));
                 }
                 let Some(first) = missing.first() else {
                     return Ok(BeginOutcome::Done(Box::new(manifest)));

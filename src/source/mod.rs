@@ -18,7 +18,7 @@ pub mod typed;
 use datafusion::prelude::{DataFrame, SessionContext};
 
 use crate::error::{Error, Result, Stage};
-use crate::run::Run;
+use crate::job_context::JobContext;
 use crate::store::{StoreSpec, secret_problem};
 pub use cleaning::{Cleaning, Normalisation};
 pub(crate) use cleaning::{LONGEST_MISSING_WORD, is_missing_word};
@@ -58,9 +58,9 @@ impl Source {
         spec: &SourceSpec,
         stores: &StoreSpec,
         runs: &dyn PublishedTables,
-        run: &mut Run,
+        job: &mut JobContext,
     ) -> Result<Self> {
-        let (source, errors) = Self::list_each(spec, stores, runs, run).await;
+        let (source, errors) = Self::list_each(spec, stores, runs, job).await;
         Error::all(errors).map(|()| source)
     }
 
@@ -70,7 +70,7 @@ impl Source {
         spec: &SourceSpec,
         stores: &StoreSpec,
         runs: &dyn PublishedTables,
-        run: &mut Run,
+        job: &mut JobContext,
     ) -> (Self, Vec<Error>) {
         let (queries, mut errors) = Query::all(&spec.sql);
         let mut files = Vec::new();
@@ -81,9 +81,9 @@ impl Source {
                 errors.push(Error::spec_problems(vec![problem.at(spec.key(name))]));
                 continue;
             }
-            run.warn_about(Some(spec.key(name)));
-            let found = Files::list(url, spec.format, stores, runs, run).await;
-            run.warn_about(None);
+            job.warn_about(Some(spec.key(name)));
+            let found = Files::list(url, spec.format, stores, runs, job).await;
+            job.warn_about(None);
             match found {
                 Ok(found) => files.push((name.to_owned(), found)),
                 Err(e) => errors.push(e.or_at(&place(spec, name, url))),
@@ -187,9 +187,9 @@ impl Source {
         spec: &SourceSpec,
         stores: &StoreSpec,
         runs: &dyn PublishedTables,
-        run: &mut Run,
+        job: &mut JobContext,
     ) -> Result<Self> {
-        let source = Self::list(spec, stores, runs, run).await?;
+        let source = Self::list(spec, stores, runs, job).await?;
         source.open(ctx, InferenceScope::Whole).await?;
         Ok(source)
     }
@@ -269,8 +269,12 @@ impl Source {
     ///
     /// # Errors
     /// As [`Source::annotations`]; and when no column holds numbers.
-    pub async fn features(&self, ctx: &SessionContext, run: &mut Run) -> Result<Option<DataFrame>> {
-        self.features_for(ctx, &[], run).await
+    pub async fn features(
+        &self,
+        ctx: &SessionContext,
+        job: &mut JobContext,
+    ) -> Result<Option<DataFrame>> {
+        self.features_for(ctx, &[], job).await
     }
 
     /// As [`Source::features`], for a model that has `learned` from columns of these names: where all of them are there,
@@ -282,7 +286,7 @@ impl Source {
         &self,
         ctx: &SessionContext,
         learned: &[String],
-        run: &mut Run,
+        job: &mut JobContext,
     ) -> Result<Option<DataFrame>> {
         let sql = self.sql("features");
         if !self.spec.has_features() {
@@ -291,7 +295,7 @@ impl Source {
         let id = ("instance_id", self.spec.columns.instance.as_deref());
         let origin = self.origin_of_features(sql.is_some());
         let columns = (&self.spec.columns, learned);
-        let found = features::query(ctx, ("features", origin), sql, id, columns, run).await?;
+        let found = features::query(ctx, ("features", origin), sql, id, columns, job).await?;
         self.spec.cleaning().apply(found).map(Some)
     }
 
@@ -313,7 +317,7 @@ impl Source {
     pub async fn annotator_features(
         &self,
         ctx: &SessionContext,
-        run: &mut Run,
+        job: &mut JobContext,
     ) -> Result<Option<DataFrame>> {
         let (url, sql) = (&self.spec.annotator_features, self.sql("annotator_features"));
         if url.is_none() && sql.is_none() {
@@ -323,7 +327,7 @@ impl Source {
         let origin = self.origin_of_features(sql.is_some());
         let columns = (&self.spec.columns, &[][..]);
         let table = ("annotator_features", origin);
-        let found = features::query(ctx, table, sql, id, columns, run).await?;
+        let found = features::query(ctx, table, sql, id, columns, job).await?;
         self.spec.cleaning().apply(found).map(Some)
     }
 }

@@ -12,12 +12,12 @@ use crate::frame::{
     AnnotationRows, Annotations, Dims, Duplicates, Features, Frame, Ids, Matrix, QuestionFeatures,
     Rejects, UnknownGold,
 };
+use crate::job_context::JobContext;
 use crate::model::confusion::Confusion;
 use crate::model::em::StopRule;
 use crate::model::fitted::Fitted;
 use crate::model::posterior::Posterior;
 use crate::model::{Spec, model_kind};
-use crate::run::Run;
 
 /// Compares numbers one by one; a difference above the tolerance, or another number of numbers, is a failure.
 ///
@@ -159,7 +159,7 @@ fn build(
 pub fn fit<S: Spec>(spec: S, a: &Annotations) -> Fitted {
     let parameters = serde_json::json!(spec);
     let loaded = model_kind(S::KIND).and_then(|kind| kind.load(parameters));
-    let fitted = loaded.and_then(|loaded| loaded.model.fit(a.into(), &mut Run::new(0)));
+    let fitted = loaded.and_then(|loaded| loaded.model.fit(a.into(), &mut JobContext::new(0)));
     fitted.unwrap_or_else(|e| panic!("{e}"))
 }
 

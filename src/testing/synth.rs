@@ -3,7 +3,7 @@
 use rand::Rng as _;
 use rand::seq::index::sample;
 
-use crate::run::Run;
+use crate::job_context::JobContext;
 
 /// The shape of a synthetic crowd.
 #[derive(Debug, Clone)]
@@ -41,15 +41,15 @@ impl CrowdShape {
     /// Draws a crowd of this shape.
     #[must_use]
     pub fn draw(&self, seed: u64) -> Synthetic {
-        let run = Run::new(seed);
-        let mut rng = run.rng("truth");
+        let job = JobContext::new(seed);
+        let mut rng = job.rng("truth");
         let truth: Vec<u32> =
             (0..self.instances).map(|_| rng.random_range(0..self.classes)).collect();
-        let mut rng = run.rng("annotators");
+        let mut rng = job.rng("annotators");
         let (low, high) = self.accuracy;
         let accuracy: Vec<f64> =
             (0..self.annotators).map(|_| low + (high - low) * rng.random::<f64>()).collect();
-        let mut rng = run.rng("annotations");
+        let mut rng = job.rng("annotations");
         let mut rows = Vec::with_capacity((self.instances * self.redundancy) as usize);
         for (i, class) in (0..self.instances).zip(&truth) {
             let chosen = sample(&mut rng, self.annotators as usize, self.redundancy as usize);

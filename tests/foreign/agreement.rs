@@ -2,7 +2,7 @@
 
 use labelmill::agreement::{AgreementRow, Categories, measure, values};
 use labelmill::frame::Annotations;
-use labelmill::run::rng;
+use labelmill::job_context::rng;
 use labelmill::testing::tiny;
 
 /// One row an instance, one column an annotator; a dot is no answer. The labels are digits.

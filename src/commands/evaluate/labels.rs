@@ -16,8 +16,8 @@ use datafusion::prelude::{DataFrame, Expr, col, lit, when};
 use super::tables::{MAX_PROBABILITY, Tables, WRITE_AGAIN, columns_of};
 use crate::error::{Error, Overlap, Result, UnknownValues, offenders};
 use crate::frame::{Ids, cast_exact_text};
+use crate::job_context::JobContext;
 use crate::metrics::LabelsWithTruth;
-use crate::run::Run;
 use crate::source::{as_plain_integer, value_type};
 
 /// The rows of the truth that give a class.
@@ -94,11 +94,11 @@ fn distinct_without(column: &ArrayRef, numbers: &[Option<u32>]) -> Result<Unknow
 }
 
 /// Warns of rows of the truth that give no class.
-pub(super) async fn warn_without_class(truth: &DataFrame, run: &mut Run) -> Result<()> {
+pub(super) async fn warn_without_class(truth: &DataFrame, job: &mut JobContext) -> Result<()> {
     let truth = truth.clone().select_columns(&["instance_id", "class"])?;
     let rows = with_finite_values(truth)?.filter(col("class").is_null())?.count().await?;
     if rows > 0 {
-        run.warn(format!("rows of the truth without a class are left out: {rows}"));
+        job.warn(format!("rows of the truth without a class are left out: {rows}"));
     }
     Ok(())
 }

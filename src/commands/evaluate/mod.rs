@@ -15,7 +15,7 @@ use super::at_options;
 use super::run_source::source_of_run;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Overlap, Result};
-use crate::run::{Run, WarningCode};
+use crate::job_context::{JobContext, WarningCode};
 use crate::sink::{RunTables, register_run};
 use crate::source::{
     Cleaning, ColumnsSpec, Location, Origin, Relation, Source, SourceSpec, select,
@@ -87,15 +87,15 @@ const OPTIONS: [(&str, &str); 3] = [
 pub async fn evaluate(
     what: &Evaluation<'_>,
     stores: &StoreSpec,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<Vec<Score>> {
-    evaluate_run(what, stores, run).await.map_err(|e| at_options(e, &OPTIONS))
+    evaluate_run(what, stores, job).await.map_err(|e| at_options(e, &OPTIONS))
 }
 
 async fn evaluate_run(
     what: &Evaluation<'_>,
     stores: &StoreSpec,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<Vec<Score>> {
     let ctx = what.engine.session()?;
     register_run(&ctx, what.run, stores).await?;
@@ -108,7 +108,7 @@ async fn evaluate_run(
         tables.insert("true_confusion".to_owned(), url(confusion));
     }
     let spec = SourceSpec { tables, columns: columns.clone(), ..SourceSpec::default() };
-    let source = Source::register(&ctx, &spec, stores, &RunTables, run).await?;
+    let source = Source::register(&ctx, &spec, stores, &RunTables, job).await?;
     let truth = ctx.table("truth").await?;
     keep_columns_of(truth.schema().as_arrow(), &what.columns, &mut columns);
     let truth = select(truth, (Relation::Gold, Origin::OnlyTable), &columns).map_err(|e| {
@@ -117,8 +117,8 @@ async fn evaluate_run(
     let truth = cleaning.apply(truth)?;
     let (mut found, mut overlaps) = (Vec::new(), Vec::new());
     let questions = Tables::of_questions(&ctx).await?;
-    tables::check_questions(&truth, &questions, run).await?;
-    labels::warn_without_class(&truth, run).await?;
+    tables::check_questions(&truth, &questions, job).await?;
+    labels::warn_without_class(&truth, job).await?;
     for tables in &questions {
         let truth = TrueClasses::read(&truth, tables).await?;
         let (mut measured, instances) = label_scores(tables, &truth).await?;
@@ -129,7 +129,7 @@ async fn evaluate_run(
             if confusion.iter().all(|(_, value)| value.is_none()) {
                 let asked = tables.question.as_ref();
                 let of = asked.map_or_else(String::new, |question| format!(" of `{question}`"));
-                run.warn(format!(
+                job.warn(format!(
                     "no annotator has a matrix in the run{of} and in --confusion: its scores are not defined"
                 ));
             }
@@ -142,7 +142,7 @@ async fn evaluate_run(
             value,
         }));
     }
-    check_overlaps(&overlaps, run)?;
+    check_overlaps(&overlaps, job)?;
     source.check_unchanged().await?;
     Ok(found)
 }
@@ -152,13 +152,13 @@ async fn evaluate_run(
 ///
 /// # Errors
 /// When no question has a common instance, or none has a common class.
-fn check_overlaps(overlaps: &[(Overlap, Overlap)], run: &mut Run) -> Result<()> {
+fn check_overlaps(overlaps: &[(Overlap, Overlap)], job: &mut JobContext) -> Result<()> {
     let disjoint = overlaps.iter().filter(|(instances, _)| !instances.has_common()).count();
     if let Some((instances, _)) = overlaps.last().filter(|_| disjoint == overlaps.len()) {
         return Err(instances.error().at("--truth"));
     }
     if disjoint > 0 {
-        run.warn(format!(
+        job.warn(format!(
             "the truth has no instance of {disjoint} of the {} questions: their labels are not scored",
             overlaps.len()
         ));
@@ -171,7 +171,7 @@ fn check_overlaps(overlaps: &[(Overlap, Overlap)], run: &mut Run) -> Result<()> 
     }
     let all = scored().flat_map(|(instances, classes)| [instances, classes]);
     let warnings: Vec<String> = all.filter_map(Overlap::warning).collect();
-    warnings.iter().for_each(|warning| run.warn_code(WarningCode::TablesPartlyMatch, warning));
+    warnings.iter().for_each(|warning| job.warn_code(WarningCode::TablesPartlyMatch, warning));
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use crate::commands::run_source::has_column;
 use crate::error::{Error, Overlap, Result, offenders};
 use crate::frame::Ids;
 use crate::frame::read_all;
-use crate::run::Run;
+use crate::job_context::JobContext;
 
 /// The largest probability in a table of a run: one that was rounded may be above 1.
 pub(super) const MAX_PROBABILITY: f64 = 1.0 + 1e-9;
@@ -121,12 +121,12 @@ impl<'a> Tables<'a> {
 pub(super) async fn check_questions(
     truth: &DataFrame,
     answered: &[Tables<'_>],
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<()> {
     let of_run: Vec<&ScalarValue> = answered.iter().filter_map(|t| t.question.as_ref()).collect();
     if !has_column(truth, "question") {
         if of_run.len() > 1 {
-            run.warn(format!(
+            job.warn(format!(
                 "the truth names no question: each of its classes holds for all {} questions",
                 of_run.len()
             ));
@@ -157,7 +157,7 @@ pub(super) async fn check_questions(
         return Err(overlap.error().at("--truth"));
     }
     if !unknown.is_empty() {
-        run.warn(format!(
+        job.warn(format!(
             "rows of the truth of questions that the run did not answer are left out: {}",
             offenders(unknown.into_iter().map(|n| questions.text(n)))
         ));

@@ -18,7 +18,7 @@ use datafusion::prelude::SessionContext;
 
 use crate::agreement::{Categories, STATISTICS, values};
 use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates};
-use crate::run::Run;
+use crate::job_context::JobContext;
 
 /// Registers a function for each statistic.
 pub(super) fn register_agreement(ctx: &SessionContext) {
@@ -122,7 +122,7 @@ impl Answers {
         let annotations = Annotations::build(dims, rows, Duplicates::Share).ok()?;
         let labels: Vec<String> = labels.into_iter().map(str::to_owned).collect();
         let categories = Categories::new(&labels, false);
-        let all = Run::new(0).pool().install(|| values(&annotations, &categories));
+        let all = JobContext::new(0).pool().install(|| values(&annotations, &categories));
         let own = |row: &&crate::agreement::AgreementRow| {
             row.statistic == self.statistic && row.class.is_none()
         };

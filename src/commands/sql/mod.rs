@@ -11,7 +11,7 @@ use datafusion::prelude::SessionContext;
 use super::{at_options, table_with_url};
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
-use crate::run::Run;
+use crate::job_context::JobContext;
 use crate::sink::{RunTables, register_run};
 use crate::source::{Location, Source, SourceSpec, name_problems};
 use crate::spec::Problems;
@@ -72,7 +72,7 @@ impl SqlSession {
     pub async fn open(
         what: &Script<'_>,
         stores: StoreSpec,
-        run: &mut Run,
+        job: &mut JobContext,
     ) -> Result<(Self, Vec<Statement>)> {
         let ctx = what.engine.session()?;
         register_agreement(&ctx);
@@ -90,7 +90,7 @@ impl SqlSession {
                 if let Some(folder) = what.run {
                     register_run(&ctx, folder, &stores).await?;
                 }
-                register_tables(&ctx, what.tables, &stores, run).await?;
+                register_tables(&ctx, what.tables, &stores, job).await?;
                 (statements, false)
             }
             ScriptText::Named(query, params) => {
@@ -99,7 +99,7 @@ impl SqlSession {
                 })?;
                 register_run(&ctx, folder, &stores).await?;
                 let query = RunQuery { query, params, tables: what.tables };
-                let (text, without_question) = query.open(&ctx, &stores, run).await?;
+                let (text, without_question) = query.open(&ctx, &stores, job).await?;
                 (parsed(&text)?, without_question)
             }
         };
@@ -158,7 +158,7 @@ async fn register_tables(
     ctx: &SessionContext,
     tables: &[String],
     stores: &StoreSpec,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<()> {
     let url = |table: &str| table.split_once('=').map(|(_, url)| url.to_owned());
     let secret = |table: &String| {
@@ -182,6 +182,6 @@ async fn register_tables(
         names().map(|name| (format!("source.tables.{name}"), option(name))).collect();
     let table = |(name, url): &(&str, &str)| ((*name).to_owned(), Location::Url((*url).to_owned()));
     let spec = SourceSpec { tables: pairs.iter().map(table).collect(), ..SourceSpec::default() };
-    let registered = Source::register(ctx, &spec, stores, &RunTables, run).await;
+    let registered = Source::register(ctx, &spec, stores, &RunTables, job).await;
     registered.map(drop).map_err(|e| at_options(e, &keys))
 }

@@ -13,7 +13,7 @@ use super::values_of_run::as_in_run;
 use crate::commands::run_source::{has_column, source_of_run};
 use crate::commands::table_with_url;
 use crate::error::{Error, Result, did_you_mean, offenders};
-use crate::run::Run;
+use crate::job_context::JobContext;
 use crate::sink::RunTables;
 use crate::source::{Location, Source, SourceSpec};
 use crate::sql::NamedQuery;
@@ -42,7 +42,7 @@ impl RunQuery<'_> {
         &self,
         ctx: &SessionContext,
         stores: &StoreSpec,
-        run: &mut Run,
+        job: &mut JobContext,
     ) -> Result<(String, bool)> {
         let places = places(self.tables, &source_of_run(ctx).await?)?;
         let mut has_questions = false;
@@ -63,7 +63,7 @@ impl RunQuery<'_> {
             RELATIONS.into_iter().filter(|relation| self.query.reads(relation)).collect();
         if !needed.is_empty() {
             let source = source_at(ctx, &needed, places).await?;
-            let source = Source::register(ctx, &source, stores, &RunTables, run).await?;
+            let source = Source::register(ctx, &source, stores, &RunTables, job).await?;
             for relation in needed {
                 let frame = match relation {
                     "gold" => source.gold(ctx).await?.ok_or_else(|| missing_source(relation))?,

@@ -6,7 +6,7 @@ use crate::error::{Overlap, Result, UnknownValues};
 use crate::frame::Frame;
 use crate::frame::gold::{GoldNumber, GoldRows};
 use crate::frame::ids::{Ids, Interner, NULL};
-use crate::run::{Run, WarningCode};
+use crate::job_context::{JobContext, WarningCode};
 
 /// The help where ids of instances are those of annotators.
 const EXCHANGED: &str = "these are ids of annotators: source.columns.instance and source.columns.annotator may be exchanged";
@@ -127,7 +127,11 @@ impl GoldValues {
 ///
 /// # Errors
 /// When no question's gold is of such instances, or of such classes.
-pub(super) fn check_gold(frames: &[Frame], gold: &[Option<GoldRows>], run: &mut Run) -> Result<()> {
+pub(super) fn check_gold(
+    frames: &[Frame],
+    gold: &[Option<GoldRows>],
+    job: &mut JobContext,
+) -> Result<()> {
     // Otherwise each row holds for all questions, of which one may lack its instance.
     let is_of_question = frames.len() == 1 || gold.iter().flatten().any(GoldRows::has_questions);
     for what in ["instance", "class"] {
@@ -148,9 +152,9 @@ pub(super) fn check_gold(frames: &[Frame], gold: &[Option<GoldRows>], run: &mut 
         }
         for (frame, overlap) in overlaps {
             if is_of_question || (what == "instance" && overlap.is_empty()) {
-                run.warn_about_question(frame.subject());
-                warn_of(overlap, run);
-                run.warn_about(None);
+                job.warn_about_question(frame.subject());
+                warn_of(overlap, job);
+                job.warn_about(None);
             }
         }
     }
@@ -158,17 +162,17 @@ pub(super) fn check_gold(frames: &[Frame], gold: &[Option<GoldRows>], run: &mut 
 }
 
 /// Warns of labels that are not in `frame.classes`, whose rows are rejected.
-pub(super) fn warn_of_unlisted_labels(frames: &[Frame], run: &mut Run) {
+pub(super) fn warn_of_unlisted_labels(frames: &[Frame], job: &mut JobContext) {
     for frame in frames {
-        run.warn_about_question(frame.subject());
-        frame.listed.iter().for_each(|overlap| warn_of(overlap, run));
-        run.warn_about(None);
+        job.warn_about_question(frame.subject());
+        frame.listed.iter().for_each(|overlap| warn_of(overlap, job));
+        job.warn_about(None);
     }
 }
 
-fn warn_of(overlap: &Overlap, run: &mut Run) {
+fn warn_of(overlap: &Overlap, job: &mut JobContext) {
     if let Some(warning) = overlap.warning() {
-        run.warn_code(WarningCode::TablesPartlyMatch, warning);
+        job.warn_code(WarningCode::TablesPartlyMatch, warning);
     }
 }
 

@@ -21,7 +21,7 @@ use crate::frame::ids::{Ids, Interner, NULL, as_text};
 use crate::frame::memory::budget::{Budget, HeldBytes};
 use crate::frame::rejects::{Reason, Rejects};
 use crate::frame::{Duplicates, Frame, FrameSpec, QuestionLeftOut, subject_of};
-use crate::run::Run;
+use crate::job_context::JobContext;
 
 /// One collector per question; without a question column there is one, with the number 0.
 pub(super) struct Questions {
@@ -123,7 +123,7 @@ impl Questions {
         gold: Option<&GoldRows>,
         spec: &FrameSpec,
         mut held: HeldBytes<'_>,
-        run: &mut Run,
+        job: &mut JobContext,
     ) -> Result<Vec<(Frame, Option<GoldRows>)>> {
         let Some(ids) = self.ids else {
             let only = self.collectors.into_values();
@@ -139,10 +139,10 @@ impl Questions {
         // Finished frames and the rows of unfinished questions are in memory at the same time.
         held.add_beside(self.collectors.values().map(|c| c.building() + BYTES_PER_QUESTION).sum());
         let doubts = doubtful_spellings(&ids, &self.collectors);
-        doubts.iter().for_each(|(code, text)| run.warn_code(*code, text));
+        doubts.iter().for_each(|(code, text)| job.warn_code(*code, text));
         let (ids, rank) = ids.finish(|_| true)?;
         let by_rank = self.collectors.into_iter().map(|(n, c)| (rank[n as usize], c));
-        let gold = gold.map(|gold| gold.by_question(&ids, run)).transpose()?;
+        let gold = gold.map(|gold| gold.by_question(&ids, job)).transpose()?;
         let (mut frames, mut left_out, mut unlisted) = (Vec::new(), Vec::new(), None);
         for (number, collector) in by_rank.collect::<BTreeMap<_, _>>() {
             let question = Ids::in_order(ids.rows(std::iter::once(Some(number)))?);
@@ -326,7 +326,7 @@ mod tests {
             let frame = |batches: &[RecordBatch]| {
                 let questions = questions(batches, &spec, &budget);
                 let held = HeldBytes::new(&budget, Box::new(dense_fit_bytes), questions.rows());
-                questions.finish(None, &spec, held, &mut Run::new(0)).unwrap().remove(0).0
+                questions.finish(None, &spec, held, &mut JobContext::new(0)).unwrap().remove(0).0
             };
             let (parts, whole) = (frame(&parts), frame(&[whole]));
             assert_eq!((parts.rows_read, parts.rows_used()), (60, whole.rows_used()));

@@ -30,7 +30,7 @@ use crate::frame::memory::batch_bytes::BytesInFlight;
 use crate::frame::memory::budget::{Budget, HeldBytes};
 use crate::frame::memory::fit_bytes::FitMemory;
 use crate::frame::{Duplicates, Frame, FrameSpec};
-use crate::run::Run;
+use crate::job_context::JobContext;
 use crate::source::{BATCHES_IN_FLIGHT, Relation, batches_at_once};
 use crate::sql::catch_panics;
 
@@ -57,12 +57,16 @@ pub struct Relations {
 /// # Errors
 /// When a file cannot be read, a column has an unusable type, gold contradicts itself, repeated answers are an error,
 /// a row of features is not usable, or no usable annotation is left.
-pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> Result<Vec<Frame>> {
+pub async fn collect(
+    relations: Relations,
+    spec: &FrameSpec,
+    job: &mut JobContext,
+) -> Result<Vec<Frame>> {
     let Relations { annotations, gold, features, annotator_features, given, fit_memory, scratch } =
         relations;
     let gold_budget = Budget::new(&annotations.task_ctx(), "gold");
     let gold = match gold {
-        Some(query) => Some(catch_panics(GoldRows::read(query, &gold_budget, run)).await?),
+        Some(query) => Some(catch_panics(GoldRows::read(query, &gold_budget, job)).await?),
         None => None,
     };
     let schema: SchemaRef = annotations.schema().inner().clone();
@@ -76,19 +80,19 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> R
         _ => annotations.drop_columns(&["annotated_at"])?,
     };
     let budget = Budget::new(&annotations.task_ctx(), "annotations");
-    read_annotations(annotations, (&mut questions, spec), &budget, run).await?;
+    read_annotations(annotations, (&mut questions, spec), &budget, job).await?;
     let held = HeldBytes::new(&budget, fit_memory, questions.rows());
-    let pool = run.pool();
+    let pool = job.pool();
     let frames = tokio::task::block_in_place(|| {
-        pool.install(|| questions.finish(gold.as_ref(), spec, held, run))
+        pool.install(|| questions.finish(gold.as_ref(), spec, held, job))
     })?;
-    run.progress.end();
+    job.progress.end();
     let (mut frames, gold): (Vec<Frame>, Vec<Option<GoldRows>>) = frames.into_iter().unzip();
     match features {
         Some((query, scratch)) => {
-            add_features(&mut frames, &gold, (query, scratch), annotator_features, run).await?;
+            add_features(&mut frames, &gold, (query, scratch), annotator_features, job).await?;
         }
-        None => check_gold(&frames, &gold, run)?,
+        None => check_gold(&frames, &gold, job)?,
     }
     frames.iter_mut().for_each(|frame| frame.unread_gold = Vec::new());
     for (relation, query) in given {
@@ -96,10 +100,10 @@ pub async fn collect(relations: Relations, spec: &FrameSpec, run: &mut Run) -> R
         let budget = Budget::new(&query.task_ctx(), table);
         let rows = format!("rows of {table}");
         let read = catch_panics(read_all_within(query, &rows, &budget)).await;
-        let added = read.and_then(|batch| add_given(&mut frames, (relation, batch), run));
+        let added = read.and_then(|batch| add_given(&mut frames, (relation, batch), job));
         added.map_err(|e| e.or_at(&format!("source.{table}")))?;
     }
-    warn_of_unlisted_labels(&frames, run);
+    warn_of_unlisted_labels(&frames, job);
     Ok(frames)
 }
 
@@ -108,7 +112,7 @@ async fn read_annotations(
     annotations: DataFrame,
     (questions, spec): (&mut Questions, &FrameSpec),
     budget: &Budget,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<()> {
     let context = Arc::new(annotations.task_ctx());
     let plan = catch_panics(async { Ok(annotations.create_physical_plan().await?) }).await?;
@@ -126,12 +130,12 @@ async fn read_annotations(
         }
     }
     questions.expect(exact);
-    run.progress.begin("reading", rows.get_value().map(|rows| *rows as u64));
+    job.progress.begin("reading", rows.get_value().map(|rows| *rows as u64));
     let mut batches = spawn(execute_stream_partitioned(plan, context)?, BATCHES_IN_FLIGHT);
-    let pool = run.pool();
+    let pool = job.pool();
     let (mut read, mut in_flight) = (0_u64, BytesInFlight::new(batches.at_once));
     while let Some(first) = batches.next().await {
-        run.cancel.check()?;
+        job.cancel.check()?;
         let mut together = vec![first?];
         while together.len() < BATCHES_IN_FLIGHT
             && let Some(batch) = batches.waiting()
@@ -156,7 +160,7 @@ async fn read_annotations(
             budget.hold(questions.bytes(rows).saturating_add(of_batches), what)?;
         }
         tokio::task::block_in_place(|| pool.install(|| questions.push(&together, budget)))?;
-        run.progress.at(read, "");
+        job.progress.at(read, "");
     }
     Ok(())
 }
@@ -167,7 +171,7 @@ async fn add_features(
     gold: &[Option<GoldRows>],
     (features, scratch): (DataFrame, Scratch),
     annotator_features: Option<DataFrame>,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<()> {
     // The budget lives until all relations are read, as the features do.
     let are_integers = |ids: fn(&Frame) -> &Ids| {
@@ -176,12 +180,12 @@ async fn add_features(
     let of_instances = are_integers(|frame| &frame.instances);
     let of_annotators = are_integers(|frame| &frame.annotators);
     let features = (features, of_instances);
-    let (features, _held) = read_within(features, scratch, "source.features", run).await?;
+    let (features, _held) = read_within(features, scratch, "source.features", job).await?;
     let annotators = match annotator_features {
         Some(query) => {
             let place = "source.annotator_features";
             let query = (query, of_annotators);
-            Some(read_within(query, Scratch::default(), place, run).await?)
+            Some(read_within(query, Scratch::default(), place, job).await?)
         }
         None => None,
     };
@@ -204,7 +208,7 @@ async fn add_features(
             frame.gold_overlaps = all.collect();
         }
     }
-    check_gold(frames, gold, run)?;
+    check_gold(frames, gold, job)?;
     if let Some(frame) = frames.first() {
         features.expect_in(&frame.instances).map_err(|e| e.or_at("source.features"))?;
     }
@@ -220,9 +224,9 @@ pub async fn read_features(
     query: DataFrame,
     scratch: Scratch,
     place: &str,
-    run: &Run,
+    job: &JobContext,
 ) -> Result<Features> {
-    Ok(read_within((query, false), scratch, place, run).await?.0)
+    Ok(read_within((query, false), scratch, place, job).await?.0)
 }
 
 /// As [`read_features`], with the budget that reserves their memory; the ids may be known to be integers.
@@ -230,7 +234,7 @@ async fn read_within(
     (query, are_integers): (DataFrame, bool),
     scratch: Scratch,
     place: &str,
-    run: &Run,
+    job: &JobContext,
 ) -> Result<(Features, Budget)> {
     let schema = SchemaRef::clone(query.schema().inner());
     let context = Arc::new(query.task_ctx());
@@ -241,11 +245,11 @@ async fn read_within(
     let mut reader =
         FeatureReader::new(&schema, Scratch { rows, ..scratch }).of_integers(are_integers);
     let budget = Budget::new(&context, "features");
-    run.progress.begin("features", rows.get_value().map(|rows| *rows as u64));
+    job.progress.begin("features", rows.get_value().map(|rows| *rows as u64));
     let mut batches = spawn(execute_stream_partitioned(plan, context)?, 1);
     let mut in_flight = BytesInFlight::new(batches.at_once);
     while let Some(batch) = batches.next().await {
-        run.cancel.check()?;
+        job.cancel.check()?;
         let batch = batch.map_err(|e| e.or_at(place))?;
         let of_batches = in_flight.with(std::slice::from_ref(&batch));
         let own = reader.bytes(&batch);
@@ -258,9 +262,9 @@ async fn read_within(
         };
         budget.hold(own.saturating_add(of_batches), what)?;
         tokio::task::block_in_place(|| reader.push(&batch)).map_err(|e| e.or_at(place))?;
-        run.progress.at(reader.len() as u64, "");
+        job.progress.at(reader.len() as u64, "");
     }
-    run.progress.end();
+    job.progress.end();
     let features = tokio::task::block_in_place(|| reader.finish()).map_err(|e| e.or_at(place))?;
     Ok((features, budget))
 }

@@ -2,7 +2,7 @@
 
 use super::spellings::DataWarning;
 use crate::frame::Dims;
-use crate::run::WarningCode;
+use crate::job_context::WarningCode;
 
 /// The size of a question.
 pub(super) struct Shape {

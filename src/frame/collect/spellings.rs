@@ -19,7 +19,7 @@ use fold::{fold, hash_of_folded, is_folded_away, is_usual_id};
 use texts::{difference, first_few};
 
 use crate::frame::ids::{Interner, NULL};
-use crate::run::WarningCode;
+use crate::job_context::WarningCode;
 use crate::source::{Decimal, is_missing_word, is_plain_integer};
 
 /// A warning about the data of a question, with its code.

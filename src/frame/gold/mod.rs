@@ -18,7 +18,7 @@ use super::collect::read_all::read_all_within;
 use super::ids::{IdIndex, Ids, Interner, NULL, finite, without_run_ends};
 use super::memory::budget::Budget;
 use crate::error::{Error, Result, UnknownValues, offenders};
-use crate::run::Run;
+use crate::job_context::JobContext;
 use role::Role;
 
 /// One trusted class.
@@ -90,18 +90,22 @@ pub(super) struct GoldRows {
 
 impl GoldRows {
     /// Reads all rows; `budget` holds them. Warns of those that cannot be used.
-    pub(super) async fn read(query: DataFrame, budget: &Budget, run: &mut Run) -> Result<Self> {
+    pub(super) async fn read(
+        query: DataFrame,
+        budget: &Budget,
+        job: &mut JobContext,
+    ) -> Result<Self> {
         let batch = read_all_within(query, "rows of gold", budget).await;
         let batch = batch.map_err(|e| e.or_at("source.gold"))?;
         let rows = Self { batch };
         if rows.batch.num_rows() == 0 {
-            run.warn("gold has no rows: nothing is trained, calibrated or scored by it");
+            job.warn("gold has no rows: nothing is trained, calibrated or scored by it");
         }
         let (instances, classes) = (rows.nulls_of("instance_id")?, rows.nulls_of("class")?);
         let nulls = NullBuffer::union(instances.as_ref(), classes.as_ref());
         let left_out = nulls.map_or(0, |nulls| nulls.null_count());
         if left_out > 0 {
-            run.warn(format!(
+            job.warn(format!(
                 "rows of gold without an instance or a class are left out: {left_out}"
             ));
         }
@@ -138,10 +142,10 @@ impl GoldRows {
     }
 
     /// The rows of each question; gold without a question column applies to all questions.
-    pub(super) fn by_question(&self, questions: &Ids, run: &mut Run) -> Result<Vec<Self>> {
+    pub(super) fn by_question(&self, questions: &Ids, job: &mut JobContext) -> Result<Vec<Self>> {
         let Some(column) = self.batch.column_by_name("question") else {
             if questions.len() > 1 && self.batch.num_rows() > 0 {
-                run.warn(format!(
+                job.warn(format!(
                     "gold names no question: each of its classes holds for all {} questions",
                     questions.len()
                 ));
@@ -162,7 +166,7 @@ impl GoldRows {
             let unknown = self.questions_of(&take(column, &UInt32Array::from(of_none), None)?)?;
             let names = offenders((0..unknown.len()).map(|q| unknown.text(q)));
             let names = if unknown.is_empty() { names } else { format!(" ({names})") };
-            run.warn(format!(
+            job.warn(format!(
                 "rows of gold without a question, or of one that no annotation names, are left out: {n}{names}"
             ));
         }

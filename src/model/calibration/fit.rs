@@ -8,9 +8,9 @@ use super::lack_of_data::{lack_before_fit, no_gold};
 use super::{CalibrationSpec, Calibrator, SAVED_AS};
 use crate::error::{Error, Result};
 use crate::frame::{Frame, Role};
+use crate::job_context::JobContext;
 use crate::model::Model;
 use crate::model::fitted::Fitted;
-use crate::run::Run;
 
 /// Fewer points than this are worth a warning.
 const FEW_POINTS: usize = 50;
@@ -39,7 +39,7 @@ pub(crate) fn calibrate(
     model: &dyn Model,
     frame: &Frame,
     fitted: &mut Fitted,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<Calibrated> {
     let mut done = Calibrated { lack: lack_before_fit(spec, frame), ..Calibrated::default() };
     if done.lack.is_some() {
@@ -51,7 +51,7 @@ pub(crate) fn calibrate(
         if rows == RowKind::Predictions && fitted.predictions.is_none() {
             continue;
         }
-        let found = match data.map_for(rows, fitted, run)? {
+        let found = match data.map_for(rows, fitted, job)? {
             SearchForMap::Found(found) => found,
             SearchForMap::Refused => {
                 any_refused = true;
@@ -66,7 +66,7 @@ pub(crate) fn calibrate(
             done.gold_roles = spec.fit_on.roles();
         }
         for warning in found.warnings(rows, frame.annotations.dims().classes) {
-            run.warn(warning);
+            job.warn(warning);
         }
         done.metrics.extend(found.metrics(rows));
         apply(&found.map, frame, fitted, rows);
@@ -75,7 +75,7 @@ pub(crate) fn calibrate(
         return Ok(Calibrated { lack: Some(data.lack_after_fit()), ..done });
     }
     for name in without_map {
-        run.warn(format!(
+        job.warn(format!(
             "no held-out annotation or gold says how well the {name} are calibrated: they stay as the model gave them"
         ));
     }
@@ -120,7 +120,12 @@ struct FoundMap {
 
 impl MapData<'_> {
     /// The map of these rows: by gold, else by held-out annotations, unless only gold will do.
-    fn map_for(&mut self, rows: RowKind, fitted: &Fitted, run: &mut Run) -> Result<SearchForMap> {
+    fn map_for(
+        &mut self,
+        rows: RowKind,
+        fitted: &Fitted,
+        job: &mut JobContext,
+    ) -> Result<SearchForMap> {
         let spec = self.spec;
         let GoldPoints { points, role, .. } =
             GoldPoints::of(spec.fit_on.roles(), self.frame, fitted, rows);
@@ -131,7 +136,7 @@ impl MapData<'_> {
             return Ok(SearchForMap::NoData);
         }
         if matches!(self.second_fit, SecondFit::NotNeeded) {
-            let held_out = HeldOut::fit(spec, self.model, self.frame.evidence(), run)?;
+            let held_out = HeldOut::fit(spec, self.model, self.frame.evidence(), job)?;
             self.second_fit = held_out.map_or(SecondFit::NothingHeldOut, |held_out| {
                 SecondFit::Fitted(Box::new(held_out))
             });
@@ -141,7 +146,7 @@ impl MapData<'_> {
         };
         let described = self.frame.described.as_ref();
         let row_of_instance = described.map_or(&[][..], |d| d.row_of_instance.as_slice());
-        let found = held_out.calibrator(spec, rows, row_of_instance, &run.cancel)?;
+        let found = held_out.calibrator(spec, rows, row_of_instance, &job.cancel)?;
         let Some((map, n_points)) = found else {
             return Ok(SearchForMap::NoData);
         };
@@ -149,7 +154,7 @@ impl MapData<'_> {
             let confidences = held_out.confidences(&map, &fitted.posterior);
             if confidences.fall() {
                 let Confidences { fewer, all, .. } = confidences;
-                run.warn(format!(
+                job.warn(format!(
                     "the posteriors are not calibrated: by the held-out annotations they would be less certain with all \
                      annotations ({all:.2} on average) than without the held-out ones ({fewer:.2}): give gold of the role \
                      `calibrate`, or choose a model whose posteriors are probabilities"

@@ -10,10 +10,10 @@ use super::likelihoods::log_likelihoods;
 use super::{CalibrationSpec, Calibrator, Points};
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Dims, Evidence, ITEMS_PER_BLOCK};
+use crate::job_context::{Cancel, JobContext};
 use crate::model::Model;
 use crate::model::fitted::Fitted;
 use crate::model::fitted_posterior::FittedPosterior;
-use crate::run::{Cancel, Run};
 
 /// The second fit, in warnings and errors.
 const SECOND_FIT: &str = "the fit without held-out annotations";
@@ -77,10 +77,10 @@ impl HeldOut {
         spec: &CalibrationSpec,
         model: &dyn Model,
         evidence: Evidence<'_>,
-        run: &mut Run,
+        job: &mut JobContext,
     ) -> Result<Option<Self>> {
         let a = evidence.annotations;
-        let mut rng = run.rng("annotations held out to calibrate");
+        let mut rng = job.rng("annotations held out to calibrate");
         // With a classifier, which predicts without annotations, half of the share are whole instances.
         let single = if evidence.described.is_some() { spec.held_out / 2.0 } else { spec.held_out };
         let mut whole = None;
@@ -93,9 +93,9 @@ impl HeldOut {
         if held_out.is_empty() {
             return Ok(None);
         }
-        run.warn_of_part(Some(SECOND_FIT));
-        let fitted = model.fit(Evidence { annotations: &training, ..evidence }, run);
-        run.warn_of_part(None);
+        job.warn_of_part(Some(SECOND_FIT));
+        let fitted = model.fit(Evidence { annotations: &training, ..evidence }, job);
+        job.warn_of_part(None);
         let fitted = fitted.map_err(|e| e.about(SECOND_FIT))?;
         if let Some(what) = fitted.not_finite() {
             return Err(Error::bug(format!("{SECOND_FIT} gave NaN or an infinity: {what}")));
@@ -223,29 +223,29 @@ mod tests {
     }
 
     impl Model for OfAll {
-        fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
+        fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
             if evidence.annotations.len() < self.all {
                 if self.fails {
                     return Err(Error::fit("no optimum"));
                 }
-                run.warn("few rows");
+                job.warn("few rows");
             }
-            MajorityVote::default().fit(evidence, run)
+            MajorityVote::default().fit(evidence, job)
         }
     }
 
     #[test]
     fn warnings_and_errors_of_the_second_fit_say_where_they_come_from() {
         let a = tiny(2, &(0..40).map(|n| (n / 2, n % 2, n % 2)).collect::<Vec<_>>());
-        let (spec, mut run) = (CalibrationSpec::default(), Run::new(1));
-        let fit = |fails, run: &mut Run| {
-            HeldOut::fit(&spec, &OfAll { all: a.len(), fails }, (&a).into(), run)
+        let (spec, mut job) = (CalibrationSpec::default(), JobContext::new(1));
+        let fit = |fails, job: &mut JobContext| {
+            HeldOut::fit(&spec, &OfAll { all: a.len(), fails }, (&a).into(), job)
         };
-        assert!(fit(false, &mut run).unwrap().is_some());
-        run.warn("few rows");
+        assert!(fit(false, &mut job).unwrap().is_some());
+        job.warn("few rows");
         let want = ["the fit without held-out annotations: few rows", "few rows"];
-        assert_eq!(run.warnings(), want);
-        let error = fit(true, &mut run).err().unwrap();
+        assert_eq!(job.warnings(), want);
+        let error = fit(true, &mut job).err().unwrap();
         assert_eq!(error.exit_code(), 4);
         assert_eq!(error.to_string(), "error: the fit without held-out annotations: no optimum");
     }
@@ -273,7 +273,8 @@ mod tests {
         let dims = Dims { instances: 3, annotators: 2, classes: 2, labels: 2 };
         let training = weighted(dims, &[(0, 0, 0), (2, 0, 1)], vec![1.0, 1.0]);
         let annotations = weighted(dims, &[(0, 1, 0), (1, 0, 1)], weights);
-        let fitted = MajorityVote::default().fit((&training).into(), &mut Run::new(1)).unwrap();
+        let fitted =
+            MajorityVote::default().fit((&training).into(), &mut JobContext::new(1)).unwrap();
         // Annotator 1 gives the label 0 to class 0 with a probability of .8, and to class 1 with .2; so does annotator 0
         // with the label 1 and class 1.
         let log_likelihoods = (0..annotations.n_columns()).flat_map(|column| {
@@ -304,6 +305,8 @@ mod tests {
     fn without_an_annotation_to_hold_out_there_is_no_second_fit() {
         let (spec, a) = (CalibrationSpec::default(), tiny(2, &[(0, 0, 0), (1, 1, 1)]));
         let model = OfAll { all: 3, fails: true };
-        assert!(HeldOut::fit(&spec, &model, (&a).into(), &mut Run::new(1)).unwrap().is_none());
+        assert!(
+            HeldOut::fit(&spec, &model, (&a).into(), &mut JobContext::new(1)).unwrap().is_none()
+        );
     }
 }

@@ -4,7 +4,7 @@ use super::held_out::nothing_to_hold_out;
 use super::{CalibrationSpec, roles};
 use crate::error::{Error, Problem, Result, offenders};
 use crate::frame::Frame;
-use crate::run::Run;
+use crate::job_context::JobContext;
 
 /// A question in messages, where questions are declared, and the error that it has nothing to calibrate by.
 pub(crate) type Lack = (Option<String>, Error);
@@ -23,11 +23,15 @@ pub(crate) fn check_data(spec: &CalibrationSpec, frames: &[Frame]) -> Result<()>
 ///
 /// # Errors
 /// When no question had.
-pub(crate) fn report_lacks(lacks: Vec<Lack>, n_questions: usize, run: &mut Run) -> Result<()> {
+pub(crate) fn report_lacks(
+    lacks: Vec<Lack>,
+    n_questions: usize,
+    job: &mut JobContext,
+) -> Result<()> {
     let lacks = refuse_if_all(lacks, n_questions)?;
     if let Some((_, first)) = lacks.first() {
         let help = first.problems.first().and_then(|problem| problem.help.as_deref());
-        run.warn(format!(
+        job.warn(format!(
             "{} of {n_questions} questions have nothing to calibrate by and keep the model's probabilities: {}: {}",
             lacks.len(),
             offenders(reasons(&lacks)),

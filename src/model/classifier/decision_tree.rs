@@ -5,8 +5,8 @@ use super::tree::{Tree, TreeSpec, load, save};
 use super::{Classifier, Examples, predict_rows};
 use crate::error::Result;
 use crate::frame::Matrix;
+use crate::job_context::{Cancel, JobContext};
 use crate::model::saved::snapshot::Snapshot;
-use crate::run::{Cancel, Run};
 
 /// A single tree that considers all features at each split.
 ///
@@ -40,10 +40,10 @@ impl DecisionTree {
 }
 
 impl Classifier for DecisionTree {
-    fn fit(&mut self, examples: Examples<'_>, run: &Run) -> Result<()> {
-        check_memory(examples, &self.spec, 1, run)?;
+    fn fit(&mut self, examples: Examples<'_>, job: &JobContext) -> Result<()> {
+        check_memory(examples, &self.spec, 1, job)?;
         let columns = examples.features.columns();
-        let growth = Growth { columns, examples, spec: &self.spec, cancel: &run.cancel };
+        let growth = Growth { columns, examples, spec: &self.spec, cancel: &job.cancel };
         let tree = growth.tree(examples.weights, None)?;
         self.without_own = Some(growth.without_own(&tree));
         self.tree = Some(tree);
@@ -63,7 +63,7 @@ impl Classifier for DecisionTree {
         Ok(())
     }
 
-    fn load(&mut self, from: &Snapshot, _: usize, _: &Run) -> Result<()> {
+    fn load(&mut self, from: &Snapshot, _: usize, _: &JobContext) -> Result<()> {
         self.tree = load((self.n_features, self.n_classes), 1, from)?.pop();
         self.without_own = None;
         Ok(())
@@ -74,7 +74,7 @@ impl Classifier for DecisionTree {
         Ok(())
     }
 
-    fn load_state(&mut self, _: &Snapshot, _: &Run) -> Result<()> {
+    fn load_state(&mut self, _: &Snapshot, _: &JobContext) -> Result<()> {
         Ok(())
     }
 }
@@ -227,7 +227,7 @@ mod tests {
         for n in [0, 2] {
             let mut snapshot = Snapshot::default();
             save(&vec![tree.clone(); n], (1, 2), &mut snapshot);
-            let loaded = DecisionTree::new(spec(), 1, 2).load(&snapshot, 4, &Run::new(1));
+            let loaded = DecisionTree::new(spec(), 1, 2).load(&snapshot, 4, &JobContext::new(1));
             assert!(loaded.is_err(), "{n}");
             assert!(load((1, 2), n, &snapshot).is_ok(), "{n}");
         }
@@ -266,10 +266,10 @@ mod tests {
     #[test]
     fn trees_beyond_half_of_the_memory_are_refused() {
         let fit = |bytes, min_leaf_weight| {
-            let run = Run::new(1).with_memory(bytes).with_threads(1).unwrap();
+            let job = JobContext::new(1).with_memory(bytes).with_threads(1).unwrap();
             let spec = TreeSpec { min_leaf_weight, ..spec() };
-            let fit = || DecisionTree::new(spec, 1, 2).fit(four().examples(), &run);
-            run.pool().install(fit)
+            let fit = || DecisionTree::new(spec, 1, 2).fit(four().examples(), &job);
+            job.pool().install(fit)
         };
         assert!(fit(1000, 0.0).is_ok() && fit(680, 4.0).is_ok() && fit(679, 4.0).is_err());
         let error = fit(999, 0.0).unwrap_err().to_string();

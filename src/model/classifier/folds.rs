@@ -6,7 +6,7 @@ use rand::seq::SliceRandom as _;
 
 use super::{ClassifierSpec, ExampleFeatures, Examples};
 use crate::error::Result;
-use crate::run::Run;
+use crate::job_context::JobContext;
 
 /// The predictions of held-out examples.
 pub struct OutOfSample {
@@ -27,7 +27,7 @@ impl ClassifierSpec {
         &self,
         examples: Examples<'_>,
         n_folds: usize,
-        run: &Run,
+        job: &JobContext,
     ) -> Result<Option<OutOfSample>> {
         let Examples { features, targets: _, weights, n_classes } = examples;
         let (mut order, mut others): (Vec<usize>, Vec<usize>) =
@@ -37,7 +37,7 @@ impl ClassifierSpec {
             return Ok(None);
         }
         // Those that teach come first, so that every fold has as many.
-        order.shuffle(&mut run.rng("folds"));
+        order.shuffle(&mut job.rng("folds"));
         order.append(&mut others);
         let mut fold_of = vec![0; order.len()];
         order.iter().enumerate().for_each(|(nth, example)| fold_of[*example] = nth % n_folds);
@@ -58,17 +58,17 @@ impl ClassifierSpec {
                 n_classes,
             };
             for _ in 0..self.n_fits() {
-                classifier.fit(examples, run)?;
+                classifier.fit(examples, job)?;
             }
             let held_out: Vec<usize> = (0..fold_of.len()).filter(|n| fold_of[*n] == fold).collect();
             let rows: Vec<u32> = held_out.iter().map(|n| features.rows[*n]).collect();
             let mut predicted = vec![0.0; rows.len() * n_classes];
-            classifier.predict(features.matrix(), &rows, &mut predicted, &run.cancel)?;
+            classifier.predict(features.matrix(), &rows, &mut predicted, &job.cancel)?;
             for (n, row) in held_out.iter().zip(predicted.chunks_exact(n_classes)) {
                 p[n * n_classes..(n + 1) * n_classes].copy_from_slice(row);
             }
             device = classifier.device();
-            run.progress.at(fold as u64 + 1, "");
+            job.progress.at(fold as u64 + 1, "");
         }
         Ok(Some(OutOfSample { p, device }))
     }
@@ -94,7 +94,7 @@ mod tests {
             (0..12).flat_map(|n| [1.0 - class(n) as f64, class(n) as f64]).collect();
         let examples = Examples { features: &features, targets: &targets, weights, n_classes: 2 };
         let spec = ClassifierSpec::default();
-        let found = spec.out_of_sample(examples, n_folds, &Run::new(1)).unwrap();
+        let found = spec.out_of_sample(examples, n_folds, &JobContext::new(1)).unwrap();
         found.map(|found| found.p)
     }
 

@@ -28,8 +28,8 @@ use super::tree::{Tree, TreeSpec, load, save};
 use super::{Classifier, Examples, predict_rows};
 use crate::error::{Error, Result};
 use crate::frame::{ITEMS_PER_BLOCK, Matrix};
+use crate::job_context::{Cancel, JobContext, Rng};
 use crate::model::saved::snapshot::Snapshot;
-use crate::run::{Cancel, Rng, Run};
 
 /// The settings of a random forest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -105,14 +105,14 @@ impl RandomForest {
         &self,
         columns: &FeatureColumns,
         seen: &[SeenExamples],
-        run: &Run,
+        job: &JobContext,
     ) -> Result<Vec<f64>> {
         let n = self.n_classes;
         let n_examples = seen.first().map_or(0, |seen| seen.len);
         let mut means = vec![0.0; n_examples * n];
         let blocks = means.par_chunks_mut(ITEMS_PER_BLOCK * n).enumerate();
         blocks.try_for_each(|(block, means)| -> Result<()> {
-            run.cancel.check()?;
+            job.cancel.check()?;
             for (at, mean) in means.chunks_exact_mut(n).enumerate() {
                 let i = block * ITEMS_PER_BLOCK + at;
                 let sees_all = seen.iter().all(|seen| seen.contains(i));
@@ -153,8 +153,8 @@ impl SeenExamples {
 }
 
 /// The random stream of a tree.
-fn stream(t: usize, run: &Run) -> Rng {
-    run.rng(&format!("tree {t} of a forest"))
+fn stream(t: usize, job: &JobContext) -> Rng {
+    job.rng(&format!("tree {t} of a forest"))
 }
 
 /// The weight of every example in a tree; their own weights if the tree would see none.
@@ -167,13 +167,13 @@ fn bootstrap(examples: Examples<'_>, rng: &mut Rng) -> Result<Vec<f64>> {
 }
 
 impl Classifier for RandomForest {
-    fn fit(&mut self, examples: Examples<'_>, run: &Run) -> Result<()> {
+    fn fit(&mut self, examples: Examples<'_>, job: &JobContext) -> Result<()> {
         let (spec, per_split) = (&self.spec, self.features_per_split()?);
-        check_memory(examples, &spec.tree, spec.trees as usize, run)?;
+        check_memory(examples, &spec.tree, spec.trees as usize, job)?;
         let columns = examples.features.columns();
-        let growth = Growth { columns, examples, spec: &spec.tree, cancel: &run.cancel };
+        let growth = Growth { columns, examples, spec: &spec.tree, cancel: &job.cancel };
         let grown = (0..spec.trees as usize).into_par_iter().map(|t| {
-            let mut rng = stream(t, run);
+            let mut rng = stream(t, job);
             let weights = bootstrap(examples, &mut rng)?;
             let tree = growth.tree(&weights, Some(RandomFeatures { per_split, rng }))?;
             Ok((tree, SeenExamples::of(&weights)))
@@ -181,7 +181,7 @@ impl Classifier for RandomForest {
         let (trees, seen): (_, Vec<SeenExamples>) =
             grown.collect::<Result<Vec<_>>>()?.into_iter().unzip();
         self.trees = trees;
-        self.out_of_bag = Some(self.means_out_of_bag(columns, &seen, run)?);
+        self.out_of_bag = Some(self.means_out_of_bag(columns, &seen, job)?);
         Ok(())
     }
 
@@ -198,7 +198,7 @@ impl Classifier for RandomForest {
         Ok(())
     }
 
-    fn load(&mut self, from: &Snapshot, _: usize, _: &Run) -> Result<()> {
+    fn load(&mut self, from: &Snapshot, _: usize, _: &JobContext) -> Result<()> {
         let n_trees = self.spec.trees as usize;
         self.trees = load((self.n_features, self.n_classes), n_trees, from)?;
         self.out_of_bag = None;
@@ -210,7 +210,7 @@ impl Classifier for RandomForest {
         Ok(())
     }
 
-    fn load_state(&mut self, _: &Snapshot, _: &Run) -> Result<()> {
+    fn load_state(&mut self, _: &Snapshot, _: &JobContext) -> Result<()> {
         Ok(())
     }
 }
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn a_split_cannot_consider_more_features_than_there_are() {
         let fit = |features_per_split| {
-            forest(1, Some(features_per_split)).fit(forty().examples(), &Run::new(1))
+            forest(1, Some(features_per_split)).fit(forty().examples(), &JobContext::new(1))
         };
         assert!(fit(2).is_ok());
         let error = fit(3).unwrap_err();
@@ -330,7 +330,7 @@ mod tests {
     fn trees_depend_on_the_seed() {
         let p = |seed| {
             let mut forest = forest(5, None);
-            forest.fit(forty().examples(), &Run::new(seed)).unwrap();
+            forest.fit(forty().examples(), &JobContext::new(seed)).unwrap();
             forest.out_of_bag
         };
         assert_eq!(p(1), p(1));

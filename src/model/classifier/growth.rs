@@ -21,7 +21,7 @@ use super::feature_columns::FeatureColumns;
 use super::tree::{Criterion, Tree, TreeSpec};
 use crate::error::{Error, Result};
 use crate::frame::ITEMS_PER_BLOCK;
-use crate::run::{Cancel, Rng, Run};
+use crate::job_context::{Cancel, JobContext, Rng};
 
 /// The least share of a node's weight that counts as a gain, or as a weight: another order of summation changes less.
 const MIN_RELATIVE_GAIN: f64 = 1e-10;
@@ -35,7 +35,7 @@ pub(super) fn check_memory(
     examples: Examples<'_>,
     spec: &TreeSpec,
     n_trees: usize,
-    run: &Run,
+    job: &JobContext,
 ) -> Result<()> {
     let (n, n_classes) = (examples.len(), examples.n_classes);
     let columns = n.saturating_mul(examples.width()).saturating_mul(FeatureColumns::BYTES_OF_VALUE);
@@ -56,7 +56,7 @@ pub(super) fn check_memory(
         n.saturating_mul(n_classes).saturating_mul(size_of::<f64>()),
     ];
     let bytes = parts.into_iter().fold(0, usize::saturating_add);
-    if bytes <= run.share_of_memory(2, usize::MAX) {
+    if bytes <= job.share_of_memory(2, usize::MAX) {
         return Ok(());
     }
     Err(Error::spec("trees on the features of annotated instances do not fit in memory")

@@ -21,10 +21,10 @@ use serde::{Deserialize, Serialize};
 use super::{Classifier, Examples, predict_rows};
 use crate::error::{Error, Result};
 use crate::frame::{MAX_RANGES, Matrix};
+use crate::job_context::{Cancel, JobContext};
 use crate::model::lbfgs::{self, try_maximise};
 use crate::model::numerics::{MIN_RELATIVE_DEVIATION, softmax};
 use crate::model::saved::snapshot::Snapshot;
-use crate::run::{Cancel, Run};
 
 /// The derivative by a parameter that counts as zero, for each unit of weight. With a smaller one, the last steps of
 /// L-BFGS would change the objective by less than the rounding of its sums.
@@ -117,9 +117,9 @@ impl LogisticRegression {
     ///
     /// # Errors
     /// When the fit needs more.
-    fn check_memory(&self, run: &Run) -> Result<()> {
+    fn check_memory(&self, job: &JobContext) -> Result<()> {
         let bytes = self.coefficients.len().saturating_mul(NUMBERS_OF_FIT * size_of::<f64>());
-        if bytes <= run.share_of_memory(2, usize::MAX) {
+        if bytes <= job.share_of_memory(2, usize::MAX) {
             return Ok(());
         }
         let (features, classes) = (self.n_features, self.n_classes);
@@ -138,12 +138,12 @@ impl LogisticRegression {
 }
 
 impl Classifier for LogisticRegression {
-    fn fit(&mut self, examples: Examples<'_>, run: &Run) -> Result<()> {
-        self.check_memory(run)?;
+    fn fit(&mut self, examples: Examples<'_>, job: &JobContext) -> Result<()> {
+        self.check_memory(job)?;
         self.scale = Standardisation::of(examples);
         let mut coefficients = std::mem::take(&mut self.coefficients);
         let objective = |at: &[f64], gradient: &mut [f64]| {
-            run.cancel.check()?;
+            job.cancel.check()?;
             Ok(self.objective(examples, at, gradient))
         };
         let tolerance = TOLERANCE * examples.total_weight();
@@ -167,7 +167,7 @@ impl Classifier for LogisticRegression {
         Ok(())
     }
 
-    fn load(&mut self, from: &Snapshot, _: usize, _: &Run) -> Result<()> {
+    fn load(&mut self, from: &Snapshot, _: usize, _: &JobContext) -> Result<()> {
         let take = |name: &str, own: &Vec<f64>| from.take_n_f64s(name, own.len());
         let scale = Standardisation {
             mean: take("mean", &self.scale.mean)?,
@@ -349,7 +349,7 @@ mod tests {
         let mut regression = LogisticRegression::new(spec, 2, 3);
         let first = data.fit(&mut regression);
         for _ in 0..200 {
-            regression.fit(data.examples(), &Run::new(1)).unwrap();
+            regression.fit(data.examples(), &JobContext::new(1)).unwrap();
         }
         let mut last = vec![0.0; 18];
         regression.predict(&data.matrix, &data.rows, &mut last, &Cancel::default()).unwrap();
@@ -360,7 +360,9 @@ mod tests {
     /// Nine coefficients of 8 bytes: 23 numbers for each in L-BFGS, and 17 sums, are 2880 bytes, half of the memory.
     #[test]
     fn coefficients_beyond_half_of_the_memory_are_refused() {
-        let fit = |bytes| regression(1.0).fit(uneven().examples(), &Run::new(1).with_memory(bytes));
+        let fit = |bytes| {
+            regression(1.0).fit(uneven().examples(), &JobContext::new(1).with_memory(bytes))
+        };
         assert!(fit(5760).is_ok());
         let error = fit(5759).unwrap_err();
         assert_eq!(error.exit_code(), 2);

@@ -39,8 +39,8 @@ use serde_json::Value;
 use super::saved::snapshot::Snapshot;
 use crate::error::{Problem, Result};
 use crate::frame::{ITEMS_PER_BLOCK, MAX_RANGES, Matrix, ranges_of_instances};
+use crate::job_context::{Cancel, JobContext};
 use crate::model::fitted::on_cpu;
-use crate::run::{Cancel, Run};
 use crate::spec::Problems;
 pub use decision_tree::DecisionTree;
 use feature_columns::FeatureColumns;
@@ -154,7 +154,7 @@ pub trait Classifier: Send + Sync {
     ///
     /// # Errors
     /// When the run is cancelled, or the examples or what is learned do not fit in memory.
-    fn fit(&mut self, examples: Examples<'_>, run: &Run) -> Result<()>;
+    fn fit(&mut self, examples: Examples<'_>, job: &JobContext) -> Result<()>;
 
     /// Writes P(class) of rows of a matrix into `p`, `[row, class]`; uniform before the first fit.
     ///
@@ -185,7 +185,7 @@ pub trait Classifier: Send + Sync {
     /// # Errors
     /// When the snapshot is that of another classifier, or of another number of features or classes, or the device
     /// cannot be used.
-    fn load(&mut self, from: &Snapshot, n_rows: usize, run: &Run) -> Result<()>;
+    fn load(&mut self, from: &Snapshot, n_rows: usize, job: &JobContext) -> Result<()>;
 
     /// Adds what the next fit starts with to a checkpoint: by default, what was learned.
     ///
@@ -199,9 +199,9 @@ pub trait Classifier: Send + Sync {
     ///
     /// # Errors
     /// As [`Classifier::load`].
-    fn load_state(&mut self, from: &Snapshot, run: &Run) -> Result<()> {
+    fn load_state(&mut self, from: &Snapshot, job: &JobContext) -> Result<()> {
         // The next fit comes before any prediction.
-        self.load(from, 0, run)
+        self.load(from, 0, job)
     }
 
     /// The epochs that further fits still train, for a classifier whose training has an end: fits after it change

@@ -55,7 +55,7 @@ impl Owned {
 
     /// P(class) of every row of the matrix, after a fit.
     pub(super) fn fit(&self, classifier: &mut dyn Classifier) -> Vec<f64> {
-        classifier.fit(self.examples(), &Run::new(1)).unwrap();
+        classifier.fit(self.examples(), &JobContext::new(1)).unwrap();
         let rows: Vec<u32> = (0..self.matrix.len() as u32).collect();
         let mut p = vec![0.0; rows.len() * self.n_classes];
         classifier.predict(&self.matrix, &rows, &mut p, &Cancel::default()).unwrap();
@@ -129,7 +129,7 @@ fn a_saved_classifier_predicts_the_same_and_only_fits_its_own_sizes() {
         let mut snapshot = Snapshot::default();
         fitted.save(&mut snapshot).unwrap();
         let mut loaded = spec.build(&[2], 3);
-        loaded.load(&snapshot, 6, &Run::new(1)).unwrap();
+        loaded.load(&snapshot, 6, &JobContext::new(1)).unwrap();
         let mut again = vec![0.0; p.len()];
         loaded.predict(&data.matrix, &data.rows, &mut again, &Cancel::default()).unwrap();
         assert_eq!(p, again, "{:?}", spec.kind);
@@ -141,7 +141,7 @@ fn a_saved_classifier_predicts_the_same_and_only_fits_its_own_sizes() {
         assert!(p[9] > 0.5, "{:?} has learned: {p:?}", spec.kind);
         for (n_features, n_classes) in [(1, 3), (2, 2)] {
             let mut other = spec.build(&[n_features], n_classes);
-            let misfit = other.load(&snapshot, 6, &Run::new(1));
+            let misfit = other.load(&snapshot, 6, &JobContext::new(1));
             assert!(misfit.is_err(), "{:?} {n_features} {n_classes}", spec.kind);
         }
     }
@@ -168,8 +168,8 @@ fn one_thread_two_and_four_give_the_same_bits() {
     let data = Owned::new(2, &features, &targets, &weights);
     for spec in kinds() {
         let on = |threads| {
-            let run = Run::new(1).with_threads(threads).unwrap();
-            run.pool().install(|| data.fit(spec.build(&[2], 2).as_mut()))
+            let job = JobContext::new(1).with_threads(threads).unwrap();
+            job.pool().install(|| data.fit(spec.build(&[2], 2).as_mut()))
         };
         let one = on(1);
         assert!(one == on(2) && one == on(4), "{:?}", spec.kind);

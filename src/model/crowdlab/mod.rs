@@ -42,10 +42,10 @@
 //! use labelmill::testing::{described, tiny};
 //!
 //! let rows: Vec<_> = (0..36).map(|n| (n / 3, n % 3, if n == 0 { 1 } else { n / 3 % 2 })).collect();
-//! let (a, mut run) = (tiny(2, &rows), labelmill::run::Run::new(0));
+//! let (a, mut job) = (tiny(2, &rows), labelmill::job_context::JobContext::new(0));
 //! let described = described(&a);
 //! let evidence = Evidence { annotations: &a, described: Some(&described) };
-//! let fitted = Crowdlab::default().fit(evidence, &mut run).unwrap();
+//! let fitted = Crowdlab::default().fit(evidence, &mut job).unwrap();
 //! assert!(fitted.posterior.row(0)[0] > 0.5 && fitted.report.skill[0] < fitted.report.skill[1]);
 //! ```
 
@@ -62,11 +62,11 @@ use scores::{Crowd, Predictions};
 
 use crate::error::Result;
 use crate::frame::{Evidence, FitBytes, QuestionSizes, dense_fit_bytes};
+use crate::job_context::JobContext;
 use crate::model::classifier::{ClassifierSpec, ExampleFeatures, Examples};
 use crate::model::fitted::{Fitted, on_cpu};
 use crate::model::posterior::{Posterior, tied};
 use crate::model::{Capabilities, FeatureUse, Model, ModelKind, Spec, from_features};
-use crate::run::Run;
 use crate::spec::Problems;
 
 /// The model of this file.
@@ -126,27 +126,31 @@ impl Crowdlab {
     }
 
     /// The probabilities of the classifier, and its device.
-    fn predictions(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<(Predictions, String)> {
+    fn predictions(
+        &self,
+        evidence: Evidence<'_>,
+        job: &mut JobContext,
+    ) -> Result<(Predictions, String)> {
         let a = evidence.annotations;
         if let Some(given) = &a.given.predictions {
             if evidence.described.is_some() {
-                run.warn("source.predictions is used: source.features changes nothing");
+                job.warn("source.predictions is used: source.features changes nothing");
             }
             let all = Predictions::new(a, |i| given.row(i));
             if let Some(warning) = from_features::without(a, "predictions", |i| all.has[i]) {
-                run.warn(warning);
+                job.warn(warning);
             }
             return Ok((all, on_cpu()));
         }
         let described = from_features::described_of(evidence, Self::KIND)?;
-        from_features::warn_of_annotator_features(Self::KIND, false, described, run);
+        from_features::warn_of_annotator_features(Self::KIND, false, described, job);
         let rows = &described.row_of_instance;
         let instances: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].is_some()).collect();
         if !instances.iter().any(|i| a.has_evidence(*i)) {
             return Err(from_features::no_examples(a));
         }
         if let Some(warning) = from_features::without_features(a, |i| rows[i].is_some()) {
-            run.warn(warning);
+            job.warn(warning);
         }
         let votes = Posterior::from_votes(a);
         let targets: Vec<f64> = instances.iter().flat_map(|i| votes.row(*i)).copied().collect();
@@ -158,11 +162,11 @@ impl Crowdlab {
         let n_classes = a.dims().classes;
         let examples =
             Examples { features: &features, targets: &targets, weights: &weights, n_classes };
-        run.progress.begin(Self::KIND, Some(u64::from(self.folds)));
-        let found = self.classifier.out_of_sample(examples, self.folds as usize, run)?;
-        run.progress.end();
+        job.progress.begin(Self::KIND, Some(u64::from(self.folds)));
+        let found = self.classifier.out_of_sample(examples, self.folds as usize, job)?;
+        job.progress.end();
         let Some(found) = found else {
-            run.warn("one instance with features has annotations: no classifier can predict it without having learned from it");
+            job.warn("one instance with features has annotations: no classifier can predict it without having learned from it");
             return Ok((Predictions::new(a, |_| None), on_cpu()));
         };
         let mut place = vec![None; rows.len()];
@@ -173,12 +177,12 @@ impl Crowdlab {
 }
 
 impl Model for Crowdlab {
-    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
+    fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
         let a = evidence.annotations;
-        let (predictions, device) = self.predictions(evidence, run)?;
+        let (predictions, device) = self.predictions(evidence, job)?;
         let crowd = Crowd::new(a, &predictions);
         if crowd.shared.iter().all(|shared| !shared) && !a.is_empty() {
-            run.warn(
+            job.warn(
                 "no instance has a second annotator: nothing tells good annotators from bad ones, so that all weights are 1",
             );
         }

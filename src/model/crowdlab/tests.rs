@@ -14,12 +14,12 @@ fn with_predictions(a: Annotations, p: &[&[f64]]) -> Annotations {
     a
 }
 
-fn fit_in(a: &Annotations, run: &mut Run) -> Fitted {
-    Crowdlab::default().fit(a.into(), run).unwrap()
+fn fit_in(a: &Annotations, job: &mut JobContext) -> Fitted {
+    Crowdlab::default().fit(a.into(), job).unwrap()
 }
 
 fn fit(a: &Annotations) -> Fitted {
-    fit_in(a, &mut Run::new(0))
+    fit_in(a, &mut JobContext::new(0))
 }
 
 fn parameter<'a>(of: &'a [(String, Vec<f64>)], name: &str) -> &'a [f64] {
@@ -167,10 +167,10 @@ fn a_weight_of_two_is_two_annotations_and_labels_that_are_no_class_are_none() {
 fn a_trusted_class_stays_and_instances_without_a_table_row_follow_their_annotations() {
     let mut a = with_predictions(toy(), &TOY_P[..5]);
     a.trusted = Some(vec![None, None, None, Some(2), None, None]);
-    let mut run = Run::new(0);
-    let fitted = fit_in(&a, &mut run);
+    let mut job = JobContext::new(0);
+    let fitted = fit_in(&a, &mut job);
     assert_eq!(*fitted.posterior.row(3), [0.0, 0.0, 1.0]);
-    assert!(run.warnings()[0].starts_with("1 of 6 annotated instances have no predictions"));
+    assert!(job.warnings()[0].starts_with("1 of 6 annotated instances have no predictions"));
     // Of the two annotations of instance 5, annotator 0 has the larger weight.
     assert_eq!(label(&fitted, 5), 2);
     let sum: f64 = fitted.posterior.row(5).iter().sum();
@@ -180,9 +180,9 @@ fn a_trusted_class_stays_and_instances_without_a_table_row_follow_their_annotati
 #[test]
 fn single_annotations_are_warned_of_and_average_with_the_predictions() {
     let a = with_predictions(tiny(2, &[(0, 0, 0), (1, 1, 1)]), &[&[0.2, 0.8], &[0.4, 0.6]]);
-    let mut run = Run::new(0);
-    let fitted = fit_in(&a, &mut run);
-    assert!(run.warnings()[0].starts_with("no instance has a second annotator"));
+    let mut job = JobContext::new(0);
+    let fitted = fit_in(&a, &mut job);
+    assert!(job.warnings()[0].starts_with("no instance has a second annotator"));
     assert_close(&fitted.posterior.row(0), &[0.6, 0.4], 1e-12, "posterior");
     assert_close(&fitted.posterior.row(1), &[0.2, 0.8], 1e-12, "posterior");
 }
@@ -199,7 +199,7 @@ fn a_classifier_in_folds_corrects_a_vote() {
     features.features.matrix = Arc::new(crate::frame::Matrix::from_rows(1, &values));
     let fitted = |folds| {
         let evidence = Evidence { annotations: &a, described: Some(&features) };
-        Crowdlab { folds, ..Crowdlab::default() }.fit(evidence, &mut Run::new(3)).unwrap()
+        Crowdlab { folds, ..Crowdlab::default() }.fit(evidence, &mut JobContext::new(3)).unwrap()
     };
     let of_five = fitted(5);
     assert_eq!(label(&of_five, 0), 0, "{:?}", of_five.posterior.row(0));

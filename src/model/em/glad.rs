@@ -37,7 +37,7 @@
 //!
 //! // Everybody agrees on instances 0 to 3; on instance 4, annotator 2 is alone.
 //! let rows: Vec<_> = (0..15).map(|n| (n / 3, n % 3, u32::from(n / 3 % 2 == 1 || n == 14))).collect();
-//! let fitted = Em(Glad::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = Em(Glad::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! let [(_, ability), (_, difficulty)] = [&fitted.report.annotator_parameters[0], &fitted.report.instance_parameters[0]];
 //! assert!(ability[2] < ability[0] && difficulty[4] > difficulty[0]);
 //! ```
@@ -51,6 +51,7 @@ use super::kernels::log_domain::{LogLikelihood, e_step};
 use super::{EmModel, EmSteps, Objective, StopRule};
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, FitBytes, ITEMS_PER_BLOCK, QuestionSizes};
+use crate::job_context::{Cancel, JobContext};
 use crate::model::Spec;
 use crate::model::fitted::Report;
 use crate::model::fitted_posterior::FittedPosterior;
@@ -58,7 +59,6 @@ use crate::model::given_prior::{check_number, check_shares, shares_or_uniform};
 use crate::model::lbfgs::{NUMBERS_OF_SEARCH, try_maximise};
 use crate::model::numerics::ln_sigmoid;
 use crate::model::posterior::Posterior;
-use crate::run::{Cancel, Run};
 use crate::spec::Problems;
 
 /// GLAD: an ability for each annotator and a difficulty for each instance.
@@ -164,7 +164,7 @@ impl EmSteps for Glad {
         Params { x: vec![0.0; annotators + instances], prior, t }
     }
 
-    fn start(&self, a: &Annotations, _: u32, params: &mut Params, _: &Run) -> Option<f64> {
+    fn start(&self, a: &Annotations, _: u32, params: &mut Params, _: &JobContext) -> Option<f64> {
         let (ability, b) = params.x.split_at_mut(a.dims().annotators);
         ability.fill(if self.ability_mean == 0.0 { 1.0 } else { self.ability_mean });
         b.fill(self.easiness_mean);
@@ -193,8 +193,8 @@ impl EmSteps for Glad {
         (e_step(a, Prior::Class(prior), &likelihood, t) - squares).into()
     }
 
-    fn check_data(&self, a: &Annotations, run: &Run) -> Result<()> {
-        check_number(self.class_prior.as_ref(), a, run)
+    fn check_data(&self, a: &Annotations, job: &JobContext) -> Result<()> {
+        check_number(self.class_prior.as_ref(), a, job)
     }
 
     fn stop(&self) -> &StopRule {

@@ -7,9 +7,9 @@ use super::stop::check_converged;
 use super::{EmSteps, Objective};
 use crate::error::Result;
 use crate::frame::Annotations;
+use crate::job_context::JobContext;
 use crate::model::fitted::{Stop, TraceRow};
 use crate::model::saved::snapshot::Snapshot;
-use crate::run::Run;
 
 /// The result of one run of the loop.
 pub(crate) struct Optimum<P> {
@@ -36,22 +36,22 @@ pub(crate) fn maximise<E: EmSteps>(
     steps: &E,
     kind: &str,
     a: &Annotations,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<(Optimum<E::Params>, Vec<TraceRow>)> {
-    steps.check_data(a, run)?;
+    steps.check_data(a, job)?;
     let stop = steps.stop();
-    run.progress.begin(kind, Some(u64::from(stop.max_iter)));
-    if let Some(caution) = steps.caution(a, run) {
-        run.warn(caution);
+    job.progress.begin(kind, Some(u64::from(stop.max_iter)));
+    if let Some(caution) = steps.caution(a, job) {
+        job.warn(caution);
     }
     let mut params = steps.params(a);
-    let resumed = steps.resume(a, &mut params, run)?;
-    let (mut best, mut trace) = run_em(steps, a, 0, params, resumed, run)?;
+    let resumed = steps.resume(a, &mut params, job)?;
+    let (mut best, mut trace) = run_em(steps, a, 0, params, resumed, job)?;
     let min_gain = stop.tol.max(MIN_GAIN) * a.len() as f64;
     let mut spare = None;
     for attempt in 1..=steps.restarts() {
         let params = spare.take().unwrap_or_else(|| steps.params(a));
-        let (mut next, mut of_next) = run_em(steps, a, attempt, params, None, run)?;
+        let (mut next, mut of_next) = run_em(steps, a, attempt, params, None, job)?;
         trace.append(&mut of_next);
         if next.maximised > best.maximised + min_gain {
             std::mem::swap(&mut best, &mut next);
@@ -59,8 +59,8 @@ pub(crate) fn maximise<E: EmSteps>(
         spare = Some(next.params);
     }
     drop(spare);
-    run.progress.end();
-    check_converged(stop, best.stop, run)?;
+    job.progress.end();
+    check_converged(stop, best.stop, job)?;
     Ok((best, trace))
 }
 
@@ -71,7 +71,7 @@ fn run_em<E: EmSteps>(
     attempt: u32,
     mut params: E::Params,
     resumed: Option<LoopState>,
-    run: &Run,
+    job: &JobContext,
 ) -> Result<(Optimum<E::Params>, Vec<TraceRow>)> {
     let phase = if attempt == 0 { "em".to_owned() } else { format!("restart {attempt}") };
     let rule = steps.stop();
@@ -79,21 +79,21 @@ fn run_em<E: EmSteps>(
     let mut state = match resumed {
         Some(state) => state,
         None => LoopState {
-            maximised: steps.start(a, attempt, &mut params, run),
+            maximised: steps.start(a, attempt, &mut params, job),
             ..LoopState::default()
         },
     };
     while !state.converged && state.iterations < rule.max_iter {
         state.iterations += 1;
-        run.cancel.check()?;
-        let began = run.clock.seconds();
-        steps.m_step(a, &mut params, &run.cancel)?;
+        job.cancel.check()?;
+        let began = job.clock.seconds();
+        steps.m_step(a, &mut params, &job.cancel)?;
         let Objective { maximised, traced: objective } = steps.e_step(a, &mut params);
         let last = state.maximised.filter(|_| !steps.has_new_objective(&params));
         let change = last.map(|last| maximised - last);
-        let (step, seconds) = (state.iterations, run.clock.seconds() - began);
+        let (step, seconds) = (state.iterations, job.clock.seconds() - began);
         tracing::debug!(phase, step, objective, change, seconds, "iteration");
-        run.progress.at(u64::from(step), &format!("objective {objective:.3}"));
+        job.progress.at(u64::from(step), &format!("objective {objective:.3}"));
         state.trace.push(TraceRow { phase: phase.clone(), step, objective, change, seconds });
         state.maximised = Some(maximised);
         let stands_still = change.is_some_and(|c| c.abs() < min_change);
@@ -149,12 +149,12 @@ mod tests {
     use serde::{Deserialize, Serialize};
 
     use super::*;
+    use crate::job_context::Cancel;
     use crate::model::em::{Em, EmModel, StopRule};
     use crate::model::fitted::{Fitted, Report};
     use crate::model::fitted_posterior::FittedPosterior;
     use crate::model::posterior::Posterior;
     use crate::model::{Model as _, Spec};
-    use crate::run::Cancel;
     use crate::testing::{iterations, tiny};
 
     /// Attempt n ends at the n-th objective, and its posterior holds n. The trace shows the opposite of the objective.
@@ -185,7 +185,7 @@ mod tests {
             a: &Annotations,
             attempt: u32,
             params: &mut Self::Params,
-            _: &Run,
+            _: &JobContext,
         ) -> Option<f64> {
             *params = (attempt, vec!["start"]);
             self.from_parameters.then(|| self.e_step(a, params).maximised)
@@ -206,7 +206,7 @@ mod tests {
             &self,
             _: &Annotations,
             _: &mut Self::Params,
-            _: &mut Run,
+            _: &mut JobContext,
         ) -> Result<Option<LoopState>> {
             let state = LoopState { iterations: 1, ..LoopState::default() };
             Ok(self.resumes.then_some(state))
@@ -240,7 +240,7 @@ mod tests {
         let stop = iterations(2);
         let objectives = objectives.to_vec();
         let spec = Scripted { objectives, from_parameters, resumes: false, stop };
-        Em(spec).fit((&tiny(2, &[(0, 0, 1)])).into(), &mut Run::new(0)).unwrap()
+        Em(spec).fit((&tiny(2, &[(0, 0, 1)])).into(), &mut JobContext::new(0)).unwrap()
     }
 
     /// The names of the steps that made the reported parameters, in order.
@@ -282,7 +282,8 @@ mod tests {
             let stop = StopRule { tol, ..iterations(2) };
             let objectives = vec![-1.0, -1.0 + gain];
             let spec = Scripted { objectives, from_parameters: false, resumes: false, stop };
-            let fitted = Em(spec).fit((&tiny(2, &[(0, 0, 1)])).into(), &mut Run::new(0)).unwrap();
+            let fitted =
+                Em(spec).fit((&tiny(2, &[(0, 0, 1)])).into(), &mut JobContext::new(0)).unwrap();
             assert_eq!(fitted.report.skill, [best], "{tol} {gain}");
         }
     }
@@ -292,7 +293,8 @@ mod tests {
     fn a_resumed_run_makes_no_start() {
         let stop = iterations(2);
         let spec = Scripted { objectives: vec![0.0], from_parameters: false, resumes: true, stop };
-        let fitted = Em(spec).fit((&tiny(2, &[(0, 0, 1)])).into(), &mut Run::new(0)).unwrap();
+        let fitted =
+            Em(spec).fit((&tiny(2, &[(0, 0, 1)])).into(), &mut JobContext::new(0)).unwrap();
         assert_eq!((fitted.stop.iterations, steps(fitted)), (2, vec!["m".into(), "e".into()]));
     }
 }

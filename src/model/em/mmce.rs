@@ -33,7 +33,7 @@
 //!
 //! // Everybody agrees on instances 0 to 39; on instance 40, annotator 2 is alone.
 //! let rows: Vec<_> = (0..123).map(|n| (n / 3, n % 3, u32::from(n / 3 % 2 == 1 || n == 122))).collect();
-//! let fitted = Em(Mmce::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = Em(Mmce::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert!(fitted.posterior.row(40)[0] > 0.5 && fitted.posterior.row(1)[1] > 0.9);
 //! ```
 
@@ -48,13 +48,13 @@ use super::kernels::{Prior, expected_counts_of};
 use super::{EmModel, EmSteps, Objective, StopRule};
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, FitBytes, ITEMS_PER_BLOCK, QuestionSizes};
+use crate::job_context::{Cancel, JobContext};
 use crate::model::confusion::{Cells, Confusion};
 use crate::model::fitted::Report;
 use crate::model::fitted_posterior::FittedPosterior;
 use crate::model::numerics::{logsumexp, softmax};
 use crate::model::posterior::Posterior;
 use crate::model::{Capabilities, Spec};
-use crate::run::{Cancel, Run};
 use parameters::{Confusions, maximise, squares};
 
 /// Minimax conditional entropy: confusions of each annotator, and of each instance.
@@ -134,7 +134,7 @@ impl EmSteps for Mmce {
         }
     }
 
-    fn start(&self, a: &Annotations, _: u32, params: &mut Params, _: &Run) -> Option<f64> {
+    fn start(&self, a: &Annotations, _: u32, params: &mut Params, _: &JobContext) -> Option<f64> {
         params.annotators.fill(0.0);
         params.instances.fill(0.0);
         params.t = Posterior::from_votes(a);
@@ -219,7 +219,12 @@ impl EmModel for Mmce {
         Ok((t.into(), report))
     }
 
-    fn doubt(&self, a: &Annotations, posterior: &FittedPosterior, run: &Run) -> Option<String> {
+    fn doubt(
+        &self,
+        a: &Annotations,
+        posterior: &FittedPosterior,
+        job: &JobContext,
+    ) -> Option<String> {
         let uniform = 1.0 / a.dims().classes.max(1) as f64;
         let is_judged = |i: &usize| a.has_evidence(*i) && a.trusted_class(*i).is_none();
         let judged: Vec<usize> = (0..a.dims().instances).filter(is_judged).collect();
@@ -230,7 +235,7 @@ impl EmModel for Mmce {
             format!(
                 "the posteriors are nearly uniform: {} outweighs the few annotations of annotators and instances: lower it, or \
                  use dawid_skene",
-                run.model_key("strength")
+                job.model_key("strength")
             )
         })
     }

@@ -16,10 +16,10 @@ mod stop;
 
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
+use crate::job_context::{Cancel, JobContext};
 use crate::model::fitted::{Fitted, Report};
 use crate::model::fitted_posterior::FittedPosterior;
 use crate::model::{Model, ModelKind, Spec};
-use crate::run::{Cancel, Run};
 pub use glad::Glad;
 pub use maximise::LoopState;
 pub(crate) use maximise::{Optimum, maximise};
@@ -96,7 +96,7 @@ pub trait EmSteps {
         a: &Annotations,
         attempt: u32,
         params: &mut Self::Params,
-        run: &Run,
+        job: &JobContext,
     ) -> Option<f64>;
     /// Estimates the parameters from what the last E-step, or the start, has computed.
     ///
@@ -107,14 +107,14 @@ pub trait EmSteps {
     /// the marginal log-likelihood plus the model's other terms, such as a log-prior.
     fn e_step(&self, a: &Annotations, params: &mut Self::Params) -> Objective;
     /// A warning for the user, where this model is unreliable for these annotations; `run` has the names of its keys.
-    fn caution(&self, _a: &Annotations, _run: &Run) -> Option<String> {
+    fn caution(&self, _a: &Annotations, _run: &JobContext) -> Option<String> {
         None
     }
     /// Checks that the settings fit the annotations; `run` has the names of their keys.
     ///
     /// # Errors
     /// Where they do not, such as a list with an entry for each of other classes.
-    fn check_data(&self, _a: &Annotations, _run: &Run) -> Result<()> {
+    fn check_data(&self, _a: &Annotations, _run: &JobContext) -> Result<()> {
         Ok(())
     }
     /// Whether the parameters are still being trained, so that the loop must go on, however little the objective changes.
@@ -134,7 +134,7 @@ pub trait EmSteps {
         &self,
         _a: &Annotations,
         _params: &mut Self::Params,
-        _run: &mut Run,
+        _run: &mut JobContext,
     ) -> Result<Option<LoopState>> {
         Ok(None)
     }
@@ -167,7 +167,12 @@ pub trait EmModel: EmSteps {
         cancel: &Cancel,
     ) -> Result<(FittedPosterior, Report)>;
     /// A warning for the user, where the posteriors cannot be used; `run` has the names of the model's keys.
-    fn doubt(&self, _a: &Annotations, _posterior: &FittedPosterior, _run: &Run) -> Option<String> {
+    fn doubt(
+        &self,
+        _a: &Annotations,
+        _posterior: &FittedPosterior,
+        _run: &JobContext,
+    ) -> Option<String> {
         None
     }
 }
@@ -182,8 +187,8 @@ impl<E> From<E> for Em<E> {
 }
 
 impl<E: EmModel + Spec> Model for Em<E> {
-    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
-        fit(&self.0, E::KIND, evidence.annotations, run)
+    fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
+        fit(&self.0, E::KIND, evidence.annotations, job)
     }
 
     fn restarts(&self) -> u32 {
@@ -196,12 +201,12 @@ pub(crate) fn fit(
     steps: &impl EmModel,
     kind: &str,
     a: &Annotations,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<Fitted> {
-    let (Optimum { params, stop, .. }, trace) = maximise(steps, kind, a, run)?;
-    let (posterior, report) = steps.finish(a, params, &run.cancel)?;
-    if let Some(doubt) = steps.doubt(a, &posterior, run) {
-        run.warn(doubt);
+    let (Optimum { params, stop, .. }, trace) = maximise(steps, kind, a, job)?;
+    let (posterior, report) = steps.finish(a, params, &job.cancel)?;
+    if let Some(doubt) = steps.doubt(a, &posterior, job) {
+        job.warn(doubt);
     }
     Ok(Fitted { trace, stop, ..Fitted::new(posterior, report) })
 }

@@ -50,7 +50,7 @@
 //!
 //! // Three annotators agree on instances 0 to 7, and two against one on instance 8.
 //! let rows: Vec<_> = (0..27).map(|n| (n / 3, n % 3, u32::from(n / 3 % 2 == 1 || n == 26))).collect();
-//! let fitted = Em(RandomEffects::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = Em(RandomEffects::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert!(fitted.posterior.row(1)[1] > 0.9 && fitted.posterior.row(8)[0] > 0.5);
 //! ```
 
@@ -69,12 +69,12 @@ use super::start::write_start;
 use super::{EmModel, EmSteps, Objective, StopRule};
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, FitBytes, QuestionSizes};
+use crate::job_context::{Cancel, JobContext, WarningCode};
 use crate::model::confusion::{Confusion, Smoothing};
 use crate::model::fitted::Report;
 use crate::model::fitted_posterior::FittedPosterior;
 use crate::model::posterior::Posterior;
 use crate::model::{Capabilities, Spec};
-use crate::run::{Cancel, Run, WarningCode};
 use annotators::Annotators;
 use states::States;
 
@@ -165,10 +165,16 @@ impl EmSteps for RandomEffects {
         }
     }
 
-    fn start(&self, a: &Annotations, attempt: u32, params: &mut Params, run: &Run) -> Option<f64> {
+    fn start(
+        &self,
+        a: &Annotations,
+        attempt: u32,
+        params: &mut Params,
+        job: &JobContext,
+    ) -> Option<f64> {
         let (mut kernel, Dims { classes, .. }) = (PairKernel::new(a), a.dims());
         let mut rows = RowEstimator::new(Smoothing::new(a, 0.0, 0.0), START.1);
-        kernel.count(a, |instances, rows| write_start(a, instances, attempt, run, rows));
+        kernel.count(a, |instances, rows| write_start(a, instances, attempt, job, rows));
         for _ in 0..START.0 {
             if params.learns_prior {
                 params.prior = shares(&kernel.class_counts(classes));
@@ -206,7 +212,7 @@ impl EmSteps for RandomEffects {
         Objective::penalised(log_likelihood, annotators.log_prior() + of_prior)
     }
 
-    fn caution(&self, a: &Annotations, _: &Run) -> Option<String> {
+    fn caution(&self, a: &Annotations, _: &JobContext) -> Option<String> {
         let text = "instances have fewer than 1.5 annotators on average, and effects show only where several label one: \
                     compare with majority_vote";
         let is_sparse = !a.is_empty() && a.dims().classes > 1 && !is_redundant(a);

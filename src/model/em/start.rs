@@ -5,8 +5,8 @@ use std::ops::Range;
 use rand::Rng as _;
 
 use crate::frame::Annotations;
+use crate::job_context::JobContext;
 use crate::model::posterior::write_votes;
-use crate::run::Run;
 
 /// Writes the shares of the votes of adjacent instances, `[instance, class]`, into zeros. From the second attempt on, every
 /// row that is not trusted is mixed half and half with a random one.
@@ -14,11 +14,11 @@ pub(super) fn write_start(
     a: &Annotations,
     instances: Range<usize>,
     attempt: u32,
-    run: &Run,
+    job: &JobContext,
     rows: &mut [f64],
 ) {
     let n = a.dims().classes.max(1);
-    let mut rng = run.rng(&format!("restart/{attempt}/{}", instances.start));
+    let mut rng = job.rng(&format!("restart/{attempt}/{}", instances.start));
     for (i, row) in instances.zip(rows.chunks_exact_mut(n)) {
         write_votes(a, i, row);
         if attempt > 0 && a.trusted_class(i).is_none() {
@@ -39,11 +39,11 @@ mod tests {
     fn half_of_another_start_are_the_votes_and_trusted_rows_stay() {
         let mut a = tiny(2, &[(0, 0, 0), (0, 1, 0), (0, 2, 0), (0, 3, 1), (1, 0, 0)]);
         a.trusted = Some(vec![None, Some(1)]);
-        let run = Run::new(5);
+        let job = JobContext::new(5);
         let starts: Vec<[f64; 4]> = (0..3)
             .map(|attempt| {
                 let mut rows = [0.0; 4];
-                write_start(&a, 0..2, attempt, &run, &mut rows);
+                write_start(&a, 0..2, attempt, &job, &mut rows);
                 rows
             })
             .collect();

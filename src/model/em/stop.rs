@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::job_context::{JobContext, WarningCode};
 use crate::model::fitted::Stop;
-use crate::run::{Run, WarningCode};
 
 /// When the loop stops.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -39,19 +39,19 @@ pub enum OnExhausted {
 }
 
 /// Warns or fails, as the rule says, where the iterations ran out before the objective converged.
-pub(super) fn check_converged(rule: &StopRule, stop: Stop, run: &mut Run) -> Result<()> {
+pub(super) fn check_converged(rule: &StopRule, stop: Stop, job: &mut JobContext) -> Result<()> {
     if stop.converged || rule.tol == 0.0 {
         return Ok(());
     }
     let what = format!("the fit had not converged after {} iterations", stop.iterations);
     match rule.on_exhausted {
         OnExhausted::Warn => {
-            let [max_iter, tol] = ["stop.max_iter", "stop.tol"].map(|key| run.model_key(key));
-            run.warn_code(WarningCode::NotConverged, format!("{what}: raise {max_iter} or {tol}"));
+            let [max_iter, tol] = ["stop.max_iter", "stop.tol"].map(|key| job.model_key(key));
+            job.warn_code(WarningCode::NotConverged, format!("{what}: raise {max_iter} or {tol}"));
             Ok(())
         }
         OnExhausted::Fail => Err(Error::fit(what)
-            .at(run.model_key("stop"))
+            .at(job.model_key("stop"))
             .help("raise max_iter or tol, or set on_exhausted = \"warn\"")),
     }
 }

@@ -94,7 +94,7 @@ impl<M: ClassifierEm> Steps<'_, M> {
         let mut best = None;
         if has_best {
             let mut classifier = self.new_classifier(a);
-            classifier.load(from, 0, &self.run)?;
+            classifier.load(from, 0, &self.job)?;
             let objective = from.take_n_f64s("objective", 2)?;
             best = Some(BestRound {
                 objective: Objective { maximised: objective[0], traced: objective[1] },
@@ -104,7 +104,7 @@ impl<M: ClassifierEm> Steps<'_, M> {
                 classifier,
             });
         } else if are_over {
-            params.classifier.load(from, 0, &self.run)?;
+            params.classifier.load(from, 0, &self.job)?;
         }
         params.rounds = TreeRounds { best, n, without_gain, are_over };
         Ok(())

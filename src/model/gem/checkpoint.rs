@@ -3,11 +3,11 @@
 use super::{ClassifierEm, Params, Steps};
 use crate::error::Result;
 use crate::frame::Annotations;
+use crate::job_context::JobContext;
 use crate::model::em::LoopState;
 use crate::model::saved::checkpoint;
 use crate::model::saved::checkpoint::Fingerprint;
 use crate::model::saved::snapshot::Snapshot;
-use crate::run::Run;
 
 /// The prefix of the names of the classifier's arrays.
 const OF_CLASSIFIER: &str = "classifier.";
@@ -21,9 +21,9 @@ impl<M: ClassifierEm> Steps<'_, M> {
     /// # Errors
     /// When the run is cancelled.
     pub(super) fn fingerprint_of(&self, a: &Annotations) -> Result<String> {
-        let (mut fingerprint, cancel) = (Fingerprint::new(M::KIND), &self.run.cancel);
+        let (mut fingerprint, cancel) = (Fingerprint::new(M::KIND), &self.job.cancel);
         fingerprint.add_settings(self.spec)?;
-        fingerprint.add_seed(&self.run);
+        fingerprint.add_seed(&self.job);
         fingerprint.add_annotations(a, cancel)?;
         fingerprint.add_numbers(self.instances.iter().map(|i| *i as u32));
         fingerprint.add_numbers(self.features.rows().iter().copied());
@@ -51,7 +51,7 @@ impl<M: ClassifierEm> Steps<'_, M> {
         if self.spec.classifier().grows_trees() {
             all.merge(OF_ROUNDS, &params.save_rounds()?);
         }
-        checkpoint::write(fingerprint, all, &self.run)
+        checkpoint::write(fingerprint, all, &self.job)
     }
 
     /// The state of the last checkpoint, where there is one of this fit; its parameters go into `params`.
@@ -62,16 +62,16 @@ impl<M: ClassifierEm> Steps<'_, M> {
         &self,
         a: &Annotations,
         params: &mut Params<M::Rows>,
-        run: &mut Run,
+        job: &mut JobContext,
     ) -> Result<Option<LoopState>> {
         let Some(fingerprint) = &self.fingerprint else { return Ok(None) };
-        let Some(all) = checkpoint::read(fingerprint, run)? else { return Ok(None) };
+        let Some(all) = checkpoint::read(fingerprint, job)? else { return Ok(None) };
         let state = LoopState::saved(&all)?;
         params.t = all.take_posterior("posterior", a.dims())?;
         params.count(a);
         params.kernel.set_state(all.take_f64s("state")?);
         params.prior = all.take_n_f64s("prior", params.prior.len())?;
-        params.classifier.load_state(&all.part(OF_CLASSIFIER), run)?;
+        params.classifier.load_state(&all.part(OF_CLASSIFIER), job)?;
         if self.spec.classifier().grows_trees() {
             self.load_rounds(a, params, &all.part(OF_ROUNDS))?;
         }

@@ -3,6 +3,7 @@
 use super::sizes::GemSizes;
 use crate::error::{Problem, Result};
 use crate::frame::{Annotations, FitBytes, Matrix, QuestionSizes, dense_fit_bytes};
+use crate::job_context::{Cancel, JobContext};
 use crate::model::classifier::{Classifier, ClassifierSpec};
 use crate::model::em::StopRule;
 use crate::model::em::kernels::{self, Estimator, PairKernel};
@@ -10,7 +11,6 @@ use crate::model::fitted::Report;
 use crate::model::posterior::Posterior;
 use crate::model::saved::snapshot::Snapshot;
 use crate::model::{Predicted, SavedModel, Spec, from_features};
-use crate::run::{Cancel, Run};
 use crate::spec::Problems;
 
 /// A model of pairs whose classes have a classifier's probabilities as their prior.
@@ -29,7 +29,7 @@ pub trait ClassifierEm: Spec {
     /// The classifier, to change its device.
     fn classifier_mut(&mut self) -> &mut ClassifierSpec;
     /// A warning where annotators have few annotations.
-    fn few_annotations(&self, a: &Annotations, run: &Run) -> Option<String>;
+    fn few_annotations(&self, a: &Annotations, job: &JobContext) -> Option<String>;
     /// Reports the annotators' parameters, after an M-step with these expected counts, `[pair, class]`.
     fn report(
         &self,
@@ -93,7 +93,7 @@ pub(super) fn predictions_of(
 pub fn predict<M: ClassifierEm>(
     model: SavedModel<'_>,
     matrix: &Matrix,
-    run: &Run,
+    job: &JobContext,
 ) -> Result<Predicted> {
     let mut refused = Ok(());
     let spec = from_features::spec_of(model.parameters, |spec: &mut M| {
@@ -111,8 +111,8 @@ pub fn predict<M: ClassifierEm>(
     let axes = axes.ok_or_else(|| from_features::impossible_sizes(&sizes))?;
     from_features::check_width(matrix, sizes.features)?;
     let mut classifier = spec.classifier().build(&axes, sizes.classes);
-    classifier.load(&learned, matrix.len(), run)?;
-    let classes = predictions_of(classifier.as_ref(), matrix, sizes.classes, &run.cancel)?;
+    classifier.load(&learned, matrix.len(), job)?;
+    let classes = predictions_of(classifier.as_ref(), matrix, sizes.classes, &job.cancel)?;
     Ok(Predicted { classes, device: classifier.device() })
 }
 

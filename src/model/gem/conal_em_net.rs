@@ -20,10 +20,10 @@
 //!
 //! // (instance, annotator, label): all agree but for the last, who always says 0.
 //! let rows: Vec<_> = (0..40).map(|n| (n / 4, n % 4, if n % 4 == 3 { 0 } else { n / 4 % 2 })).collect();
-//! let (a, mut run) = (tiny(2, &rows), labelmill::run::Run::new(0));
+//! let (a, mut job) = (tiny(2, &rows), labelmill::job_context::JobContext::new(0));
 //! let described = described(&a);
 //! let evidence = Evidence { annotations: &a, described: Some(&described) };
-//! let fitted = ConalEmNet::default().fit(evidence, &mut run).unwrap();
+//! let fitted = ConalEmNet::default().fit(evidence, &mut job).unwrap();
 //! assert!(fitted.posterior.row(1)[1] > 0.99 && fitted.report.common.is_some());
 //! ```
 
@@ -34,13 +34,13 @@ use super::classifier_em::{ClassifierEm, FIXED_KEYS, check_rounds};
 use super::fit;
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence, FitBytes, QuestionSizes};
+use crate::job_context::JobContext;
 use crate::model::classifier::ClassifierSpec;
 use crate::model::confusion::Smoothing;
 use crate::model::em::kernels::PairKernel;
 use crate::model::em::{ConalEm, MixtureEstimator, StopRule, few_annotations};
 use crate::model::fitted::{Fitted, Report};
 use crate::model::{Capabilities, FeatureUse, Model, Spec};
-use crate::run::Run;
 use crate::spec::Problems;
 
 /// CoNAL's EM around a classifier.
@@ -103,8 +103,8 @@ impl ClassifierEm for ConalEmNet {
         &mut self.classifier
     }
 
-    fn few_annotations(&self, a: &Annotations, run: &Run) -> Option<String> {
-        few_annotations(a, self.smoothing, 0.0, run)
+    fn few_annotations(&self, a: &Annotations, job: &JobContext) -> Option<String> {
+        few_annotations(a, self.smoothing, 0.0, job)
     }
 
     fn report(
@@ -124,8 +124,8 @@ impl ClassifierEm for ConalEmNet {
 }
 
 impl Model for ConalEmNet {
-    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
-        fit(self, evidence, run)
+    fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
+        fit(self, evidence, job)
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
         for smoothing in [0.01, 1.0] {
             let spec = ConalEmNet { smoothing, stop: iterations(5), ..ConalEmNet::default() };
             let evidence = Evidence { annotations: &a, described: Some(&features) };
-            let net = spec.fit(evidence, &mut Run::new(0)).unwrap();
+            let net = spec.fit(evidence, &mut JobContext::new(0)).unwrap();
             let em = fit_labels(ConalEm { smoothing, stop: iterations(5) }, &a);
             assert_close(net.posterior.dense().values(), em.posterior.dense().values(), 1e-3, "T");
             let shares = |fitted: &Fitted| fitted.report.annotator_parameters[0].1.clone();

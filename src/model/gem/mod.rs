@@ -34,10 +34,10 @@
 //! // (instance, annotator, label): two agree on everything; the third gives the opposite.
 //! let row = |i: u32, r: u32| (i, r, if r == 2 { 1 - i % 2 } else { i % 2 });
 //! let rows: Vec<_> = (0..12).map(|n| row(n / 3, n % 3)).collect();
-//! let (a, mut run) = (tiny(2, &rows), labelmill::run::Run::new(0));
+//! let (a, mut job) = (tiny(2, &rows), labelmill::job_context::JobContext::new(0));
 //! let described = described(&a);
 //! let evidence = Evidence { annotations: &a, described: Some(&described) };
-//! let fitted = Gem::default().fit(evidence, &mut run).unwrap();
+//! let fitted = Gem::default().fit(evidence, &mut job).unwrap();
 //! assert!(fitted.posterior.row(1)[1] > 0.99);
 //! ```
 
@@ -61,6 +61,7 @@ use tree_rounds::TreeRounds;
 use super::saved::snapshot::Snapshot;
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence, QuestionFeatures};
+use crate::job_context::{Cancel, JobContext};
 use crate::model::classifier::{Classifier, ClassifierSpec, ExampleFeatures, Examples};
 use crate::model::confusion::{Cells, Confusion, Smoothing};
 use crate::model::em::kernels::{PairKernel, Prior};
@@ -72,7 +73,6 @@ use crate::model::numerics::{MIN_PROBABILITY, at_least, normalise};
 use crate::model::posterior::Posterior;
 use crate::model::preset::Preset;
 use crate::model::{Capabilities, FeatureUse, Model, ModelKind, Spec, from_features};
-use crate::run::{Cancel, Run};
 use crate::spec::Problems;
 pub use classifier_em::{ClassifierEm, fit_bytes, predict};
 use classifier_em::{FIXED_KEYS, check_rounds, predictions_of};
@@ -133,23 +133,23 @@ impl Spec for Gem {
 ///
 /// # Errors
 /// As [`Model::fit`](crate::model::Model::fit).
-fn fit<M: ClassifierEm>(spec: &M, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
+fn fit<M: ClassifierEm>(spec: &M, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
     let (a, kind) = (evidence.annotations, M::KIND);
     let described = from_features::described_of(evidence, kind)?;
-    from_features::warn_of_annotator_features(kind, false, described, run);
-    let mut steps = Steps::new(spec, a, described, run)?;
-    if run.keeps_checkpoints() {
+    from_features::warn_of_annotator_features(kind, false, described, job);
+    let mut steps = Steps::new(spec, a, described, job)?;
+    if job.keeps_checkpoints() {
         steps.fingerprint = Some(steps.fingerprint_of(a)?);
     }
-    let (Optimum { mut params, stop, .. }, trace) = maximise(&steps, kind, a, run)?;
+    let (Optimum { mut params, stop, .. }, trace) = maximise(&steps, kind, a, job)?;
     // Rounds that end before the trees stay end with the best one.
     params.return_to_best(a);
     let expected_count = params.kernel.expected_counts(a);
-    steps.m_step(a, &mut params, &run.cancel)?;
+    steps.m_step(a, &mut params, &job.cancel)?;
     let Params { classifier, estimator, kernel, t, .. } = params;
     let matrix = steps.features.matrix();
     let sizes = GemSizes::new(matrix, a.dims().classes);
-    let predictions = predictions_of(classifier.as_ref(), matrix, sizes.classes, &run.cancel)?;
+    let predictions = predictions_of(classifier.as_ref(), matrix, sizes.classes, &job.cancel)?;
     let mut learned = Snapshot::default();
     classifier.save(&mut learned)?;
     let mut description = json!({"kind": kind, "parameters": spec, "sizes": sizes});
@@ -179,7 +179,7 @@ struct Steps<'a, M> {
     weights: Vec<f64>,
     /// (instance, class) of those that are trusted and have no annotations, whose term an E-step leaves out.
     trusted_alone: Vec<(usize, usize)>,
-    run: Run,
+    job: JobContext,
     /// The digest of what the fit depends on; `None` without checkpoints.
     fingerprint: Option<String>,
 }
@@ -214,8 +214,8 @@ impl ClassifierEm for Gem {
         &mut self.classifier
     }
 
-    fn few_annotations(&self, a: &Annotations, run: &Run) -> Option<String> {
-        few_annotations(a, self.smoothing, self.diagonal, run)
+    fn few_annotations(&self, a: &Annotations, job: &JobContext) -> Option<String> {
+        few_annotations(a, self.smoothing, self.diagonal, job)
     }
 
     fn report(
@@ -236,8 +236,8 @@ impl ClassifierEm for Gem {
 }
 
 impl Model for Gem {
-    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
-        fit(self, evidence, run)
+    fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
+        fit(self, evidence, job)
     }
 }
 
@@ -246,7 +246,7 @@ impl<'a, M: ClassifierEm> Steps<'a, M> {
         spec: &'a M,
         a: &Annotations,
         described: &QuestionFeatures,
-        run: &mut Run,
+        job: &mut JobContext,
     ) -> Result<Self> {
         let row_of = &described.row_of_instance;
         let (mut instances, mut rows) = (Vec::new(), Vec::new());
@@ -266,7 +266,7 @@ impl<'a, M: ClassifierEm> Steps<'a, M> {
         let alone = alone.filter_map(|i| Some((*i, a.trusted_class(*i)? as usize)));
         let trusted_alone = alone.collect();
         if let Some(warning) = from_features::without_features(a, |i| row_of[i].is_some()) {
-            run.warn(warning);
+            job.warn(warning);
         }
         Ok(Self {
             spec,
@@ -274,7 +274,7 @@ impl<'a, M: ClassifierEm> Steps<'a, M> {
             features: ExampleFeatures::new(Arc::clone(&described.features.matrix), rows),
             weights,
             trusted_alone,
-            run: run.clone(),
+            job: job.clone(),
             fingerprint: None,
         })
     }
@@ -301,7 +301,13 @@ impl<M: ClassifierEm> EmSteps for Steps<'_, M> {
         }
     }
 
-    fn start(&self, a: &Annotations, _: u32, params: &mut Self::Params, _: &Run) -> Option<f64> {
+    fn start(
+        &self,
+        a: &Annotations,
+        _: u32,
+        params: &mut Self::Params,
+        _: &JobContext,
+    ) -> Option<f64> {
         params.count(a);
         None
     }
@@ -317,7 +323,7 @@ impl<M: ClassifierEm> EmSteps for Steps<'_, M> {
         let (n_classes, instances) = (a.dims().classes, self.instances.iter());
         let mut p: Vec<f64> = instances.clone().flat_map(|i| t.row(*i)).copied().collect();
         let examples = Examples { features, targets: &p, weights, n_classes };
-        classifier.fit(examples, &self.run)?;
+        classifier.fit(examples, &self.job)?;
         match classifier.examples_p() {
             Some(own) => p.copy_from_slice(own),
             None => classifier.predict(features.matrix(), features.rows(), &mut p, cancel)?,
@@ -344,8 +350,8 @@ impl<M: ClassifierEm> EmSteps for Steps<'_, M> {
         objective
     }
 
-    fn caution(&self, a: &Annotations, run: &Run) -> Option<String> {
-        let few = || self.spec.few_annotations(a, run);
+    fn caution(&self, a: &Annotations, job: &JobContext) -> Option<String> {
+        let few = || self.spec.few_annotations(a, job);
         from_features::single_annotations(a).or_else(few)
     }
 
@@ -358,9 +364,9 @@ impl<M: ClassifierEm> EmSteps for Steps<'_, M> {
         &self,
         a: &Annotations,
         params: &mut Self::Params,
-        run: &mut Run,
+        job: &mut JobContext,
     ) -> Result<Option<LoopState>> {
-        self.saved(a, params, run)
+        self.saved(a, params, job)
     }
 
     fn checkpoint(&self, state: &LoopState, params: &Self::Params) -> Result<()> {

@@ -100,9 +100,9 @@ fn one_round_gives_the_matrices_worked_out_by_hand() {
         let stop = iterations(1);
         let classifier = classifier.clone();
         let spec = Gem { smoothing, diagonal, classifier, stop, ..Gem::default() };
-        let mut run = Run::new(1);
+        let mut job = JobContext::new(1);
         let evidence = Evidence { annotations: &a, described: Some(&described) };
-        let fitted = spec.fit(evidence, &mut run).unwrap();
+        let fitted = spec.fit(evidence, &mut job).unwrap();
         let want = |prior: [f64; 2], labels: &[(&[[f64; 2]; 2], usize)]| {
             let joint =
                 |k: usize| labels.iter().fold(prior[k], |p, (matrix, label)| p * matrix[k][*label]);
@@ -120,7 +120,7 @@ fn one_round_gives_the_matrices_worked_out_by_hand() {
             let got = fitted.posterior.row(i)[0];
             assert!((got - want).abs() < 1e-5, "{smoothing} {diagonal} {i}: {got}, not {want}");
         }
-        let warned = &run.warnings()[0];
+        let warned = &job.warnings()[0];
         assert!(warned.contains("1 of 4 annotated instances have no features"), "{warned}");
     }
 }
@@ -230,7 +230,7 @@ fn rounds_of_a_penalised_regression_are_those_of_a_naive_fit() {
         let stop = iterations(6);
         let spec = Gem { smoothing: 0.5, diagonal: 0.25, classifier, stop, ..Gem::default() };
         let evidence = Evidence { annotations: &a, described: Some(&described) };
-        let fitted = spec.fit(evidence, &mut Run::new(1)).unwrap();
+        let fitted = spec.fit(evidence, &mut JobContext::new(1)).unwrap();
         let (t, values) = naive(&a, &features, &spec, 6);
         for (round, row) in fitted.trace.iter().enumerate() {
             let (want, objective) = values[round];
@@ -258,7 +258,7 @@ fn the_objective_of_a_regression_never_falls() {
             ClassifierSpec { logistic_regression: regression, ..ClassifierSpec::default() };
         let spec = Gem { classifier, stop: stop.clone(), ..Gem::default() };
         let evidence = Evidence { annotations: &a, described: Some(&described) };
-        let fitted = spec.fit(evidence, &mut Run::new(1)).unwrap();
+        let fitted = spec.fit(evidence, &mut JobContext::new(1)).unwrap();
         let changes: Vec<f64> = fitted.trace.iter().filter_map(|row| row.change).collect();
         assert!(changes.iter().all(|change| *change > -1e-7), "{l2}: {changes:?}");
         assert!(changes[0] > 0.01 && changes.len() == 39, "{changes:?}");
@@ -280,7 +280,7 @@ fn a_tree_does_not_confirm_its_own_posteriors() {
     let stop = iterations(1);
     let spec = Gem { classifier, stop, ..Gem::default() };
     let evidence = Evidence { annotations: &a, described: Some(&described) };
-    let fitted = spec.fit(evidence, &mut Run::new(1)).unwrap();
+    let fitted = spec.fit(evidence, &mut JobContext::new(1)).unwrap();
     // 0 is alone in its leaf, so that the others, of which b are 4 and a are 3, make its prior. Given a (11/3 in all,
     // of 0 2/3) and b (13/3, of 0 1/3), the first two give a with 1 and 1/13, the third gives b with 2/11 and 1.
     let (joint_a, joint_b) = (3.0 / 7.0 * (2.0 / 11.0), 4.0 / 7.0 / (13.0 * 13.0));
@@ -298,9 +298,9 @@ fn every_classifier_reads_a_crowd_and_is_saved() {
     for kind in CLASSIFIERS.iter().copied() {
         let spec = Gem { classifier: small(kind), ..Gem::default() };
         let fit = |threads| {
-            let mut run = Run::new(1).with_threads(threads).unwrap();
+            let mut job = JobContext::new(1).with_threads(threads).unwrap();
             let evidence = Evidence { annotations: &a, described: Some(&described) };
-            run.pool().install(|| spec.fit(evidence, &mut run)).unwrap()
+            job.pool().install(|| spec.fit(evidence, &mut job)).unwrap()
         };
         let fitted = fit(1);
         let right = drawn.truth.iter().enumerate().filter(|(i, truth)| {
@@ -312,16 +312,16 @@ fn every_classifier_reads_a_crowd_and_is_saved() {
         assert_eq!(fitted.posterior, four.posterior, "{kind:?}");
         assert_eq!(fitted.model, four.model, "{kind:?}");
         let trained = fitted.model.unwrap();
-        let again = |device, run: &Run| {
+        let again = |device, job: &JobContext| {
             let saved = SavedModel::new(&trained.description, &trained.parameters, device);
-            predict::<Gem>(saved, described.matrix(), run)
+            predict::<Gem>(saved, described.matrix(), job)
         };
         for device in [None, Some("auto"), Some("cpu")] {
-            let again = again(device, &Run::new(1)).unwrap().classes;
+            let again = again(device, &JobContext::new(1)).unwrap().classes;
             assert_eq!(fitted.predictions.as_ref(), Some(&again), "{kind:?} {device:?}");
         }
         let has_device = spec.classifier.clone().device_mut().is_some();
-        let refused = |device| again(Some(device), &Run::new(1)).unwrap_err().to_string();
+        let refused = |device| again(Some(device), &JobContext::new(1)).unwrap_err().to_string();
         if has_device {
             let error = refused("gpu");
             assert!(error.contains("there is no such device"), "{error}");
@@ -331,7 +331,7 @@ fn every_classifier_reads_a_crowd_and_is_saved() {
                 assert!(error.contains("`gem` computes on the CPU only"), "{error}");
             }
         }
-        let cancelled = Run::new(1);
+        let cancelled = JobContext::new(1);
         assert!(cancelled.cancel.request(15));
         assert_eq!(again(None, &cancelled).unwrap_err().exit_code(), 143, "{kind:?}");
     }
@@ -341,11 +341,11 @@ fn every_classifier_reads_a_crowd_and_is_saved() {
 fn single_annotations_are_cautioned_against() {
     let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (2, 1, 1)]);
     let described = described(&a);
-    let mut run = Run::new(1);
+    let mut job = JobContext::new(1);
     let evidence = Evidence { annotations: &a, described: Some(&described) };
-    Gem::default().fit(evidence, &mut run).unwrap();
-    assert!(run.warnings()[0].contains("no instance has a second annotator"));
-    let error = Gem::default().fit((&a).into(), &mut run).unwrap_err().to_string();
+    Gem::default().fit(evidence, &mut job).unwrap();
+    assert!(job.warnings()[0].contains("no instance has a second annotator"));
+    let error = Gem::default().fit((&a).into(), &mut job).unwrap_err().to_string();
     assert!(error.contains("`gem` learns from features"), "{error}");
 }
 
@@ -358,10 +358,10 @@ fn few_annotations_are_cautioned_against_without_pseudo_counts() {
     let evidence = Evidence { annotations: &a, described: Some(&described) };
     let cases = [(0.0, 0.0, true), (0.1, 0.0, true), (1.0, 0.0, false), (0.0, 1.0, false)];
     for (smoothing, diagonal, is_cautioned) in cases {
-        let mut run = Run::new(1);
-        Gem { smoothing, diagonal, ..Gem::default() }.fit(evidence, &mut run).unwrap();
+        let mut job = JobContext::new(1);
+        Gem { smoothing, diagonal, ..Gem::default() }.fit(evidence, &mut job).unwrap();
         let is_about = |warning: &String| warning.contains("fewer than 10 annotations");
-        assert_eq!(run.warnings().iter().any(is_about), is_cautioned, "{smoothing} {diagonal}");
+        assert_eq!(job.warnings().iter().any(is_about), is_cautioned, "{smoothing} {diagonal}");
     }
 }
 
@@ -372,7 +372,7 @@ fn degenerate_crowds_give_no_panic_and_no_nan() {
         let spec = Gem { classifier: small(kind), ..Gem::default() };
         let fit_with = |a: &Annotations, described: &QuestionFeatures| {
             let evidence = Evidence { annotations: a, described: Some(described) };
-            spec.fit(evidence, &mut Run::new(1))
+            spec.fit(evidence, &mut JobContext::new(1))
         };
         let fit = |a: &Annotations| fit_with(a, &described(a));
         for a in [

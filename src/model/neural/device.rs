@@ -19,8 +19,8 @@
 use candle_core::{Device, DeviceLocation};
 
 use crate::error::{Error, Result};
+use crate::job_context::JobContext;
 use crate::model::fitted::on_cpu;
-use crate::run::Run;
 
 /// The least number of multiply-adds in a forward pass for which `auto` takes a GPU.
 pub(crate) const MIN_MULTIPLY_ADDS: usize = 20_000_000;
@@ -69,14 +69,14 @@ impl DeviceChoice {
     /// When the GPU cannot be used, or `multiply_adds` fails.
     pub(crate) fn open(
         self,
-        run: &Run,
+        job: &JobContext,
         multiply_adds: impl FnOnce() -> Result<usize>,
     ) -> Result<Device> {
         match self {
             Self::Cpu => Ok(Device::Cpu),
             Self::Auto if !candle_core::utils::cuda_is_available() => Ok(Device::Cpu),
             Self::Auto if !gpu_pays(multiply_adds()?) => Ok(Device::Cpu),
-            Self::Auto => Ok(gpu_or_cpu(run)),
+            Self::Auto => Ok(gpu_or_cpu(job)),
             Self::Cuda(ordinal) => gpu(ordinal).map_err(|e| {
                 let first = first_line(&e);
                 Error::fit(format!("the device cannot be used: {first}"))
@@ -99,10 +99,10 @@ pub(crate) fn gpu(ordinal: usize) -> candle_core::Result<Device> {
     Device::new_cuda(ordinal)
 }
 
-fn gpu_or_cpu(run: &Run) -> Device {
+fn gpu_or_cpu(job: &JobContext) -> Device {
     gpu(0).unwrap_or_else(|e| {
         let why = first_line(&e);
-        run.warn_of_machine(format!("no GPU can be used, so the CPU computes: {why}"));
+        job.warn_of_machine(format!("no GPU can be used, so the CPU computes: {why}"));
         Device::Cpu
     })
 }
@@ -160,27 +160,27 @@ mod tests {
             // More GPUs than any machine has: only opening the device fails.
             let far = DeviceChoice::parse("cuda:999").unwrap();
             assert_eq!(far, DeviceChoice::Cuda(999));
-            assert!(far.open(&Run::new(0), || Ok(0)).is_err());
+            assert!(far.open(&JobContext::new(0), || Ok(0)).is_err());
         }
     }
 
     /// Only a program with CUDA, on a machine without a GPU, gets to the warning.
     #[test]
     fn a_gpu_that_cannot_be_used_is_a_warning_of_the_run() {
-        let mut run = Run::new(0);
-        if gpu_or_cpu(&run).is_cpu() {
-            run.keep_warnings_of_machine();
-            assert!(run.warnings()[0].starts_with("no GPU can be used"), "{:?}", run.warnings());
+        let mut job = JobContext::new(0);
+        if gpu_or_cpu(&job).is_cpu() {
+            job.keep_warnings_of_machine();
+            assert!(job.warnings()[0].starts_with("no GPU can be used"), "{:?}", job.warnings());
         }
     }
 
     /// A device that is named is opened without counting.
     #[test]
     fn a_named_device_needs_no_count() {
-        let (run, counted) = (Run::new(0), || Err(Error::bug("counted")));
-        assert!(matches!(DeviceChoice::Cpu.open(&run, counted), Ok(Device::Cpu)));
+        let (job, counted) = (JobContext::new(0), || Err(Error::bug("counted")));
+        assert!(matches!(DeviceChoice::Cpu.open(&job, counted), Ok(Device::Cpu)));
         if !cfg!(feature = "cuda") {
-            assert!(matches!(DeviceChoice::Auto.open(&run, counted), Ok(Device::Cpu)));
+            assert!(matches!(DeviceChoice::Auto.open(&job, counted), Ok(Device::Cpu)));
         }
     }
 }

@@ -32,11 +32,11 @@ use super::train::state::TrainState;
 use super::train::{LoopPosition, Trainer, not_finite};
 use crate::error::{Error, Result};
 use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates, Matrix};
+use crate::job_context::{Cancel, JobContext, NoProgress};
 use crate::model::fitted::{TraceRow, on_cpu};
 use crate::model::neural::name_of;
 use crate::model::posterior::Posterior;
 use crate::model::saved::snapshot::Snapshot;
-use crate::run::{Cancel, NoProgress, Run};
 
 /// Examples of positive weight.
 pub(crate) struct WeightedTargets<'a> {
@@ -98,7 +98,7 @@ impl SoftTargetNetwork {
     ///
     /// # Errors
     /// When the training diverges, the run is cancelled, the features do not fit the backbone, or the device fails.
-    pub(crate) fn fit(&mut self, examples: WeightedTargets<'_>, run: &Run) -> Result<()> {
+    pub(crate) fn fit(&mut self, examples: WeightedTargets<'_>, job: &JobContext) -> Result<()> {
         let WeightedTargets { matrix, rows, targets } = examples;
         if rows.is_empty() {
             return Ok(());
@@ -110,8 +110,8 @@ impl SoftTargetNetwork {
         let data = TrainingData::without_annotations(matrix, &row_of, &none);
         let before = self.trained.take();
         let TrainedLearners { learners, device, batch_rows, trace } =
-            before.map_or_else(|| self.start(&data, &targets, run), Ok)?;
-        let run = &mut inside(run);
+            before.map_or_else(|| self.start(&data, &targets, job), Ok)?;
+        let job = &mut inside(job);
         let done = trace.len() as u32;
         let mean_weight = targets.values().iter().sum::<f64>() / rows.len() as f64;
         let model = SoftTargetLoss { done, epochs_per_fit: self.epochs_per_fit, mean_weight };
@@ -129,7 +129,7 @@ impl SoftTargetNetwork {
             state,
             position: LoopPosition::default(),
         };
-        trainer.train(run)?;
+        trainer.train(job)?;
         let (learners, trace) = (trainer.learners, trainer.state.trace);
         self.trained = Some(TrainedLearners { learners, device, batch_rows, trace });
         Ok(())
@@ -140,11 +140,11 @@ impl SoftTargetNetwork {
         &self,
         data: &TrainingData<'_>,
         targets: &Posterior,
-        run: &Run,
+        job: &JobContext,
     ) -> Result<TrainedLearners> {
         let batch_rows =
             data.batch_rows(self.spec.train.batching(SoftTargetLoss::DROPS_LAST_BATCH));
-        let mut trained = self.open(None, |_| batch_rows, run)?;
+        let mut trained = self.open(None, |_| batch_rows, job)?;
         trained.batch_rows = batch_rows;
         let weight = |i: u32| targets.row(i as usize).iter().sum();
         let row = |i: u32| Some((data.row(i as usize)? as u32, weight(i)));
@@ -159,7 +159,7 @@ impl SoftTargetNetwork {
         &self,
         saved: Option<&Snapshot>,
         batch_rows: impl FnOnce(&Learners) -> usize,
-        run: &Run,
+        job: &JobContext,
     ) -> Result<TrainedLearners> {
         let NetworkSpec { device, backbone, train, .. } = &self.spec;
         let classifier = LearnerSpec {
@@ -170,7 +170,7 @@ impl SoftTargetNetwork {
             optimiser: None,
         };
         let (precision, sizes) = (train.precision, &self.sizes);
-        let setting = LearnerSetting { precision, sizes, run, device: &Device::Cpu, saved };
+        let setting = LearnerSetting { precision, sizes, job, device: &Device::Cpu, saved };
         let specs = (classifier, Vec::new());
         let (learners, device) = learners_on_device(device, specs, &setting, batch_rows)?;
         Ok(TrainedLearners { learners, device, batch_rows: 0, trace: Vec::new() })
@@ -225,8 +225,8 @@ impl SoftTargetNetwork {
     ///
     /// # Errors
     /// When the snapshot belongs to another network, or the device cannot be used.
-    pub(crate) fn load(&mut self, from: &Snapshot, n_rows: usize, run: &Run) -> Result<()> {
-        self.trained = Some(self.open(Some(from), rows_of_prediction(n_rows), run)?);
+    pub(crate) fn load(&mut self, from: &Snapshot, n_rows: usize, job: &JobContext) -> Result<()> {
+        self.trained = Some(self.open(Some(from), rows_of_prediction(n_rows), job)?);
         Ok(())
     }
 
@@ -249,9 +249,9 @@ impl SoftTargetNetwork {
     ///
     /// # Errors
     /// When the snapshot belongs to another network, or the device cannot be used.
-    pub(crate) fn load_state(&mut self, from: &Snapshot, run: &Run) -> Result<()> {
+    pub(crate) fn load_state(&mut self, from: &Snapshot, job: &JobContext) -> Result<()> {
         let batch_rows = from.take_u32s("batch rows", 1)?[0] as usize;
-        let mut trained = self.open(None, |_| batch_rows, run)?;
+        let mut trained = self.open(None, |_| batch_rows, job)?;
         trained.batch_rows = batch_rows;
         trained.learners.load(from)?;
         trained.learners.load_moments(from)?;
@@ -274,8 +274,8 @@ impl SoftTargetNetwork {
 }
 
 /// The run inside a fit of another model: that model reports its own progress, and has no checkpoint of a network.
-fn inside(run: &Run) -> Run {
-    let mut inside = run.clone();
+fn inside(job: &JobContext) -> JobContext {
+    let mut inside = job.clone();
     inside.progress = Arc::new(NoProgress);
     inside.keep_checkpoint(None);
     inside

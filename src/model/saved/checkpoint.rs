@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 use super::snapshot::Snapshot;
 use crate::error::{Error, Result};
 use crate::frame::{Annotations, Dims, Matrix};
-use crate::run::{Cancel, Run};
+use crate::job_context::{Cancel, JobContext};
 
 /// The format of checkpoints. A change of the names or the meaning of saved arrays needs a new number: arrays that are
 /// optional would silently be missing otherwise.
@@ -38,8 +38,8 @@ impl Fingerprint {
     }
 
     /// Adds the seed of a run, which a random stream of its own identifies.
-    pub(crate) fn add_seed(&mut self, run: &Run) {
-        self.0.update(run.rng("fingerprint").next_u64().to_le_bytes());
+    pub(crate) fn add_seed(&mut self, job: &JobContext) {
+        self.0.update(job.rng("fingerprint").next_u64().to_le_bytes());
     }
 
     /// Adds annotations, trusted classes, and the numbers of instances, annotators, classes and labels.
@@ -90,8 +90,8 @@ impl Fingerprint {
 ///
 /// # Errors
 /// When the checkpoint cannot be read, or a new one could not be written.
-pub(crate) fn read(fingerprint: &str, run: &mut Run) -> Result<Option<Snapshot>> {
-    let Some(bytes) = run.checkpoint()? else { return Ok(None) };
+pub(crate) fn read(fingerprint: &str, job: &mut JobContext) -> Result<Option<Snapshot>> {
+    let Some(bytes) = job.checkpoint()? else { return Ok(None) };
     let snapshot = Snapshot::from_bytes(&bytes)?;
     let other = if !snapshot.take_u32s("format", 1).is_ok_and(|found| found == [FORMAT]) {
         "from another version of labelmill"
@@ -101,7 +101,7 @@ pub(crate) fn read(fingerprint: &str, run: &mut Run) -> Result<Option<Snapshot>>
         tracing::info!("the fit continues from its checkpoint");
         return Ok(Some(snapshot));
     };
-    run.warn(format!("the checkpoint is {other}: the training starts anew"));
+    job.warn(format!("the checkpoint is {other}: the training starts anew"));
     Ok(None)
 }
 
@@ -109,10 +109,10 @@ pub(crate) fn read(fingerprint: &str, run: &mut Run) -> Result<Option<Snapshot>>
 ///
 /// # Errors
 /// When it cannot be written.
-pub(crate) fn write(fingerprint: &str, mut state: Snapshot, run: &Run) -> Result<()> {
+pub(crate) fn write(fingerprint: &str, mut state: Snapshot, job: &JobContext) -> Result<()> {
     state.u32s("format".to_owned(), vec![FORMAT]);
     state.text("fingerprint".to_owned(), fingerprint);
-    run.save_checkpoint(&state.to_bytes()?)
+    job.save_checkpoint(&state.to_bytes()?)
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@
 //!
 //! // Annotators 0 to 2 agree on eight instances; annotator 3 always says the opposite.
 //! let rows: Vec<_> = (0..32).map(|n| (n / 4, n % 4, (n / 4 + u32::from(n % 4 == 3)) % 2)).collect();
-//! let fitted = Kos::default().fit((&tiny(2, &rows)).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = Kos::default().fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert!(fitted.report.skill[3] < 0.0 && fitted.posterior.row(1)[1] > 0.99);
 //! ```
 
@@ -45,10 +45,10 @@ use serde::{Deserialize, Serialize};
 use super::votes;
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence, FitBytes, QuestionSizes, dense_fit_bytes};
+use crate::job_context::{JobContext, WarningCode};
 use crate::model::fitted::{Fitted, Report, Stop};
 use crate::model::posterior::Posterior;
 use crate::model::{Model, Spec};
-use crate::run::{Run, WarningCode};
 
 /// KOS: messages between annotators and instances.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -86,12 +86,12 @@ impl Kos {
 }
 
 impl Model for Kos {
-    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
+    fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
         let a = evidence.annotations;
         let Dims { annotators, classes, .. } = a.dims();
         let edges = Edges::new(a);
         if let Some(times) = edges.imbalance(annotators) {
-            run.warn_code(
+            job.warn_code(
                 WarningCode::NotMeantFor,
                 format_args!(
                     "kos is meant for annotators with equally many annotations, and the busiest one has {times:.0} times as \
@@ -102,12 +102,12 @@ impl Model for Kos {
         // With two classes, the messages of one are the opposite of those of the other.
         let n_sides = if classes == 2 { 1 } else { classes };
         let mut sides = Vec::with_capacity(n_sides);
-        run.progress.begin(Self::KIND, Some(n_sides as u64));
+        job.progress.begin(Self::KIND, Some(n_sides as u64));
         for class in 0..n_sides {
-            sides.push(edges.side(&edges.signs(a, class as u32), self.n_iter, run)?);
-            run.progress.at(class as u64 + 1, "classes compared with the others");
+            sides.push(edges.side(&edges.signs(a, class as u32), self.n_iter, job)?);
+            job.progress.at(class as u64 + 1, "classes compared with the others");
         }
-        run.progress.end();
+        job.progress.end();
         let mut posterior = Posterior::from_votes(a);
         posterior.par_rows_mut(|i, row| {
             if a.trusted_class(i).is_none() {
@@ -201,11 +201,11 @@ impl Edges {
         signs
     }
 
-    fn side(&self, signs: &[f64], n_iter: u32, run: &Run) -> Result<Side> {
+    fn side(&self, signs: &[f64], n_iter: u32, job: &JobContext) -> Result<Side> {
         let mut y = vec![1.0; signs.len()];
         let mut x = y.clone();
         for _ in 0..n_iter {
-            run.cancel.check()?;
+            job.cancel.check()?;
             for range in self.offsets.windows(2) {
                 let own = range[0]..range[1];
                 let sum: f64 = own.clone().map(|e| signs[e] * y[e]).sum();
@@ -260,7 +260,7 @@ mod tests {
         let edges = Edges::new(&a);
         let signs = edges.signs(&a, 0);
         assert_eq!(signs, [1.0, 1.0, 1.0, -1.0, -1.0]);
-        let side = edges.side(&signs, 1, &Run::new(0)).unwrap();
+        let side = edges.side(&signs, 1, &JobContext::new(0)).unwrap();
         let unit = 1.25_f64.sqrt();
         assert_close(&side.score, &[-2.0 * unit, 0.0, 0.0], 1e-12, "score");
         assert_close(&side.most, &[2.0 * unit, 2.0 * unit, 0.0], 1e-12, "most");
@@ -303,9 +303,9 @@ mod tests {
         let busy = (0..60).map(|i| (i, 0, i % 2));
         let others = (0..60).map(|i| (i, 1 + i / 3, i % 2));
         let warnings = |rows: Vec<(u32, u32, u32)>| {
-            let mut run = Run::new(0);
-            Kos::default().fit((&tiny(2, &rows)).into(), &mut run).unwrap();
-            run.warnings().to_vec()
+            let mut job = JobContext::new(0);
+            Kos::default().fit((&tiny(2, &rows)).into(), &mut job).unwrap();
+            job.warnings().to_vec()
         };
         let both = warnings(busy.chain(others.clone()).collect());
         assert!(

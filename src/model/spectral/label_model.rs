@@ -34,7 +34,7 @@
 //!
 //! // Annotators 0 to 2 are right on all of forty instances, annotator 3 on every third.
 //! let rows: Vec<_> = (0..160).map(|n| (n / 4, n % 4, (n / 4 + u32::from(n % 4 == 3 && n / 4 % 3 > 0)) % 2)).collect();
-//! let fitted = LabelModel::default().fit((&tiny(2, &rows)).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = LabelModel::default().fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert!(fitted.report.skill[0] > 0.9 && fitted.report.skill[3] < 0.5);
 //! assert!(fitted.posterior.row(1)[1] > 0.9);
 //! ```
@@ -46,12 +46,12 @@ use super::overlaps::Overlaps;
 use super::{PairLogs, co_occurrence, few_annotators};
 use crate::error::Result;
 use crate::frame::{Dims, Evidence, FitBytes, QuestionSizes};
+use crate::job_context::{JobContext, WarningCode};
 use crate::model::em::kernels::{Prior, log_domain};
 use crate::model::fitted::{Fitted, Report, Stop, TraceRow};
 use crate::model::given_prior::{check_number, check_shares, shares_or_uniform};
 use crate::model::posterior::Posterior;
 use crate::model::{Capabilities, Model, Spec};
-use crate::run::{Run, WarningCode};
 use crate::spec::Problems;
 
 /// Snorkel's label model: P(label given class) from overlaps of pairs.
@@ -129,22 +129,22 @@ impl LabelModel {
 }
 
 impl Model for LabelModel {
-    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
+    fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
         let a = evidence.annotations;
         let Dims { annotators, classes, instances, .. } = a.dims();
-        check_number(self.class_prior.as_ref(), a, run)?;
+        check_number(self.class_prior.as_ref(), a, job)?;
         let prior = shares_or_uniform(self.class_prior.as_ref(), classes);
         let overlaps = Overlaps::new(a, &prior);
         let advice = "use dawid_skene or ibcc, or compare with majority_vote";
         if let Some(few) = few_annotators(a) {
-            run.warn_code(
+            job.warn_code(
                 WarningCode::NotMeantFor,
                 format_args!("label_model compares {few}: {advice}"),
             );
         } else if let Some(share) =
             overlaps.share_that_meet(annotators).filter(|share| *share < 0.5)
         {
-            run.warn_code(
+            job.warn_code(
                 WarningCode::NotMeantFor,
                 format_args!(
                     "label_model is meant for annotators who label most instances, and {:.0} % of the pairs of annotators \
@@ -153,12 +153,12 @@ impl Model for LabelModel {
                 ),
             );
         }
-        let (mut mu, trace) = self.descend(&overlaps, run)?;
+        let (mut mu, trace) = self.descend(&overlaps, job)?;
         overlaps.finish(&mut mu);
         let skill = overlaps.skills(&mu, annotators);
         let mut t = Posterior::from_votes(a);
         if instances < FEW_INSTANCES {
-            run.warn_code(
+            job.warn_code(
                 WarningCode::NotMeantFor,
                 format_args!(
                     "label_model has moments of {instances} instances only: the labels are those of a vote; {advice}"
@@ -177,17 +177,21 @@ impl Model for LabelModel {
 
 impl LabelModel {
     /// Step 2: mu `[vote, class]`, and the loss before each step.
-    fn descend(&self, overlaps: &Overlaps<'_>, run: &Run) -> Result<(Vec<f64>, Vec<TraceRow>)> {
+    fn descend(
+        &self,
+        overlaps: &Overlaps<'_>,
+        job: &JobContext,
+    ) -> Result<(Vec<f64>, Vec<TraceRow>)> {
         let start = overlaps.start();
         let curvature = overlaps.curvature() + 2.0 * self.l2;
         let lr = if self.lr * curvature > MAX_STEP { 1.0 / curvature } else { self.lr };
         let mut mu = start.clone();
         let (mut mean, mut squares) = (vec![0.0; mu.len()], vec![0.0; mu.len()]);
         let mut trace = Vec::with_capacity(self.n_epochs as usize);
-        run.progress.begin(Self::KIND, Some(u64::from(self.n_epochs)));
+        job.progress.begin(Self::KIND, Some(u64::from(self.n_epochs)));
         for step in 1..=self.n_epochs {
-            run.cancel.check()?;
-            let began = run.clock.seconds();
+            job.cancel.check()?;
+            let began = job.clock.seconds();
             let gram = overlaps.gram(&mu, 0..overlaps.co.totals.len());
             let (mut loss, mut gradient) = overlaps.loss(&mu, &gram);
             for ((g, m), start) in gradient.iter_mut().zip(&mu).zip(&start) {
@@ -212,12 +216,12 @@ impl LabelModel {
                     }
                 }
             }
-            let seconds = run.clock.seconds() - began;
-            run.progress.at(u64::from(step), &format!("loss {loss:.4}"));
+            let seconds = job.clock.seconds() - began;
+            job.progress.at(u64::from(step), &format!("loss {loss:.4}"));
             let phase = "descent".to_owned();
             trace.push(TraceRow { phase, step, objective: -loss, change: None, seconds });
         }
-        run.progress.end();
+        job.progress.end();
         Ok((mu, trace))
     }
 }
@@ -249,7 +253,7 @@ mod tests {
         let overlaps = Overlaps::new(&a, &p);
         let start = overlaps.start();
         assert_close(&start[..2], &[0.35, 0.0], 1e-12, "start");
-        let mu = |spec: LabelModel| spec.descend(&overlaps, &Run::new(0)).unwrap().0;
+        let mu = |spec: LabelModel| spec.descend(&overlaps, &JobContext::new(0)).unwrap().0;
         let one = LabelModel { n_epochs: 1, lr: 0.1, ..LabelModel::default() };
         // Off by .35 / 2 - .5 = -.325; the other annotator, whom he never meets, has mu .0875 twice.
         let gradient = [4.0 * 0.25 * 0.35 * 0.0875 * 0.0875 - 0.325, -0.325];
@@ -266,7 +270,8 @@ mod tests {
         let (a, p) = (crowd(), [1.0 / 3.0; 3]);
         let overlaps = Overlaps::new(&a, &p);
         let spec = LabelModel { n_epochs: 1, optimizer: Optimizer::Adam, ..LabelModel::default() };
-        let (mu, start) = (spec.descend(&overlaps, &Run::new(0)).unwrap().0, overlaps.start());
+        let (mu, start) =
+            (spec.descend(&overlaps, &JobContext::new(0)).unwrap().0, overlaps.start());
         for (m, s) in mu.iter().zip(start) {
             assert!((m - s).abs() < 0.010_001 && (m - s).abs() > 0.009, "{m} from {s}");
         }
@@ -286,7 +291,7 @@ mod tests {
         assert!(fitted.posterior.row(0)[1] > 0.99);
         let wrong =
             LabelModel { class_prior: Some(vec![0.5, 0.25, 0.25]), ..LabelModel::default() };
-        let error = wrong.fit((&a).into(), &mut Run::new(0)).unwrap_err().to_string();
+        let error = wrong.fit((&a).into(), &mut JobContext::new(0)).unwrap_err().to_string();
         assert!(error.contains("3 shares, 2 classes"), "{error}");
         let mut problems = Problems::default();
         LabelModel { class_prior: Some(vec![0.5, 0.6]), ..wrong }.check("model", &mut problems);
@@ -297,9 +302,9 @@ mod tests {
     fn annotators_who_never_meet_are_warned_of() {
         let warnings = |shift: u32| {
             let rows: Vec<_> = (0..60).map(|n| (n / 3 + n % 3 * shift, n % 3, n / 3 % 2)).collect();
-            let mut run = Run::new(0);
-            LabelModel::default().fit((&tiny(2, &rows)).into(), &mut run).unwrap();
-            run.warnings().join("")
+            let mut job = JobContext::new(0);
+            LabelModel::default().fit((&tiny(2, &rows)).into(), &mut job).unwrap();
+            job.warnings().join("")
         };
         assert_eq!(warnings(0), "");
         assert!(

@@ -36,7 +36,7 @@
 //!
 //! // Annotators 0 to 2 agree on forty instances; annotator 3 always says the opposite.
 //! let rows: Vec<_> = (0..160).map(|n| (n / 4, n % 4, (n / 4 + u32::from(n % 4 == 3)) % 2)).collect();
-//! let fitted = Mmsr::default().fit((&tiny(2, &rows)).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = Mmsr::default().fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert!(fitted.report.skill[0] > 0.9 && fitted.report.skill[3] < 0.1);
 //! assert!(fitted.posterior.row(1)[1] > 0.99);
 //! ```
@@ -49,11 +49,11 @@ use super::meetings::{Meeting, Meetings};
 use super::{co_occurrence, few_annotators};
 use crate::error::Result;
 use crate::frame::{Dims, Evidence, FitBytes, QuestionSizes};
+use crate::job_context::{JobContext, WarningCode};
 use crate::model::em::kernels::{LogLikelihood, Prior, log_domain};
 use crate::model::fitted::{Fitted, Report, Stop};
 use crate::model::posterior::Posterior;
 use crate::model::{Capabilities, Model, Spec};
-use crate::run::{Run, WarningCode};
 
 /// MMSR: skills by the robust completion of a matrix of rank one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -103,15 +103,15 @@ const BOUND: f64 = 100.0;
 const FEW_IN_COMMON: f64 = 10.0;
 
 impl Model for Mmsr {
-    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
+    fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
         let a = evidence.annotations;
         let Dims { annotators, classes, instances, .. } = a.dims();
         let meetings = Meetings::new(a);
         let advice = "use dawid_skene or one_coin, or compare with majority_vote";
         if let Some(few) = few_annotators(a) {
-            run.warn_code(WarningCode::NotMeantFor, format_args!("mmsr compares {few}: {advice}"));
+            job.warn_code(WarningCode::NotMeantFor, format_args!("mmsr compares {few}: {advice}"));
         } else if let Some(median) = meetings.median().filter(|n| *n < FEW_IN_COMMON) {
-            run.warn_code(
+            job.warn_code(
                 WarningCode::NotMeantFor,
                 format_args!(
                     "mmsr is meant for annotators who share many instances, and half of the pairs that share any share \
@@ -120,12 +120,12 @@ impl Model for Mmsr {
             );
         }
         let margin = 1.0 / (instances.max(4) as f64).sqrt();
-        run.progress.begin(Self::KIND, Some(u64::from(self.n_iter)));
-        let (magnitudes, stop) = self.magnitudes(&meetings, run)?;
-        run.progress.end();
+        job.progress.begin(Self::KIND, Some(u64::from(self.n_iter)));
+        let (magnitudes, stop) = self.magnitudes(&meetings, job)?;
+        job.progress.end();
         if !stop.converged && self.tol > 0.0 {
-            let [n_iter, tol] = ["n_iter", "tol"].map(|key| run.model_key(key));
-            run.warn_code(
+            let [n_iter, tol] = ["n_iter", "tol"].map(|key| job.model_key(key));
+            job.warn_code(
                 WarningCode::NotConverged,
                 format_args!(
                     "the skills still moved after {} steps: raise {n_iter} or {tol}",
@@ -175,7 +175,11 @@ impl LogLikelihood for WeightedVote<'_> {
 
 impl Mmsr {
     /// |s| of every annotator; `None` for one who met nobody.
-    fn magnitudes(&self, meetings: &Meetings, run: &Run) -> Result<(Vec<Option<f64>>, Stop)> {
+    fn magnitudes(
+        &self,
+        meetings: &Meetings,
+        job: &JobContext,
+    ) -> Result<(Vec<Option<f64>>, Stop)> {
         let n_met = || meetings.0.iter().map(Vec::len).filter(|n| *n > 0);
         let n_trimmed = (n_met().min().unwrap_or(0) / 2).saturating_sub(1);
         let next = |present: &[f64], by: &[f64]| -> Vec<f64> {
@@ -189,7 +193,7 @@ impl Mmsr {
         let mut v = u.clone();
         let mut stop = Stop { converged: false, iterations: 0, objective: None };
         while !stop.converged && stop.iterations < self.n_iter {
-            run.cancel.check()?;
+            job.cancel.check()?;
             stop.iterations += 1;
             let next_v = next(&v, &u);
             let next_u = next(&u, &next_v);
@@ -197,7 +201,7 @@ impl Mmsr {
             let change = distance(&next_u, &u) * norm(&next_v) + norm(&u) * distance(&next_v, &v);
             stop.converged = change < self.tol;
             (u, v) = (next_u, next_v);
-            run.progress.at(u64::from(stop.iterations), &format!("change {change:.1e}"));
+            job.progress.at(u64::from(stop.iterations), &format!("change {change:.1e}"));
         }
         let balance = if norm(&u) > 0.0 { (norm(&v) / norm(&u)).sqrt() } else { 1.0 };
         let magnitude = |(u, met): (&f64, &Vec<Meeting>)| (!met.is_empty()).then_some(u * balance);
@@ -293,9 +297,9 @@ mod tests {
             let rows: Vec<_> = (0..n * annotators)
                 .map(|j| (j / annotators, j % annotators, j / annotators % 2))
                 .collect();
-            let mut run = Run::new(0);
-            Mmsr::default().fit((&tiny(2, &rows)).into(), &mut run).unwrap();
-            run.warnings().join("")
+            let mut job = JobContext::new(0);
+            Mmsr::default().fit((&tiny(2, &rows)).into(), &mut job).unwrap();
+            job.warnings().join("")
         };
         assert!(
             warnings(9, 3).contains("share 9 or fewer")

@@ -8,8 +8,8 @@ use rayon::prelude::*;
 
 use super::tensor::{Square, Tensor, add_product};
 use crate::frame::{Annotations, ITEMS_PER_BLOCK};
+use crate::job_context::{JobContext, Rng};
 use crate::model::numerics::at_least;
-use crate::run::{Rng, Run};
 
 /// What follows from the moments, or why nothing does.
 pub(super) type Found<T> = Result<T, &'static str>;
@@ -30,7 +30,7 @@ pub(super) struct AnnotatorGroup {
 }
 
 /// The group of each annotator: they are dealt in the order of their annotations, those with as many in a random one.
-fn groups(a: &Annotations, run: &Run) -> Vec<usize> {
+fn groups(a: &Annotations, job: &JobContext) -> Vec<usize> {
     // Of equal weights, the iterator has no end.
     let weight_of = |column: usize| -> f64 {
         let weights = a.column_weights_of(column).iter();
@@ -39,7 +39,7 @@ fn groups(a: &Annotations, run: &Run) -> Vec<usize> {
     let weight = |r: usize| -> f64 { a.columns_of(r).map(weight_of).sum() };
     let weights: Vec<f64> = (0..a.dims().annotators).into_par_iter().map(weight).collect();
     let mut order: Vec<usize> = (0..weights.len()).collect();
-    order.shuffle(&mut run.rng("groups"));
+    order.shuffle(&mut job.rng("groups"));
     order.sort_by(|r, s| weights[*s].total_cmp(&weights[*r]));
     let mut groups = vec![0; weights.len()];
     for (at, r) in order.into_iter().enumerate() {
@@ -58,15 +58,15 @@ pub(super) struct GroupSums<'a> {
 }
 
 impl<'a> GroupSums<'a> {
-    pub(super) fn new(a: &'a Annotations, run: &Run) -> Self {
-        Self { a, groups: groups(a, run), n: a.dims().classes }
+    pub(super) fn new(a: &'a Annotations, job: &JobContext) -> Self {
+        Self { a, groups: groups(a, job), n: a.dims().classes }
     }
 
     /// M and w of all groups.
-    pub(super) fn found(&self, n_starts: u32, run: &Run) -> Found<Vec<AnnotatorGroup>> {
+    pub(super) fn found(&self, n_starts: u32, job: &JobContext) -> Found<Vec<AnnotatorGroup>> {
         let cross = self.cross();
         let group =
-            |c: usize| self.group(&cross, c, n_starts, &mut run.rng(&format!("tensor/{c}")));
+            |c: usize| self.group(&cross, c, n_starts, &mut job.rng(&format!("tensor/{c}")));
         (0..N_GROUPS).map(group).collect()
     }
 
@@ -244,7 +244,7 @@ mod tests {
     fn matrices_of_exact_moments_are_those_that_made_the_crowd() {
         let a = exact();
         let sums = GroupSums { a: &a, groups: vec![0, 1, 2], n: 2 };
-        let found = sums.found(20, &Run::new(0)).unwrap();
+        let found = sums.found(20, &JobContext::new(0)).unwrap();
         for (group, p) in found.iter().zip([0.75, 0.875, 0.625]) {
             assert_close(&group.shares, &[0.5, 0.5], 1e-9, "w");
             assert_close(&group.means.cells, &[p, 1.0 - p, 1.0 - p, p], 1e-9, "M");

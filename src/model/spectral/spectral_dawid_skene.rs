@@ -36,7 +36,7 @@
 //!
 //! let drawn = CrowdShape { classes: 2, ..CrowdShape::default() }.draw(1);
 //! let a = tiny(2, &drawn.rows);
-//! let fitted = SpectralDawidSkene::default().fit((&a).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = SpectralDawidSkene::default().fit((&a).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! let right = (0..200).filter(|i| fitted.posterior.row(*i)[drawn.truth[*i] as usize] > 0.5).count();
 //! assert!(right > 150, "{right} of 200");
 //! ```
@@ -48,13 +48,13 @@ use super::PairLogs;
 use super::moments::{Found, GroupSums, N_GROUPS};
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence, FitBytes, QuestionSizes};
+use crate::job_context::{Cancel, JobContext, WarningCode};
 use crate::model::em::kernels::{self, Prior, log_domain};
 use crate::model::em::{self, ColumnEm, DawidSkene, EmModel, EmSteps, Objective, StopRule};
 use crate::model::fitted::{Fitted, Report};
 use crate::model::fitted_posterior::FittedPosterior;
 use crate::model::posterior::Posterior;
 use crate::model::{Capabilities, Model, Spec};
-use crate::run::{Cancel, Run, WarningCode};
 
 /// Dawid-Skene from the matrices of moments.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -101,12 +101,12 @@ impl SpectralDawidSkene {
 }
 
 impl Model for SpectralDawidSkene {
-    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
+    fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
         let a = evidence.annotations;
-        let start = match self.start(a, run) {
+        let start = match self.start(a, job) {
             Ok(start) => Some(start),
             Err(why) => {
-                run.warn_code(
+                job.warn_code(
                     WarningCode::NotMeantFor,
                     format_args!("EM starts at the votes, since moments give no matrices: {why}; dawid_skene has a prior too"),
                 );
@@ -116,7 +116,7 @@ impl Model for SpectralDawidSkene {
         let Self { smoothing, stop, .. } = self.clone();
         let inner =
             DawidSkene { smoothing, stop, fixed_prior: true, ..DawidSkene::maximum_likelihood() };
-        em::fit(&FromPosteriors { inner: ColumnEm(inner), start }, Self::KIND, a, run)
+        em::fit(&FromPosteriors { inner: ColumnEm(inner), start }, Self::KIND, a, job)
     }
 }
 
@@ -138,11 +138,11 @@ impl EmSteps for FromPosteriors {
         a: &Annotations,
         attempt: u32,
         params: &mut Self::Params,
-        run: &Run,
+        job: &JobContext,
     ) -> Option<f64> {
         match &self.start {
             Some(t) => params.count(a, t),
-            None => return self.inner.start(a, attempt, params, run),
+            None => return self.inner.start(a, attempt, params, job),
         }
         None
     }
@@ -155,8 +155,8 @@ impl EmSteps for FromPosteriors {
         self.inner.e_step(a, params)
     }
 
-    fn caution(&self, a: &Annotations, run: &Run) -> Option<String> {
-        self.inner.caution(a, run)
+    fn caution(&self, a: &Annotations, job: &JobContext) -> Option<String> {
+        self.inner.caution(a, job)
     }
 
     fn stop(&self) -> &StopRule {
@@ -177,7 +177,7 @@ impl EmModel for FromPosteriors {
 
 impl SpectralDawidSkene {
     /// Steps 1 to 3; else why the matrices cannot be had.
-    fn start(&self, a: &Annotations, run: &Run) -> Found<Posterior> {
+    fn start(&self, a: &Annotations, job: &JobContext) -> Found<Posterior> {
         let Dims { annotators, classes, instances, .. } = a.dims();
         if annotators < N_GROUPS {
             return Err("there are fewer than three annotators");
@@ -185,8 +185,8 @@ impl SpectralDawidSkene {
         if classes > MAX_CLASSES as usize {
             return Err("there are more than 32 classes");
         }
-        let sums = GroupSums::new(a, run);
-        let logs = sums.logs(&sums.found(self.n_starts, run)?)?;
+        let sums = GroupSums::new(a, job);
+        let logs = sums.logs(&sums.found(self.n_starts, job)?)?;
         let mut t = Posterior::zeros(instances, classes);
         let prior = vec![1.0 / classes as f64; classes];
         log_domain::e_step(a, Prior::Class(&prior), &PairLogs { a, logs: &logs }, &mut t);
@@ -221,7 +221,7 @@ mod tests {
     fn the_start_is_right_before_any_iteration() {
         let (a, truth) = drawn(600);
         let start = SpectralDawidSkene { n_starts: 1, ..SpectralDawidSkene::default() }
-            .start(&a, &Run::new(0))
+            .start(&a, &JobContext::new(0))
             .unwrap();
         let right = (0..600).filter(|i| start.row(*i)[truth[*i] as usize] > 0.5).count();
         assert!(right > 560, "{right}");
@@ -251,9 +251,9 @@ mod tests {
             (unused, "never told apart"),
             (many, "more than 32 classes"),
         ] {
-            let mut run = Run::new(0);
-            let fitted = SpectralDawidSkene::default().fit((&a).into(), &mut run).unwrap();
-            assert!(run.warnings()[0].contains(why), "{:?}", run.warnings());
+            let mut job = JobContext::new(0);
+            let fitted = SpectralDawidSkene::default().fit((&a).into(), &mut job).unwrap();
+            assert!(job.warnings()[0].contains(why), "{:?}", job.warnings());
             let dawid_skene = DawidSkene { fixed_prior: true, ..DawidSkene::maximum_likelihood() };
             assert_eq!(fitted.posterior, fit(dawid_skene, &a).posterior, "{why}");
         }

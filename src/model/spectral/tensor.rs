@@ -2,7 +2,7 @@
 
 use rand_distr::{Distribution, StandardNormal};
 
-use crate::run::Rng;
+use crate::job_context::Rng;
 
 /// A pivot below this share of the largest element is rounding.
 const MIN_PIVOT: f64 = 1e-10;
@@ -170,7 +170,7 @@ fn normalise(v: &mut [f64]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Run;
+    use crate::job_context::JobContext;
     use crate::testing::assert_close;
 
     #[test]
@@ -201,7 +201,7 @@ mod tests {
         let mut tensor = Tensor { n: 3, cells: vec![0.0; 27] };
         add_product(&mut tensor.cells, 2.0, [&b; 3]);
         add_product(&mut tensor.cells, 3.0, [&a; 3]);
-        let mut rng = Run::new(0).rng("tensor");
+        let mut rng = JobContext::new(0).rng("tensor");
         for (lambda, v) in [(3.0, a), (2.0, b)] {
             let (got, of) = tensor.take_component(10, &mut rng);
             assert_close(&[got], &[lambda], 1e-9, "lambda");

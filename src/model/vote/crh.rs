@@ -22,7 +22,7 @@
 //! use labelmill::testing::tiny;
 //!
 //! let a = tiny(2, &[(0, 0, 0), (0, 1, 0), (0, 2, 1), (1, 0, 1), (1, 2, 1)]); // (instance, annotator, label)
-//! let fitted = Crh::default().fit((&a).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = Crh::default().fit((&a).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert!(fitted.posterior.row(0)[0] > 0.99);
 //! ```
 
@@ -32,10 +32,10 @@ use serde::{Deserialize, Serialize};
 use super::rounds::Rounds;
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
+use crate::job_context::JobContext;
 use crate::model::fitted::Fitted;
 use crate::model::posterior::Posterior;
 use crate::model::{Model, Spec};
-use crate::run::Run;
 
 /// Conflict resolution on heterogeneous data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -97,7 +97,7 @@ const MIN_SHARE: f64 = 1e-7;
 const MIN_WEIGHT: f64 = 1e-7;
 
 impl Model for Crh {
-    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
+    fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
         let a = evidence.annotations;
         let all: Vec<f64> = if self.per_annotation {
             vec![1.0; a.dims().annotators]
@@ -124,7 +124,7 @@ impl Model for Crh {
             },
             weigh: &weigh,
         };
-        rounds.fit(a, run, |_, agreement| agreement.iter().map(|s| s.clamp(0.0, 1.0)).collect())
+        rounds.fit(a, job, |_, agreement| agreement.iter().map(|s| s.clamp(0.0, 1.0)).collect())
     }
 }
 
@@ -171,7 +171,7 @@ mod tests {
                 (1, 2, 0),
             ],
         );
-        let fitted = spec.fit((&a).into(), &mut Run::new(0)).unwrap();
+        let fitted = spec.fit((&a).into(), &mut JobContext::new(0)).unwrap();
         fitted.report.annotator_parameters[0].1.clone()
     }
 

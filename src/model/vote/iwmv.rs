@@ -15,7 +15,7 @@
 //! use labelmill::testing::tiny;
 //!
 //! let a = tiny(2, &[(0, 0, 0), (0, 1, 0), (0, 2, 1), (1, 0, 1), (1, 2, 1)]); // (instance, annotator, label)
-//! let fitted = Iwmv::default().fit((&a).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = Iwmv::default().fit((&a).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert_eq!(*fitted.posterior.row(0), [1.0, 0.0]); // annotator 2 is at chance
 //! ```
 
@@ -25,9 +25,9 @@ use serde::{Deserialize, Serialize};
 use super::rounds::Rounds;
 use crate::error::Result;
 use crate::frame::Evidence;
+use crate::job_context::JobContext;
 use crate::model::fitted::Fitted;
 use crate::model::{Model, Spec};
-use crate::run::Run;
 
 /// Iterative weighted majority vote.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -64,7 +64,7 @@ impl Spec for Iwmv {
 }
 
 impl Model for Iwmv {
-    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
+    fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
         let n_classes = evidence.annotations.dims().classes as f64;
         let weight = |share: &f64| match self.weight {
             AgreementWeight::Share => *share,
@@ -78,7 +78,7 @@ impl Model for Iwmv {
             loss: None,
             weigh: &|_, agreement, _| agreement.iter().map(weight).collect(),
         };
-        rounds.fit(evidence.annotations, run, |_, agreement| agreement)
+        rounds.fit(evidence.annotations, job, |_, agreement| agreement)
     }
 }
 
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn an_annotator_at_chance_counts_only_by_share_and_rounds_can_be_few() {
         let a = tiny(2, &[(0, 0, 0), (0, 1, 0), (0, 2, 1), (1, 0, 1), (1, 2, 1)]);
-        let fit = |spec: Iwmv| spec.fit((&a).into(), &mut Run::new(0)).unwrap();
+        let fit = |spec: Iwmv| spec.fit((&a).into(), &mut JobContext::new(0)).unwrap();
         let share = fit(Iwmv { weight: AgreementWeight::Share, ..Iwmv::default() });
         assert_eq!(*share.posterior.row(0), [0.8, 0.2]);
         assert_eq!((share.stop.iterations, share.stop.converged), (1, true));
@@ -101,7 +101,7 @@ mod tests {
         let a = tiny(2, &rows.into_iter().chain(others).collect::<Vec<_>>());
         let fit = |max_rounds| {
             let spec = Iwmv { max_rounds, ..Iwmv::default() };
-            spec.fit((&a).into(), &mut Run::new(0)).unwrap()
+            spec.fit((&a).into(), &mut JobContext::new(0)).unwrap()
         };
         assert_eq!(*fit(10).posterior.row(0), [0.0, 1.0]);
         assert_eq!((fit(1).stop.iterations, fit(1).stop.converged), (1, false));

@@ -17,7 +17,7 @@
 //! use labelmill::testing::tiny;
 //!
 //! let a = tiny(2, &[(0, 0, 0), (0, 1, 1), (0, 2, 1)]); // (instance, annotator, label)
-//! let fitted = MajorityVote::default().fit((&a).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = MajorityVote::default().fit((&a).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert_eq!(*fitted.posterior.row(0), [1.0 / 3.0, 2.0 / 3.0]);
 //! assert_eq!(fitted.report.skill, [0.0, 1.0, 1.0]);
 //! ```
@@ -31,10 +31,10 @@ use serde::{Deserialize, Serialize};
 use super::shares::VoteShares;
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence, MAX_RANGES, ranges_of_instances};
+use crate::job_context::JobContext;
 use crate::model::fitted::{Fitted, Report, Stop};
 use crate::model::fitted_posterior::FittedPosterior;
 use crate::model::{Capabilities, Model, Spec};
-use crate::run::Run;
 
 /// Majority vote.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -63,7 +63,7 @@ impl Spec for MajorityVote {
 }
 
 impl Model for MajorityVote {
-    fn fit(&self, evidence: Evidence<'_>, _run: &mut Run) -> Result<Fitted> {
+    fn fit(&self, evidence: Evidence<'_>, _run: &mut JobContext) -> Result<Fitted> {
         let a = evidence.annotations;
         let shares = FittedPosterior::on_demand(a, VoteShares { is_hard: false });
         let skill = agreement(a, |i| shares.entries(i).best());
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn a_hard_vote_keeps_the_tie_visible() {
         let spec = MajorityVote { vote: VoteMode::Hard };
-        let fitted = spec.fit((&crowd()).into(), &mut Run::new(0)).unwrap();
+        let fitted = spec.fit((&crowd()).into(), &mut JobContext::new(0)).unwrap();
         assert_eq!(fitted.posterior.dense().values(), [0.0, 1.0, 0.5, 0.5, 1.0, 0.0]);
     }
 
@@ -151,10 +151,10 @@ mod tests {
         };
         let dims = Dims { instances: 1, annotators: 3, classes: 2, labels: 2 };
         let a = Annotations::build(dims, rows, Duplicates::Share).unwrap();
-        let soft = MajorityVote::default().fit((&a).into(), &mut Run::new(0)).unwrap();
+        let soft = MajorityVote::default().fit((&a).into(), &mut JobContext::new(0)).unwrap();
         assert!(soft.posterior.row(0)[0] > soft.posterior.row(0)[1]);
         let hard = MajorityVote { vote: VoteMode::Hard };
-        let fitted = hard.fit((&a).into(), &mut Run::new(0)).unwrap();
+        let fitted = hard.fit((&a).into(), &mut JobContext::new(0)).unwrap();
         assert_eq!(*fitted.posterior.row(0), [0.5, 0.5]);
     }
 
@@ -168,7 +168,7 @@ mod tests {
         };
         let dims = Dims { instances: 2, annotators: 2, classes: 2, labels: 2 };
         let a = Annotations::build(dims, rows, Duplicates::Share).unwrap();
-        let fitted = MajorityVote::default().fit((&a).into(), &mut Run::new(0)).unwrap();
+        let fitted = MajorityVote::default().fit((&a).into(), &mut JobContext::new(0)).unwrap();
         // labels 0 and 0: annotator 0 is right with 3 of 4, annotator 1 with 3 of 3
         assert_eq!(fitted.report.skill, [0.75, 1.0]);
     }
@@ -178,13 +178,14 @@ mod tests {
         let label = |i: u32, r: u32| if r < 2 || i.is_multiple_of(5) { i % 2 } else { 1 - i % 2 };
         let rows: Vec<_> = (0..300).map(|n| (n / 3, n % 3, label(n / 3, n % 3))).collect();
         let fitted =
-            MajorityVote::default().fit((&tiny(2, &rows)).into(), &mut Run::new(0)).unwrap();
+            MajorityVote::default().fit((&tiny(2, &rows)).into(), &mut JobContext::new(0)).unwrap();
         assert_eq!(fitted.report.skill, [1.0, 1.0, 0.2]);
     }
 
     #[test]
     fn skill_is_agreement_with_the_label_ties_to_the_lowest_class() {
-        let fitted = MajorityVote::default().fit((&crowd()).into(), &mut Run::new(0)).unwrap();
+        let fitted =
+            MajorityVote::default().fit((&crowd()).into(), &mut JobContext::new(0)).unwrap();
         // labels 1, 0, 0: annotator 0 gave 1 and 0; annotator 1 gave 1 and 1; annotator 2 gave 0 and 0
         assert_eq!(fitted.report.skill, [1.0, 0.5, 0.5]);
     }

@@ -9,9 +9,9 @@ use rayon::prelude::*;
 
 use crate::error::Result;
 use crate::frame::Annotations;
+use crate::job_context::JobContext;
 use crate::model::fitted::{Fitted, Report, Stop, TraceRow, on_cpu};
 use crate::model::posterior::{Posterior, best, least_tied};
-use crate::run::Run;
 
 /// The weight of every annotator after a step.
 type Weigh<'a> = &'a dyn Fn(u32, &[f64], &[f64]) -> Vec<f64>;
@@ -41,7 +41,7 @@ impl Rounds<'_> {
     pub(super) fn fit(
         &self,
         a: &Annotations,
-        run: &mut Run,
+        job: &mut JobContext,
         skill: impl Fn(&[f64], Vec<f64>) -> Vec<f64>,
     ) -> Result<Fitted> {
         let n = a.dims().annotators;
@@ -49,10 +49,10 @@ impl Rounds<'_> {
         let mut posterior = weighted_vote(a, &weights);
         let mut labels = labels_of(a, &posterior);
         let (mut trace, mut agreed, mut converged) = (Vec::new(), vec![1.0; n], false);
-        run.progress.begin(self.kind, Some(u64::from(self.max_steps)));
+        job.progress.begin(self.kind, Some(u64::from(self.max_steps)));
         for step in 1..=self.max_steps {
-            run.cancel.check()?;
-            let began = run.clock.seconds();
+            job.cancel.check()?;
+            let began = job.clock.seconds();
             agreed = match self.loss {
                 None => agreement(a, &posterior),
                 Some(loss) => loss(a, &posterior).into_iter().map(|loss| 1.0 - loss).collect(),
@@ -63,8 +63,8 @@ impl Rounds<'_> {
             let is_stable = next == labels;
             labels = next;
             let objective = agreed.iter().sum::<f64>() / n.max(1) as f64;
-            let seconds = run.clock.seconds() - began;
-            run.progress.at(u64::from(step), &format!("agreement {objective:.3}"));
+            let seconds = job.clock.seconds() - began;
+            job.progress.at(u64::from(step), &format!("agreement {objective:.3}"));
             trace.push(TraceRow {
                 phase: "vote".to_owned(),
                 step,
@@ -77,7 +77,7 @@ impl Rounds<'_> {
                 break;
             }
         }
-        run.progress.end();
+        job.progress.end();
         let stop = Stop {
             // A number of rounds that is part of the model is its end.
             converged: converged || !self.stops_when_stable,

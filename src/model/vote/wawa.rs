@@ -14,7 +14,7 @@
 //! use labelmill::testing::tiny;
 //!
 //! let a = tiny(2, &[(0, 0, 0), (0, 1, 0), (0, 2, 1), (1, 0, 1), (1, 2, 1)]); // (instance, annotator, label)
-//! let fitted = Wawa::default().fit((&a).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = Wawa::default().fit((&a).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert_eq!(fitted.report.skill, [1.0, 1.0, 0.5]);
 //! assert_eq!(*fitted.posterior.row(0), [0.8, 0.2]);
 //! ```
@@ -25,9 +25,9 @@ use serde::{Deserialize, Serialize};
 use super::rounds::Rounds;
 use crate::error::Result;
 use crate::frame::Evidence;
+use crate::job_context::JobContext;
 use crate::model::fitted::Fitted;
 use crate::model::{Model, Spec};
-use crate::run::Run;
 
 /// Worker agreement with aggregate.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -41,7 +41,7 @@ impl Spec for Wawa {
 }
 
 impl Model for Wawa {
-    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
+    fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
         let rounds = Rounds {
             kind: Self::KIND,
             start: 1.0,
@@ -50,6 +50,6 @@ impl Model for Wawa {
             loss: None,
             weigh: &|_, agreement, _| agreement.to_vec(),
         };
-        rounds.fit(evidence.annotations, run, |weights, _| weights.to_vec())
+        rounds.fit(evidence.annotations, job, |weights, _| weights.to_vec())
     }
 }

@@ -14,7 +14,7 @@
 //! use labelmill::testing::tiny;
 //!
 //! let a = tiny(2, &[(0, 0, 0), (0, 1, 0), (0, 2, 1), (1, 0, 1), (1, 2, 1)]); // (instance, annotator, label)
-//! let fitted = ZeroBasedSkill::default().fit((&a).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = ZeroBasedSkill::default().fit((&a).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert_eq!(fitted.report.skill, [1.0, 1.0, 0.5]);
 //! ```
 
@@ -24,9 +24,9 @@ use serde::{Deserialize, Serialize};
 use super::rounds::Rounds;
 use crate::error::Result;
 use crate::frame::Evidence;
+use crate::job_context::JobContext;
 use crate::model::fitted::Fitted;
 use crate::model::{Model, Spec};
-use crate::run::Run;
 
 /// Zero-based skill.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -60,7 +60,7 @@ impl Spec for ZeroBasedSkill {
 const ABOVE_CHANCE: f64 = 1e-5;
 
 impl Model for ZeroBasedSkill {
-    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
+    fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
         let rate = |step: u32| self.lr * 0.5_f64.powi((step / self.halve_every).cast_signed());
         let rounds = Rounds {
             kind: Self::KIND,
@@ -73,7 +73,7 @@ impl Model for ZeroBasedSkill {
                 agreement.iter().zip(skill).map(moved).collect()
             },
         };
-        rounds.fit(evidence.annotations, run, |weights, _| weights.to_vec())
+        rounds.fit(evidence.annotations, job, |weights, _| weights.to_vec())
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
         let a = tiny(2, &[(0, 0, 0), (0, 1, 0)]);
         let skill = |n_steps, lr, halve_every| {
             let spec = ZeroBasedSkill { n_steps, lr, halve_every };
-            spec.fit((&a).into(), &mut Run::new(0)).unwrap().report.skill[0]
+            spec.fit((&a).into(), &mut JobContext::new(0)).unwrap().report.skill[0]
         };
         let start = 0.5 + ABOVE_CHANCE;
         assert!((skill(1, 0.5, 20) - (start + 0.5 * (1.0 - start))).abs() < 1e-12);

@@ -4,8 +4,8 @@ use crate::decide::{DecideSpec, TieSeed};
 use crate::diagnose::{Agreement, AnnotatorDependence, ChanceTest, MIN_COMMON, vote};
 use crate::error::offenders;
 use crate::frame::Frame;
+use crate::job_context::{JobContext, WarningCode};
 use crate::model::fitted::Fitted;
-use crate::run::{Run, WarningCode};
 
 /// Labels against their annotations are rare accidents below this share.
 const MIN_CONTRADICTIONS: f64 = 0.01;
@@ -57,7 +57,7 @@ pub(crate) fn warn_of_agreement(
     kind: &str,
     frame: &Frame,
     (found, dependence): (&Agreement, &AnnotatorDependence),
-    run: &mut Run,
+    job: &mut JobContext,
 ) {
     let Agreement { labelled, given_by_nobody, against_unanimous, differs_from_vote, chance } =
         *found;
@@ -65,7 +65,7 @@ pub(crate) fn warn_of_agreement(
     let is_random = dependence.pattern < MAX_Z_SCORE;
     let by_chance = |c: &ChanceTest| c.pairs >= MIN_PAIRS && c.z_score < MAX_Z_SCORE && is_random;
     if let Some(chance) = chance.filter(by_chance) {
-        run.warn_code(
+        job.warn_code(
             WarningCode::AgreementByChance,
             format!(
                 "annotators agree no better than chance: {} of {} pairs of annotations, where random labels would agree \
@@ -78,7 +78,7 @@ pub(crate) fn warn_of_agreement(
     }
     // A classifier may know better than the annotators.
     if frame.described.is_none() && share(given_by_nobody, labelled) >= MIN_CONTRADICTIONS {
-        run.warn_code(
+        job.warn_code(
             WarningCode::LabelsNobodyGave,
             format!(
                 "{given_by_nobody} of {labelled} labels contradict all annotations of their instance: the annotators' \
@@ -88,7 +88,7 @@ pub(crate) fn warn_of_agreement(
         );
     }
     if frame.described.is_none() && share(against_unanimous, labelled) >= MIN_CONTRADICTIONS {
-        run.warn_code(
+        job.warn_code(
             WarningCode::AgainstUnanimousVote,
             format!(
                 "{against_unanimous} of {labelled} labels contradict a unanimous vote of two or more annotators; compare \
@@ -98,7 +98,7 @@ pub(crate) fn warn_of_agreement(
         );
     }
     if share(differs_from_vote, labelled) > MAX_DIFFERENCE {
-        run.warn_code(
+        job.warn_code(
             WarningCode::DiffersFromVote,
             format!(
                 "{differs_from_vote} of {labelled} labels ({}) differ from the majority vote; score both on some gold",
@@ -115,7 +115,7 @@ pub(crate) fn warn_of_loss_to_vote(
     (decide, seed): (&DecideSpec, TieSeed),
     frame: &Frame,
     fitted: &Fitted,
-    run: &mut Run,
+    job: &mut JobContext,
 ) {
     if kind == "majority_vote" {
         return;
@@ -134,7 +134,7 @@ pub(crate) fn warn_of_loss_to_vote(
     }
     let lost = of_vote - own;
     if n > 0.0 && lost > MAX_LOSS * n && lost >= MIN_LOST {
-        run.warn_code(
+        job.warn_code(
             WarningCode::WorseThanVote,
             format!(
                 "the labels are right on {} of {n} instances of gold, the majority vote on {}: use majority_vote, or \
@@ -151,12 +151,12 @@ pub(crate) fn warn_of_dependence(
     frame: &Frame,
     found: &AnnotatorDependence,
     is_calibrated: bool,
-    run: &mut Run,
+    job: &mut JobContext,
 ) {
     let is_dependent = share(found.dependent, found.compared) >= MAX_DEPENDENT
         && found.effective < MIN_EFFECTIVE * found.annotators;
     if is_dependent && !is_calibrated {
-        run.warn_code(
+        job.warn_code(
             WarningCode::DependentAnnotators,
             format!(
                 "annotators err together: {} of {} pairs agree more than their skills explain, so that {:.1} annotators of \
@@ -172,7 +172,7 @@ pub(crate) fn warn_of_dependence(
             let id = |r: u32| frame.annotators.text(r as usize);
             format!("{} and {}", id(pair.annotator), id(pair.other))
         });
-        run.warn_code(
+        job.warn_code(
             WarningCode::NearCopies,
             format!(
                 "pairs of annotators who give nearly the same labels on {MIN_COMMON} or more instances, more than their \
@@ -185,11 +185,11 @@ pub(crate) fn warn_of_dependence(
 }
 
 /// Warns where many annotations are by annotators of whom nothing can be learned.
-pub(crate) fn warn_of_one_time_annotators(kind: &str, frame: &Frame, run: &mut Run) {
+pub(crate) fn warn_of_one_time_annotators(kind: &str, frame: &Frame, job: &mut JobContext) {
     let a = &frame.annotations;
     let n = (0..a.dims().annotators).filter(|r| a.rows_of_annotator(*r) == 1).count();
     if n >= MIN_ONE_TIME && n as f64 > MAX_ONE_TIME * a.len() as f64 {
-        run.warn_code(
+        job.warn_code(
             WarningCode::OneTimeAnnotators,
             format!(
                 "{n} of {} annotators gave one annotation each, together {} of all: their skills say nothing; \

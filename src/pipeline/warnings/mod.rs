@@ -5,10 +5,10 @@ mod diagnosis;
 use super::spec::PipelineSpec;
 use crate::error::offenders;
 use crate::frame::{Frame, Rejects};
+use crate::job_context::JobContext;
 use crate::model::confusion::Confusion;
 use crate::model::model_kind;
 use crate::model::switching::{TooManyClasses, switched};
-use crate::run::Run;
 use crate::source::{Relation, SourceSpec};
 pub(super) use diagnosis::{
     warn_of_agreement, warn_of_dependence, warn_of_loss_to_vote, warn_of_one_time_annotators,
@@ -16,7 +16,7 @@ pub(super) use diagnosis::{
 
 /// Warns of features that the model, which learns from annotations alone, does not read. A query may read them for the
 /// annotations or gold.
-pub(crate) fn warn_of_unread_features(spec: &PipelineSpec, run: &mut Run) {
+pub(crate) fn warn_of_unread_features(spec: &PipelineSpec, job: &mut JobContext) {
     let SourceSpec { sql, annotator_features, .. } = &spec.source;
     let given = [
         ("source.features", spec.source.has_features()),
@@ -28,7 +28,7 @@ pub(crate) fn warn_of_unread_features(spec: &PipelineSpec, run: &mut Run) {
     let keys: Vec<&str> =
         given.into_iter().filter(|(_, given)| *given).map(|(key, _)| key).collect();
     if !keys.is_empty() && sql.annotations.is_none() && sql.gold.is_none() {
-        run.warn(format!(
+        job.warn(format!(
             "`{}` learns from annotations alone: {} changes nothing",
             spec.model.kind,
             keys.join(" with ")
@@ -37,34 +37,34 @@ pub(crate) fn warn_of_unread_features(spec: &PipelineSpec, run: &mut Run) {
 }
 
 /// Warns of tables of probabilities that the model does not read.
-pub(crate) fn warn_of_unread_tables(spec: &PipelineSpec, run: &mut Run) {
+pub(crate) fn warn_of_unread_tables(spec: &PipelineSpec, job: &mut JobContext) {
     let Ok(kind) = model_kind(&spec.model.kind) else { return };
     let read: Vec<Relation> = kind.capabilities.given().collect();
     for relation in [Relation::Predictions, Relation::Confusion] {
         if relation.is_in(&spec.source) && !read.contains(&relation) {
             let table = relation.table();
-            run.warn(format!("`{}` does not use source.{table}: it changes nothing", kind.kind));
+            job.warn(format!("`{}` does not use source.{table}: it changes nothing", kind.kind));
         }
     }
 }
 
 /// Warns of questions that are left out and of a reason for which most rows are rejected; otherwise nobody would notice
 /// that labels are missing, or rest on few rows.
-pub(crate) fn warn_of_rows(frames: &[Frame], run: &mut Run) {
+pub(crate) fn warn_of_rows(frames: &[Frame], job: &mut JobContext) {
     let mut rejects = Rejects::default();
     frames.iter().flat_map(Frame::all_rejects).for_each(|of_question| rejects.merge(of_question));
     if let Some(reason) = rejects.main_reason(frames.iter().map(|frame| frame.rows_read).sum()) {
-        run.warn(reason);
+        job.warn(reason);
     }
     for frame in frames.iter().filter(|frame| !frame.warnings.is_empty()) {
-        run.warn_about_question(frame.subject());
-        frame.warnings.iter().for_each(|(code, text)| run.warn_code(*code, text));
-        run.warn_about(None);
+        job.warn_about_question(frame.subject());
+        frame.warnings.iter().for_each(|(code, text)| job.warn_code(*code, text));
+        job.warn_about(None);
     }
     let left_out = frames.iter().flat_map(|frame| &frame.left_out);
     let names: Vec<String> = left_out.map(|question| question.question.text(0)).collect();
     if !names.is_empty() {
-        run.warn(format!(
+        job.warn(format!(
             "no row of these questions can be used, so that they have no labels (see the table `rejects`): {}",
             offenders(names)
         ));
@@ -72,12 +72,12 @@ pub(crate) fn warn_of_rows(frames: &[Frame], run: &mut Run) {
 }
 
 /// Warns if the annotators agree better with the classes under other names, or if this is not checked.
-pub(super) fn warn_of_switched_classes(frame: &Frame, confusion: &Confusion, run: &mut Run) {
+pub(super) fn warn_of_switched_classes(frame: &Frame, confusion: &Confusion, job: &mut JobContext) {
     match switched(&frame.annotations, confusion) {
-        Ok(Some(names)) => run.warn(switch_warning(frame, &names)),
+        Ok(Some(names)) => job.warn(switch_warning(frame, &names)),
         // Gold that trains holds the classes in their places.
         Err(TooManyClasses(n)) if !trains_on_gold(frame) => {
-            run.warn(format!(
+            job.warn(format!(
                 "it is not checked whether the fit has switched labels, as {n} classes occur: compare with \
                  majority_vote, or give some gold that trains"
             ));

@@ -1,7 +1,7 @@
 //! Types of annotators: their confusion matrices and their syntax.
 
 use super::{assert_near, assert_rows, matrix};
-use crate::run::Run;
+use crate::job_context::JobContext;
 use crate::simulate::annotators::{AnnotatorType, Dependence};
 use crate::simulate::grammar::{annotator_id, crowd, kind, links};
 
@@ -75,7 +75,8 @@ fn every_type_of_fixed_matrix_is_the_one_worked_out_by_hand() {
     assert_rows(&matrix("random", 2, 0), &[&[0.5, 0.5], &[0.5, 0.5]]);
     assert_rows(&matrix("constant(1)", 2, 0), &[&[0.0, 1.0], &[0.0, 1.0]]);
     let naive = kind("naive-majority").unwrap();
-    let naive = naive.confusion(&[0.2, 0.5, 0.3], &mut Run::new(0).rng("test")).unwrap().unwrap();
+    let naive =
+        naive.confusion(&[0.2, 0.5, 0.3], &mut JobContext::new(0).rng("test")).unwrap().unwrap();
     assert_rows(&naive, &[&[0.0, 1.0, 0.0], &[0.0, 1.0, 0.0], &[0.0, 1.0, 0.0]]);
 }
 

@@ -4,7 +4,7 @@ use rand::Rng as _;
 
 use super::{assert_near, balanced, drawn, plan_of};
 use crate::frame::{Matrix, Role};
-use crate::run::Run;
+use crate::job_context::JobContext;
 use crate::simulate::draw::{SimulatedCrowd, draw};
 use crate::simulate::grammar::crowd;
 use crate::simulate::plan::{Instances, Plan};
@@ -212,7 +212,7 @@ fn plans_that_fit_nothing_are_refused() {
     let truth = Instances { class: &class, classes: 3, features: None };
     let error = |groups: &str, redundancy: Option<usize>| {
         let plan = Plan { redundancy, ..Plan::of(crowd(groups).unwrap()) };
-        draw(&plan, truth, &Run::new(0)).err().unwrap().to_string()
+        draw(&plan, truth, &JobContext::new(0)).err().unwrap().to_string()
     };
     assert!(error("class-wise(7)", None).contains("there is no class 7"));
     assert!(error("similar-pair(0.5 0-1)", None).contains("class 2 needs exactly one partner"));
@@ -233,14 +233,14 @@ fn plans_that_fit_nothing_are_refused() {
     assert!(error("right", Some(2)).contains("more answers than there are annotators"));
     let one = Instances { class: &[0], classes: 1, features: None };
     let plan = Plan::of(crowd("symmetric(0.5)").unwrap());
-    let error = draw(&plan, one, &Run::new(0)).err().unwrap().to_string();
+    let error = draw(&plan, one, &JobContext::new(0)).err().unwrap().to_string();
     assert!(error.contains("needs two classes"), "{error}");
 }
 
 #[test]
 fn every_recipe_makes_a_plan_with_its_defaults_and_draws_on_ten_classes() {
     let class = balanced(20);
-    let mut rng = Run::new(0).rng("test");
+    let mut rng = JobContext::new(0).rng("test");
     let values: Vec<f32> = (0..3 * class.len()).map(|_| rng.random()).collect();
     let features = Matrix::from_rows(3, &values);
     let rows: Vec<u32> = (0..class.len() as u32).collect();
@@ -251,7 +251,7 @@ fn every_recipe_makes_a_plan_with_its_defaults_and_draws_on_ten_classes() {
         if plan.given.is_some() {
             continue;
         }
-        let crowd = draw(&plan, truth, &Run::new(0)).unwrap();
+        let crowd = draw(&plan, truth, &JobContext::new(0)).unwrap();
         assert!(!crowd.annotations.is_empty(), "{}", recipe.name);
         assert!(crowd.annotations.is_sorted(), "{}", recipe.name);
     }

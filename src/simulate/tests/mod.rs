@@ -10,12 +10,12 @@ use super::draw::{SimulatedCrowd, draw};
 use super::grammar::kind;
 use super::plan::{Instances, Plan};
 use super::recipes::recipe;
-use crate::run::Run;
+use crate::job_context::JobContext;
 
 fn matrix(word: &str, classes: usize, seed: u64) -> ConfusionMatrix {
     let shares = vec![1.0 / classes as f64; classes];
     let kind = kind(word).unwrap();
-    kind.confusion(&shares, &mut Run::new(seed).rng("test")).unwrap().unwrap()
+    kind.confusion(&shares, &mut JobContext::new(seed).rng("test")).unwrap().unwrap()
 }
 
 #[track_caller]
@@ -43,5 +43,5 @@ fn plan_of(name: &str, settings: &[&str]) -> Plan {
 }
 
 fn drawn(plan: &Plan, class: &[u32], classes: usize, seed: u64) -> SimulatedCrowd {
-    draw(plan, Instances { class, classes, features: None }, &Run::new(seed)).unwrap()
+    draw(plan, Instances { class, classes, features: None }, &JobContext::new(seed)).unwrap()
 }

@@ -4,7 +4,7 @@ use rand::Rng as _;
 
 use super::{assert_near, balanced, plan_of};
 use crate::frame::{Matrix, Role};
-use crate::run::Run;
+use crate::job_context::JobContext;
 use crate::simulate::annotators::AnnotatorType;
 use crate::simulate::draw::draw;
 use crate::simulate::plan::{Instances, Plan};
@@ -15,14 +15,15 @@ fn common_noise_has_the_wanted_proportion_and_its_answers_come_from_the_common_m
     let loaded = recipe("conal-synthetic").unwrap();
     let settings = ["instances=2000", "annotated=1", "proportion=0.3"].map(str::to_owned);
     let design = loaded.load(&settings).unwrap().design;
-    let (plan, blobs, run) = (design.plan(6).unwrap(), design.blobs().unwrap(), Run::new(11));
-    let class = blobs.truth(&run);
-    let features = blobs.features(&class, 6, &run);
+    let (plan, blobs, job) =
+        (design.plan(6).unwrap(), design.blobs().unwrap(), JobContext::new(11));
+    let class = blobs.truth(&job);
+    let features = blobs.features(&class, 6, &job);
     let rows: Vec<u32> = (0..2000).collect();
     let truth = Instances { class: &class, classes: 6, features: Some((&features, &rows)) };
-    let crowd = draw(&plan, truth, &run).unwrap();
+    let crowd = draw(&plan, truth, &job).unwrap();
     let instances: Vec<u32> = (0..2000).collect();
-    let shares = plan.common.as_ref().unwrap().spread(truth, &instances, 30, &run).unwrap();
+    let shares = plan.common.as_ref().unwrap().spread(truth, &instances, 30, &job).unwrap();
     let pairs = (0..2000).flat_map(|i| (0..30).map(move |r| (i, r)));
     assert_near(pairs.map(|(i, r)| shares.of(i, r)).sum::<f64>() / 60_000.0, 0.3, 1e-9);
     assert_eq!(crowd.sources.len(), 6000);
@@ -44,16 +45,16 @@ fn common_noise_has_the_wanted_proportion_and_its_answers_come_from_the_common_m
     assert_near(mean, 0.3 * 0.6 + 0.7 * 0.3, 0.01);
     assert_near(crowd.accuracy(&class), mean, 0.03);
     let without = plan_of("conal-synthetic", &["proportion=0"]);
-    let crowd = draw(&without, truth, &run).unwrap();
+    let crowd = draw(&without, truth, &job).unwrap();
     assert!(crowd.sources.iter().all(|(is_common, share)| !is_common && *share == 0.0));
 }
 
 #[test]
 fn a_classifier_that_knows_the_clouds_means_is_right_on_about_nine_in_ten() {
     let design = recipe("conal-synthetic").unwrap().load(&[]).unwrap().design;
-    let (blobs, run) = (design.blobs().unwrap(), Run::new(2));
-    let class = blobs.truth(&run);
-    let features = blobs.features(&class, 6, &run);
+    let (blobs, job) = (design.blobs().unwrap(), JobContext::new(2));
+    let class = blobs.truth(&job);
+    let features = blobs.features(&class, 6, &job);
     let mut rows = vec![vec![0.0_f32; 32]; class.len()];
     rows.iter_mut().enumerate().for_each(|(i, row)| features.read(i, row));
     let mut means = vec![vec![0.0_f32; 32]; 6];
@@ -75,7 +76,7 @@ fn a_classifier_that_knows_the_clouds_means_is_right_on_about_nine_in_ten() {
 /// Ten balanced classes and features of their instances, three numbers each.
 fn pictures(of_each: u32) -> (Vec<u32>, Matrix, Vec<u32>) {
     let class = balanced(of_each);
-    let mut rng = Run::new(0).rng("test");
+    let mut rng = JobContext::new(0).rng("test");
     let values: Vec<f32> = (0..3 * class.len()).map(|_| rng.random()).collect();
     let rows = (0..class.len() as u32).collect();
     (class, Matrix::from_rows(3, &values), rows)
@@ -90,7 +91,8 @@ fn products_have_the_deviation_one_and_shares_the_wanted_mean_at_any_number_of_t
         let common = plan_of("conal", &[&format!("proportion={proportion}")]).common.unwrap();
         let drawn = |threads| -> Vec<f64> {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            let shares = pool.install(|| common.spread(truth, &rows, 7, &Run::new(7)).unwrap());
+            let shares =
+                pool.install(|| common.spread(truth, &rows, 7, &JobContext::new(7)).unwrap());
             (0..600)
                 .flat_map(|i| (0..7).map(move |r| (i, r)))
                 .map(|(i, r)| shares.of(i, r))
@@ -115,8 +117,8 @@ fn features_are_finite_whatever_their_deviation() {
     };
     let error = loaded("1e39").err().unwrap().to_string();
     assert!(error.contains("the number must be at most 1e30"), "{error}");
-    let (blobs, run) = (loaded("1e30").unwrap().design.blobs().unwrap(), Run::new(0));
-    let features = blobs.features(&blobs.truth(&run), blobs.classes, &run);
+    let (blobs, job) = (loaded("1e30").unwrap().design.blobs().unwrap(), JobContext::new(0));
+    let features = blobs.features(&blobs.truth(&job), blobs.classes, &job);
     let mut row = vec![0.0; features.width()];
     for i in 0..2000 {
         features.read(i, &mut row);
@@ -130,7 +132,7 @@ fn instances_that_look_alike_have_the_wanted_share() {
     let features = Matrix::from_rows(2, &[0.0, 0.0]);
     let truth = Instances { class: &class, classes: 2, features: Some((&features, &rows)) };
     let common = plan_of("conal", &["proportion=0.2"]).common.unwrap();
-    let shares = common.spread(truth, &[0, 1, 2], 4, &Run::new(7)).unwrap();
+    let shares = common.spread(truth, &[0, 1, 2], 4, &JobContext::new(7)).unwrap();
     for (i, r) in (0..3).flat_map(|i| (0..4).map(move |r| (i, r))) {
         assert_near(shares.of(i, r), 0.2, 1e-12);
     }
@@ -144,7 +146,7 @@ fn how_instances_look_does_not_depend_on_how_many_annotators_look() {
     // With other annotators the scale and the shift of all products change, but not the ratio of two differences of one
     // annotator's products.
     let ratio = |annotators: usize| {
-        let shares = common.spread(truth, &rows, annotators, &Run::new(7)).unwrap();
+        let shares = common.spread(truth, &rows, annotators, &JobContext::new(7)).unwrap();
         let logit = |i: usize| (shares.of(i, 0) / (1.0 - shares.of(i, 0))).ln();
         (logit(1) - logit(0)) / (logit(2) - logit(0))
     };
@@ -156,7 +158,7 @@ fn what_is_not_annotated_chooses_epochs_and_scores() {
     let (class, features, rows) = pictures(100);
     let truth = Instances { class: &class, classes: 10, features: Some((&features, &rows)) };
     let roles = |plan: &Plan| {
-        let crowd = draw(plan, truth, &Run::new(1)).unwrap();
+        let crowd = draw(plan, truth, &JobContext::new(1)).unwrap();
         let asked: Vec<u32> = crowd.annotations.chunks(3).map(|group| group[0].instance).collect();
         let with_role = [Role::Valid, Role::Holdout].map(|role| crowd.instances_with_role(role));
         let mut all = [asked.clone(), with_role.concat()].concat();
@@ -174,7 +176,7 @@ fn what_is_not_annotated_chooses_epochs_and_scores() {
 fn pictures_that_look_alike_are_partners_in_common() {
     let (class, features, rows) = pictures(10);
     let truth = Instances { class: &class, classes: 10, features: Some((&features, &rows)) };
-    let crowd = draw(&plan_of("conal-cifar", &[]), truth, &Run::new(1)).unwrap();
+    let crowd = draw(&plan_of("conal-cifar", &[]), truth, &JobContext::new(1)).unwrap();
     let common = crowd.common.unwrap();
     // Cat and dog, car and truck, deer and horse, plane and bird, frog and ship.
     for (k, l) in [(3, 5), (1, 9), (4, 7), (0, 2), (6, 8)] {

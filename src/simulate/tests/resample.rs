@@ -31,7 +31,7 @@ fn resampled(times: u32, settings: &[&str]) -> Result<SimulatedCrowd> {
     let (class, source) = given(times);
     let truth = Instances { class: &class, classes: 2, features: None };
     let plan = plan_of("real", settings);
-    resample(&plan, plan.given.unwrap(), &source, truth, &Run::new(5))
+    resample(&plan, plan.given.unwrap(), &source, truth, &JobContext::new(5))
 }
 
 /// x labelled class 0 twice, both right, and class 1 twice, one right; z never labelled class 0, which all annotators
@@ -117,7 +117,8 @@ fn repeated_annotations_are_one_where_labels_are_drawn() {
     let truth = Instances { class: &class, classes: 2, features: None };
     let n = |settings: &[&str]| {
         let plan = plan_of("real", settings);
-        let crowd = resample(&plan, plan.given.unwrap(), &source, truth, &Run::new(5)).unwrap();
+        let crowd =
+            resample(&plan, plan.given.unwrap(), &source, truth, &JobContext::new(5)).unwrap();
         crowd.annotations.len()
     };
     assert_eq!((n(&[]), n(&["resample=true"])), (9, 8));
@@ -136,7 +137,7 @@ fn what_a_given_crowd_cannot_do_is_refused() {
     source.annotators[0] = "a03".to_owned();
     let truth = Instances { class: &class, classes: 2, features: None };
     let plan = plan_of("real", &["added=right"]);
-    let crowd = resample(&plan, plan.given.unwrap(), &source, truth, &Run::new(5));
+    let crowd = resample(&plan, plan.given.unwrap(), &source, truth, &JobContext::new(5));
     let found = crowd.err().unwrap().to_string();
     assert!(found.contains("`a03`"), "{found}");
 }

@@ -40,7 +40,7 @@ mod testing;
 
 use super::{CommittedRun, Contents, JobIdentity, Sink};
 use crate::error::Result;
-use crate::run::Run;
+use crate::job_context::JobContext;
 use control::ControlFile;
 use lease::Lease;
 use manifest::latest::PointerMove;
@@ -139,11 +139,11 @@ impl Sink for ParquetSink {
     async fn publish(
         &self,
         run_id: &str,
-        job: &JobIdentity,
+        identity: &JobIdentity,
         contents: &Contents<'_>,
-        run: &Run,
+        job: &JobContext,
     ) -> Result<Manifest> {
-        self.publish_attempts(run_id, job, contents, run).await
+        self.publish_attempts(run_id, identity, contents, job).await
     }
 }
 

@@ -19,7 +19,7 @@ use super::relation::synonyms::synonym;
 use super::relation::{Query, table_or_sql};
 use super::typed::views::value_type;
 use crate::error::{Error, Result, nearest, offenders};
-use crate::run::{Run, WarningCode};
+use crate::job_context::{JobContext, WarningCode};
 
 /// Plans a relation of features: its id under the contract's name, then one column of lists, or every numeric column
 /// whose name is not one of an id or a label, in file order. Where no column of lists is named, the columns that a model
@@ -30,7 +30,7 @@ pub(super) async fn query(
     sql: Option<&Query>,
     (id, mapped_id): (&'static str, Option<&str>),
     (columns, learned): (&ColumnsSpec, &[String]),
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<DataFrame> {
     let frame = table_or_sql(ctx, table, sql).await?;
     let fields: Vec<Field> = frame.schema().fields().iter().map(|f| f.as_ref().clone()).collect();
@@ -47,7 +47,7 @@ pub(super) async fn query(
         columns,
         reserved: columns.ids(),
     };
-    let numbers = relation.numbers(learned, run)?;
+    let numbers = relation.numbers(learned, job)?;
     if !is_there(wanted_id) {
         return Err(missing((table, sql), id, wanted_id, &fields));
     }
@@ -92,7 +92,7 @@ struct FeatureTable<'a> {
 
 impl<'a> FeatureTable<'a> {
     /// The columns of features: one of lists, or any number of columns of numbers.
-    fn numbers(&self, learned: &'a [String], run: &mut Run) -> Result<Vec<&'a str>> {
+    fn numbers(&self, learned: &'a [String], job: &mut JobContext) -> Result<Vec<&'a str>> {
         // One mapping serves both relations; features of annotators need not have such a column.
         let mapped = self.columns.features.as_deref();
         let mapped = mapped.filter(|name| self.table == "features" || self.field(name).is_some());
@@ -112,10 +112,10 @@ impl<'a> FeatureTable<'a> {
         if !has_learned && let Some(list) = self.field("features") {
             let others = self.own().filter(|f| f.name() != list.name());
             let others = others.filter(|f| holds_numbers(f.data_type()));
-            warn_of_ignored(self.table, others, "the column `features` is", run);
+            warn_of_ignored(self.table, others, "the column `features` is", job);
             return Ok(vec![list.name()]);
         }
-        let all = self.all_numbers(run);
+        let all = self.all_numbers(job);
         if has_learned {
             return Ok(learned.iter().map(String::as_str).collect());
         }
@@ -126,13 +126,13 @@ impl<'a> FeatureTable<'a> {
             let could_be = |f: &&Field| {
                 holds_numbers(f.data_type()) || (self.sql.is_none() && !self.columns.has(f.name()))
             };
-            warn_of_ignored(self.table, others.filter(could_be), "the columns of numbers are", run);
+            warn_of_ignored(self.table, others.filter(could_be), "the columns of numbers are", job);
         }
         Ok(all)
     }
 
     /// All columns of numbers without ids and labels. Labels and classes as features would leak the target to the model.
-    fn all_numbers(&self, run: &mut Run) -> Vec<&'a str> {
+    fn all_numbers(&self, job: &mut JobContext) -> Vec<&'a str> {
         let numbers = self.fields.iter().filter(|f| is_number(f.data_type()));
         let numbers = numbers.map(|f| f.name().as_str()).filter(|name| *name != self.id);
         let (kept, left): (Vec<&str>, Vec<&str>) =
@@ -140,7 +140,7 @@ impl<'a> FeatureTable<'a> {
         let (row_numbers, kept): (Vec<&str>, Vec<&str>) =
             kept.into_iter().partition(|name| self.is_row_number(name));
         if !row_numbers.is_empty() {
-            run.warn_code(
+            job.warn_code(
                 WarningCode::RowNumbers,
                 format!(
                     "columns of `{}` are not read as features: {}; they number the rows, and the order of a file may \
@@ -151,7 +151,7 @@ impl<'a> FeatureTable<'a> {
             );
         }
         if !left.is_empty() {
-            run.warn(format!(
+            job.warn(format!(
                 "columns of `{}` that have the names of ids and labels are not features (under other names they are): {}",
                 self.table,
                 offenders(left)
@@ -227,11 +227,11 @@ fn warn_of_ignored<'a>(
     table: &str,
     columns: impl Iterator<Item = &'a Field>,
     chosen: &str,
-    run: &mut Run,
+    job: &mut JobContext,
 ) {
     let names: Vec<&String> = columns.map(Field::name).collect();
     if !names.is_empty() {
-        run.warn(format!(
+        job.warn(format!(
             "columns of `{table}` are not read as features: {}; only {chosen} (source.columns.features, in \
              `predict` --features-column, names the column of lists to read; in a pipeline, source.sql.{table} \
              can make columns numbers, or leave them out)",

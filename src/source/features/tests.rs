@@ -12,9 +12,9 @@ async fn columns_of(
     id: &'static str,
     columns: &ColumnsSpec,
 ) -> Result<Vec<String>> {
-    let run = &mut Run::new(0);
+    let job = &mut JobContext::new(0);
     let origin = Origin::Table;
-    let frame = query(ctx, (table, origin), None, (id, None), (columns, &[]), run).await?;
+    let frame = query(ctx, (table, origin), None, (id, None), (columns, &[]), job).await?;
     Ok(frame.schema().fields().iter().map(|field| field.name().clone()).collect())
 }
 
@@ -68,16 +68,16 @@ async fn numbers_behind_a_dictionary_or_run_ends_are_features() {
     ]);
     let ctx = SessionContext::new();
     ctx.register_batch("features", batch.unwrap()).unwrap();
-    let mut run = Run::new(0);
+    let mut job = JobContext::new(0);
     let (id, columns) = (("instance_id", None), ColumnsSpec::default());
-    let chosen = query(&ctx, ("features", Origin::Table), None, id, (&columns, &[]), &mut run)
+    let chosen = query(&ctx, ("features", Origin::Table), None, id, (&columns, &[]), &mut job)
         .await
         .unwrap();
     let rows = chosen.collect().await.unwrap().remove(0);
     assert_eq!(rows.schema().field(1).name(), "share");
     assert_eq!(rows.schema().field(2).name(), "count");
     assert_eq!(rows.columns()[1..], plain);
-    assert!(run.warnings().is_empty(), "{:?}", run.warnings());
+    assert!(job.warnings().is_empty(), "{:?}", job.warnings());
 }
 
 /// A Parquet file of such lists has no row that can be read.
@@ -89,9 +89,9 @@ async fn lists_without_room_for_a_number_are_refused_before_they_are_read() {
     let ctx = SessionContext::new();
     ctx.register_batch("features", RecordBatch::new_empty(Arc::new(schema))).unwrap();
     let columns = ColumnsSpec::default();
-    let run = &mut Run::new(0);
+    let job = &mut JobContext::new(0);
     let found =
-        query(&ctx, ("features", Origin::Table), None, ("instance_id", None), (&columns, &[]), run)
+        query(&ctx, ("features", Origin::Table), None, ("instance_id", None), (&columns, &[]), job)
             .await;
     let error = found.unwrap_err();
     assert_eq!(error.exit_code(), 3, "{error}");

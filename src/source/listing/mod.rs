@@ -26,7 +26,7 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
 
 use crate::error::{Error, Result, nearest, offenders};
-use crate::run::Run;
+use crate::job_context::JobContext;
 use crate::store::{StoreLocation, StoreSpec, is_temporary, shown};
 use format::{Encoding, Format, help_for};
 use pattern::{ReachableFolders, files_in, is_folder, located, split_glob};
@@ -59,7 +59,7 @@ impl Files {
         format: Option<Format>,
         stores: &StoreSpec,
         runs: &dyn PublishedTables,
-        run: &mut Run,
+        job: &mut JobContext,
     ) -> Result<Self> {
         let (place, pattern) = located(text, stores).await?;
         // `**` at the end of a pattern stands for every file below.
@@ -82,7 +82,7 @@ impl Files {
             refuse_part_of_a_table(&place).await?;
         }
         let (meant, format) = if is_folder {
-            of_folder(&all, &place, (pattern, &reach), format, run)?
+            of_folder(&all, &place, (pattern, &reach), format, job)?
         } else {
             let encoding_of = all.iter().find_map(encoding_of);
             (all.clone(), format.or(encoding_of.map(|(_, encoding)| encoding.format)))
@@ -116,7 +116,7 @@ impl Files {
         if meant.iter().all(|o| o.size == 0) {
             return Err(empty());
         }
-        warn_of_empty(&place, &meant, run);
+        warn_of_empty(&place, &meant, job);
         let format = format.ok_or_else(|| {
             Error::data("the file name does not show the format")
                 .found(offenders(meant.iter().map(|o| shown(&place.url, &o.location))))
@@ -187,7 +187,7 @@ fn of_folder(
     place: &StoreLocation,
     (pattern, reach): (Option<&str>, &ReachableFolders),
     given: Option<Format>,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<(Vec<ObjectMeta>, Option<Format>)> {
     let folder = &place.path;
     let pattern = pattern.map(Pattern::new).transpose().map_err(|e| {
@@ -205,7 +205,7 @@ fn of_folder(
     let (hidden, meant): (Vec<&ObjectMeta>, Vec<&ObjectMeta>) =
         all.iter().filter(fits).partition(is_hidden);
     refuse_table_formats(place, all, &meant)?;
-    warn_of_hidden(&hidden, run);
+    warn_of_hidden(&hidden, job);
     let of_format = |format: Format| -> Vec<ObjectMeta> {
         let is_of = |o: &&&ObjectMeta| encoding_of(o).is_some_and(|(_, e)| e.format == format);
         meant.iter().filter(is_of).map(|o| (*o).clone()).collect()
@@ -221,7 +221,7 @@ fn of_folder(
         let is_other = |o: &&&ObjectMeta| encoding_of(o).is_some_and(|(_, e)| e.format != format);
         let others: Vec<&ObjectMeta> = meant.iter().filter(is_other).copied().collect();
         if !others.is_empty() {
-            of_other_formats(format, &others, named.is_empty(), run)?;
+            of_other_formats(format, &others, named.is_empty(), job)?;
         }
         if named.is_empty() {
             return Ok((unrecognised, given));
@@ -256,14 +256,14 @@ fn is_hidden(name: &str, pattern: Option<&Pattern>) -> bool {
 }
 
 /// Warns where a hidden file, which is left out, has the name of a file with rows.
-fn warn_of_hidden(hidden: &[&ObjectMeta], run: &mut Run) {
+fn warn_of_hidden(hidden: &[&ObjectMeta], job: &mut JobContext) {
     let like_rows: Vec<&str> = hidden
         .iter()
         .filter(|o| o.size > 0)
         .filter_map(|o| encoding_of(o).and(o.location.filename()))
         .collect();
     if !like_rows.is_empty() {
-        run.warn(format!(
+        job.warn(format!(
             "files whose names, or whose folders' names, begin with _ or . are not read (a pattern such as _* names \
              them): {}",
             offenders(like_rows)

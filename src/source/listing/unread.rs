@@ -12,7 +12,7 @@ use object_store::{ObjectMeta, ObjectStore};
 use super::format::{Format, TABLE_LOGS};
 use super::pattern::ReachableFolders;
 use crate::error::{Error, Result, offenders};
-use crate::run::Run;
+use crate::job_context::JobContext;
 use crate::store::{StoreLocation, is_absent, shown};
 
 /// Refuses files that cannot be read as rows, which would silently be left out.
@@ -32,7 +32,7 @@ pub(super) fn of_other_formats(
     format: Format,
     others: &[&ObjectMeta],
     are_all: bool,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<()> {
     let names = offenders(others.iter().map(|o| o.location.filename().unwrap_or_default()));
     if are_all {
@@ -41,7 +41,7 @@ pub(super) fn of_other_formats(
             .found(format!("{names}, while source.format is {format}"))
             .help("leave source.format out, or name the files by a pattern or one by one"));
     }
-    run.warn(format!("files of another format than source.format are not read: {names}"));
+    job.warn(format!("files of another format than source.format are not read: {names}"));
     Ok(())
 }
 
@@ -268,11 +268,11 @@ pub(super) fn no_listing(error: &object_store::Error) -> Error {
 }
 
 /// Warns of files of 0 bytes: some tools write them, but an interrupted upload leaves them too.
-pub(super) fn warn_of_empty(place: &StoreLocation, meant: &[ObjectMeta], run: &mut Run) {
+pub(super) fn warn_of_empty(place: &StoreLocation, meant: &[ObjectMeta], job: &mut JobContext) {
     let empty = meant.iter().filter(|o| o.size == 0);
     let empty: Vec<String> = empty.map(|o| shown(&place.url, &o.location)).collect();
     if !empty.is_empty() {
-        run.warn(format!("files of the folder are empty (0 bytes): {}", offenders(empty)));
+        job.warn(format!("files of the folder are empty (0 bytes): {}", offenders(empty)));
     }
 }
 
@@ -291,7 +291,7 @@ mod tests {
             e_tag: None,
             version: None,
         };
-        let error = of_other_formats(Format::Parquet, &[&file], true, &mut Run::new(0));
+        let error = of_other_formats(Format::Parquet, &[&file], true, &mut JobContext::new(0));
         let error = error.unwrap_err().to_string();
         assert!(error.contains("`Answers.CSV`, while source.format is parquet\n"), "{error}");
     }

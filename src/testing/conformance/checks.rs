@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::crowds::{crowd, dims, usual_crowd};
 use super::subject::{Subject, is_network};
 use crate::frame::Dims;
+use crate::job_context::{Cancel, JobContext, Progress};
 use crate::model::SavedModel;
 use crate::model::fitted::{Fitted, TraceRow};
 use crate::model::posterior::best;
-use crate::run::{Cancel, Progress, Run};
 use crate::testing::synth::CrowdShape;
 use crate::testing::{annotations, described, tiny, weighted};
 
@@ -76,8 +76,8 @@ pub(super) fn repeatable(model: &Subject<'_>) -> std::result::Result<(), String>
 pub(super) fn threads(model: &Subject<'_>) -> std::result::Result<(), String> {
     let (model, a) = (model.briefly(), crowd(3));
     let on = |n: usize| {
-        let run = Run::new(1).with_threads(n).map_err(|e| e.to_string())?;
-        model.fit_in(&a, run).map_err(|e| e.to_string())
+        let job = JobContext::new(1).with_threads(n).map_err(|e| e.to_string())?;
+        model.fit_in(&a, job).map_err(|e| e.to_string())
     };
     let (one, four) = (on(1)?, on(4)?);
     expect(one.posterior == four.posterior && one.report == four.report, || {
@@ -108,9 +108,9 @@ pub(super) fn instance_permutation(model: &Subject<'_>) -> std::result::Result<(
     let (a, renamed) = (annotations(dims(&crowd), &rows), annotations(dims(&crowd), &renamed));
     // A renamed instance keeps its features.
     let mut features = described(&a);
-    let one = model.fit_with(&a, &features, Run::new(1)).map_err(|e| e.to_string())?;
+    let one = model.fit_with(&a, &features, JobContext::new(1)).map_err(|e| e.to_string())?;
     features.row_of_instance.reverse();
-    let two = model.fit_with(&renamed, &features, Run::new(1)).map_err(|e| e.to_string())?;
+    let two = model.fit_with(&renamed, &features, JobContext::new(1)).map_err(|e| e.to_string())?;
     let last = one.posterior.len() - 1;
     for i in 0..=last {
         let worst = gap(&one.posterior.row(i), &two.posterior.row(last - i));
@@ -289,7 +289,8 @@ pub(super) fn saved(model: &Subject<'_>) -> std::result::Result<(), String> {
         return Err("it leaves no model".to_owned());
     };
     let saved = SavedModel::new(&trained.description, &trained.parameters, Some("cpu"));
-    let again = predict(saved, described(&a).matrix(), &Run::new(1)).map_err(|e| e.to_string())?;
+    let again =
+        predict(saved, described(&a).matrix(), &JobContext::new(1)).map_err(|e| e.to_string())?;
     expect(fitted.predictions == Some(again.classes), || "it does not".to_owned())
 }
 
@@ -315,7 +316,7 @@ pub(super) fn resumed(model: &Subject<'_>) -> std::result::Result<(), String> {
     }
     let averaged = Subject::new(model.kind, parameters);
     let fit = |run| averaged.fit_in(&a, run);
-    let whole = fit(Run::new(1)).map_err(|e| e.to_string())?;
+    let whole = fit(JobContext::new(1)).map_err(|e| e.to_string())?;
     let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
     let file = folder.path().join("state");
     let steps = whole.stop.iterations;
@@ -324,14 +325,14 @@ pub(super) fn resumed(model: &Subject<'_>) -> std::result::Result<(), String> {
     })?;
     // The last of these steps is in the last phase of every kind.
     for after in [3, steps / 2, (steps / 2 + 1).max(steps - 5)] {
-        let mut run = Run::new(1);
-        run.keep_checkpoint(Some(file.clone()));
-        run.progress = Arc::new(Stopper(run.cancel.clone(), after.into()));
-        expect(fit(run).is_err(), || format!("it does not stop after {after}"))?;
+        let mut job = JobContext::new(1);
+        job.keep_checkpoint(Some(file.clone()));
+        job.progress = Arc::new(Stopper(job.cancel.clone(), after.into()));
+        expect(fit(job).is_err(), || format!("it does not stop after {after}"))?;
     }
-    let mut run = Run::new(1);
-    run.keep_checkpoint(Some(file));
-    let resumed = fit(run).map_err(|e| e.to_string())?;
+    let mut job = JobContext::new(1);
+    job.keep_checkpoint(Some(file));
+    let resumed = fit(job).map_err(|e| e.to_string())?;
     let rows = |fitted: &Fitted| -> Vec<(String, u32, f64)> {
         let row = |row: &TraceRow| (row.phase.clone(), row.step, row.objective);
         fitted.trace.iter().map(row).collect()
@@ -351,8 +352,8 @@ pub(super) fn questions(model: &Subject<'_>) -> std::result::Result<(), String> 
     let drawn = shape.draw(2);
     let two = annotations(dims(&shape), &drawn.rows);
     let frames = [&three, &two].map(|a| model.frame(a, &described(&three)));
-    let (model, run) = (model.briefly(), || Run::new(1));
-    let fitted = model.fit_frames(&frames, run())?;
+    let (model, job) = (model.briefly(), || JobContext::new(1));
+    let fitted = model.fit_frames(&frames, job())?;
     expect(fitted.len() == 2, || format!("{} results", fitted.len()))?;
     for (a, fitted) in [&three, &two].into_iter().zip(&fitted) {
         let Dims { instances, annotators, classes, .. } = a.dims();
@@ -364,11 +365,11 @@ pub(super) fn questions(model: &Subject<'_>) -> std::result::Result<(), String> 
         expect(rows.len() == instances && are_whole, || "posteriors".to_owned())?;
         expect(fitted.report.skill.len() == annotators, || "skills".to_owned())?;
     }
-    let again = model.fit_frames(&frames, run())?;
+    let again = model.fit_frames(&frames, job())?;
     let is_same =
         |(one, two): (&Fitted, &Fitted)| one.posterior == two.posterior && one.report == two.report;
     expect(fitted.iter().zip(&again).all(is_same), || "a second fit differs".to_owned())?;
-    let alone = model.fit_frames(&frames[..1], run())?;
+    let alone = model.fit_frames(&frames[..1], job())?;
     let one = model.fit(&three)?;
     expect(is_same((&alone[0], &one)), || "one question alone is another fit".to_owned())
 }

@@ -9,9 +9,9 @@ use crate::error::Result;
 use crate::frame::{
     Annotations, Dims, Evidence, Frame, GivenConfusion, QuestionFeatures, QuestionSet,
 };
+use crate::job_context::JobContext;
 use crate::model::fitted::Fitted;
 use crate::model::{FeatureUse, Model, ModelKind};
-use crate::run::Run;
 use crate::testing::{described, numbered_frame};
 
 /// Whether a kind has the sections of a network.
@@ -60,11 +60,11 @@ impl<'a> Subject<'a> {
     }
 
     pub(super) fn fit(&self, a: &Annotations) -> std::result::Result<Fitted, String> {
-        self.fit_in(a, Run::new(1)).map_err(|e| e.to_string())
+        self.fit_in(a, JobContext::new(1)).map_err(|e| e.to_string())
     }
 
-    pub(super) fn fit_in(&self, a: &Annotations, run: Run) -> Result<Fitted> {
-        self.fit_with(a, &described(a), run)
+    pub(super) fn fit_in(&self, a: &Annotations, job: JobContext) -> Result<Fitted> {
+        self.fit_with(a, &described(a), job)
     }
 
     /// Fits the model with these features, if it needs any.
@@ -72,13 +72,13 @@ impl<'a> Subject<'a> {
         &self,
         a: &Annotations,
         features: &QuestionFeatures,
-        mut run: Run,
+        mut job: JobContext,
     ) -> Result<Fitted> {
         let model = self.model()?;
         let described = self.kind.capabilities.features.are_read().then_some(features);
         let a = self.with_given(a.clone());
         let evidence = Evidence { annotations: &a, described };
-        run.pool().install(|| model.fit(evidence, &mut run))
+        job.pool().install(|| model.fit(evidence, &mut job))
     }
 
     /// The annotations with the tables that the kind cannot do without.
@@ -93,9 +93,9 @@ impl<'a> Subject<'a> {
     pub(super) fn fit_frames(
         &self,
         frames: &[Frame],
-        mut run: Run,
+        mut job: JobContext,
     ) -> std::result::Result<Vec<Fitted>, String> {
-        let mut fit = || self.model()?.fit_questions(&QuestionSet::of_frames(frames)?, &mut run);
+        let mut fit = || self.model()?.fit_questions(&QuestionSet::of_frames(frames)?, &mut job);
         fit().map_err(|e: crate::error::Error| e.to_string())
     }
 

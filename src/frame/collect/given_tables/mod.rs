@@ -10,7 +10,7 @@ use arrow::array::RecordBatch;
 use crate::error::{Error, Result, offenders};
 use crate::frame::given::{GivenConfusion, GivenPredictions};
 use crate::frame::{Dims, Frame};
-use crate::run::Run;
+use crate::job_context::JobContext;
 use crate::source::Relation;
 use table::{Cell, GivenTable, TOLERANCE};
 
@@ -22,7 +22,7 @@ use table::{Cell, GivenTable, TOLERANCE};
 pub(in crate::frame) fn add_given(
     frames: &mut [Frame],
     (relation, batch): (Relation, RecordBatch),
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<()> {
     if batch.num_rows() == 0 {
         return Err(Error::no_input("the table has no rows").help("check its path"));
@@ -30,21 +30,26 @@ pub(in crate::frame) fn add_given(
     let table = GivenTable { relation, batch };
     for frame in frames.iter_mut() {
         let subject = frame.subject();
-        run.warn_about_question(subject.clone());
-        let added = table.of_question(frame).and_then(|table| add(relation, &table, frame, run));
-        run.warn_about(None);
+        job.warn_about_question(subject.clone());
+        let added = table.of_question(frame).and_then(|table| add(relation, &table, frame, job));
+        job.warn_about(None);
         added.map_err(|e| e.about_some(subject))?;
     }
     Ok(())
 }
 
-fn add(relation: Relation, table: &GivenTable, frame: &mut Frame, run: &mut Run) -> Result<()> {
+fn add(
+    relation: Relation,
+    table: &GivenTable,
+    frame: &mut Frame,
+    job: &mut JobContext,
+) -> Result<()> {
     if table.is_empty() {
         return Ok(());
     }
     let cells = table.cells(frame)?;
     if relation == Relation::Confusion {
-        frame.annotations.given.confusion = Some(Arc::new(confusion(&cells, frame, run)?));
+        frame.annotations.given.confusion = Some(Arc::new(confusion(&cells, frame, job)?));
     } else {
         frame.annotations.given.predictions = Some(Arc::new(predictions(&cells, frame)?));
     }
@@ -75,7 +80,7 @@ fn predictions(cells: &[Cell], frame: &Frame) -> Result<GivenPredictions> {
 }
 
 /// The matrices of the annotators, and one more for those who have none: the mean of the given ones, row by row.
-fn confusion(cells: &[Cell], frame: &Frame, run: &mut Run) -> Result<GivenConfusion> {
+fn confusion(cells: &[Cell], frame: &Frame, job: &mut JobContext) -> Result<GivenConfusion> {
     let Dims { annotators, classes, labels, .. } = frame.annotations.dims();
     let mut rows = Rows {
         frame,
@@ -118,17 +123,17 @@ fn confusion(cells: &[Cell], frame: &Frame, run: &mut Run) -> Result<GivenConfus
     all.extend_from_slice(&means);
     let place = "source.confusion";
     if n_without > 0 {
-        run.warn(format!(
+        job.warn(format!(
             "{n_without} of {annotators} annotators have no matrix in {place}: the mean of the others stands for theirs"
         ));
     }
     if n_absent > 0 {
-        run.warn(format!(
+        job.warn(format!(
             "rows that the matrices in {place} lack: {n_absent}; the mean of the other annotators' rows stands for them"
         ));
     }
     if n_shared > 0 {
-        run.warn(format!(
+        job.warn(format!(
             "rows in {place} that lack labels and do not sum to 1: {n_shared}; the labels without a number share the rest"
         ));
     }

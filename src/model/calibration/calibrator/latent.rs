@@ -6,7 +6,7 @@
 use super::temperature::MIN_FLOOR;
 use super::{Calibrator, Method, Points, bias_corrected, temperature};
 use crate::error::Result;
-use crate::run::Cancel;
+use crate::job_context::Cancel;
 
 impl Calibrator {
     /// The map of this method that fits best to the evidence; `None` for [`Method::None`], for [`Method::Isotonic`] and

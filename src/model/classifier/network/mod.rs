@@ -29,13 +29,13 @@ use serde_json::Value;
 use super::{Classifier, Examples};
 use crate::error::{Error, Result};
 use crate::frame::Matrix;
+use crate::job_context::{Cancel, JobContext};
 use crate::model::neural::{
     BackboneSpec, DeviceChoice, NetworkSpec, OptimiserSpec, Precision, SoftTargetNetwork,
     TrainSpec, WeightedTargets,
 };
 use crate::model::posterior::Posterior;
 use crate::model::saved::snapshot::Snapshot;
-use crate::run::{Cancel, Run};
 use crate::spec::Problems;
 
 /// The section of the settings in a pipeline file.
@@ -120,7 +120,7 @@ impl NetworkClassifier {
 }
 
 impl Classifier for NetworkClassifier {
-    fn fit(&mut self, examples: Examples<'_>, run: &Run) -> Result<()> {
+    fn fit(&mut self, examples: Examples<'_>, job: &JobContext) -> Result<()> {
         let Examples { features, weights, n_classes, .. } = examples;
         let seen: Vec<usize> = (0..weights.len()).filter(|i| weights[*i] > 0.0).collect();
         let rows: Vec<u32> = seen.iter().map(|i| features.rows()[*i]).collect();
@@ -130,7 +130,7 @@ impl Classifier for NetworkClassifier {
             targets.iter_mut().zip(target).for_each(|(to, share)| *to = weights[*i] * share);
         }
         let examples = WeightedTargets { matrix: features.matrix(), rows: &rows, targets };
-        self.network.fit(examples, run).map_err(with_own_keys)
+        self.network.fit(examples, job).map_err(with_own_keys)
     }
 
     fn predict(&self, matrix: &Matrix, rows: &[u32], p: &mut [f64], cancel: &Cancel) -> Result<()> {
@@ -141,16 +141,16 @@ impl Classifier for NetworkClassifier {
         self.network.save(to)
     }
 
-    fn load(&mut self, from: &Snapshot, n_rows: usize, run: &Run) -> Result<()> {
-        self.network.load(from, n_rows, run).map_err(with_own_keys)
+    fn load(&mut self, from: &Snapshot, n_rows: usize, job: &JobContext) -> Result<()> {
+        self.network.load(from, n_rows, job).map_err(with_own_keys)
     }
 
     fn save_state(&self, to: &mut Snapshot) -> Result<()> {
         self.network.save_state(to)
     }
 
-    fn load_state(&mut self, from: &Snapshot, run: &Run) -> Result<()> {
-        self.network.load_state(from, run).map_err(with_own_keys)
+    fn load_state(&mut self, from: &Snapshot, job: &JobContext) -> Result<()> {
+        self.network.load_state(from, job).map_err(with_own_keys)
     }
 
     fn epochs_left(&self) -> Option<u32> {

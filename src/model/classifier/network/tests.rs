@@ -60,7 +60,7 @@ fn learned(network: &NetworkClassifier) -> Snapshot {
 
 /// What a network has learned after some fits with this seed.
 fn after(network: &mut NetworkClassifier, fits: u32, data: &Owned, seed: u64) -> Snapshot {
-    (0..fits).for_each(|_| network.fit(data.examples(), &Run::new(seed)).unwrap());
+    (0..fits).for_each(|_| network.fit(data.examples(), &JobContext::new(seed)).unwrap());
     learned(network)
 }
 
@@ -315,10 +315,10 @@ fn a_fit_that_diverges_says_so_and_names_its_own_keys() {
         BackboneSpec { hidden: vec![64], activation: Activation::Relu, ..smooth().backbone };
     let spec = NetworkClassifierSpec { backbone, epochs: 2, ..plain(1e30) };
     let (data, mut network) = (uneven(), network(spec));
-    network.fit(data.examples(), &Run::new(1)).unwrap();
+    network.fit(data.examples(), &JobContext::new(1)).unwrap();
     let mut p = vec![0.0; 18];
     let predicted = network.predict(&data.matrix, &data.rows, &mut p, &Cancel::default());
-    let next = network.fit(data.examples(), &Run::new(1));
+    let next = network.fit(data.examples(), &JobContext::new(1));
     let rate = format!("where: {SECTION}.optimiser.learning_rate\n");
     let help = "help: lower learning_rate, or set clip_norm";
     assert_names_causes(&predicted.unwrap_err(), "the prediction of row ");
@@ -337,7 +337,7 @@ fn a_row_whose_features_overflow_is_named_with_both_causes() {
     let spec = NetworkClassifierSpec { backbone, ..plain(0.1) };
     let mut network = NetworkClassifier::new(spec, &[1], 2);
     let data = Owned::new(1, &[0.0, 0.1], &[1.0, 0.0, 0.0, 1.0], &[1.0; 2]);
-    network.fit(data.examples(), &Run::new(1)).unwrap();
+    network.fit(data.examples(), &JobContext::new(1)).unwrap();
     let far = Matrix::from_rows(1, &[0.05, 0.1, 3e38, 3e38]);
     let predict = |rows: &[u32]| {
         let mut p = vec![0.0; 2 * rows.len()];
@@ -361,19 +361,20 @@ fn assert_names_causes(error: &Error, what: &str) {
 #[test]
 fn a_cancelled_run_neither_trains_nor_predicts() {
     let (data, mut network) = (uneven(), network(noisy()));
-    network.fit(data.examples(), &Run::new(1)).unwrap();
-    let run = Run::new(1);
-    assert!(run.cancel.request(15));
-    let predicted = network.predict(&data.matrix, &data.rows, &mut [0.0; 18], &run.cancel);
+    network.fit(data.examples(), &JobContext::new(1)).unwrap();
+    let job = JobContext::new(1);
+    assert!(job.cancel.request(15));
+    let predicted = network.predict(&data.matrix, &data.rows, &mut [0.0; 18], &job.cancel);
     assert_eq!(predicted.unwrap_err().exit_code(), 143);
-    assert_eq!(network.fit(data.examples(), &run).unwrap_err().exit_code(), 143);
+    assert_eq!(network.fit(data.examples(), &job).unwrap_err().exit_code(), 143);
 }
 
 #[test]
 fn features_that_do_not_fit_the_backbone_are_an_error_of_its_section() {
     let backbone = BackboneSpec { kind: Architecture::Lenet, ..BackboneSpec::default() };
     let spec = NetworkClassifierSpec { backbone, ..plain(0.1) };
-    let error = network(spec).fit(uneven().examples(), &Run::new(1)).unwrap_err().to_string();
+    let error =
+        network(spec).fit(uneven().examples(), &JobContext::new(1)).unwrap_err().to_string();
     assert!(error.contains(&format!("where: {SECTION}.backbone.input\n")), "{error}");
     assert!(error.contains("help: set input = "), "{error}");
 }

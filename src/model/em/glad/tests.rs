@@ -105,7 +105,7 @@ fn an_m_step_can_be_interrupted() {
     let (spec, cancel) = (Glad::default(), Cancel::default());
     let mut params = spec.params(&a);
     assert!(cancel.request(15));
-    spec.start(&a, 0, &mut params, &Run::new(0));
+    spec.start(&a, 0, &mut params, &JobContext::new(0));
     let ended = spec.m_step(&a, &mut params, &cancel);
     assert_eq!(ended.unwrap_err().exit_code(), 143);
 }
@@ -127,7 +127,7 @@ fn a_given_prior_weighs_the_classes() {
     let first = |class_prior| {
         let spec = Glad { class_prior, ..Glad::default() };
         let mut params = spec.params(&a);
-        spec.start(&a, 0, &mut params, &Run::new(0));
+        spec.start(&a, 0, &mut params, &JobContext::new(0));
         params.t.row(0)[0]
     };
     assert!((first(None) - 0.5).abs() < 1e-12);
@@ -138,7 +138,7 @@ fn a_given_prior_weighs_the_classes() {
     assert_eq!(given.report.prior, shares);
     let spec = Glad { class_prior: Some(vec![1.0]), ..Glad::default() };
     let model = crate::model::em::Em(spec);
-    let error = crate::model::Model::fit(&model, (&a).into(), &mut Run::new(0)).unwrap_err();
+    let error = crate::model::Model::fit(&model, (&a).into(), &mut JobContext::new(0)).unwrap_err();
     assert!(error.to_string().contains("found: 1 shares, 2 classes"), "{error}");
 }
 

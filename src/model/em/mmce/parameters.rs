@@ -1,10 +1,10 @@
 //! S and W: what they make of an annotation, and the M-step of one annotator or instance.
 
 use crate::error::Result;
+use crate::job_context::Cancel;
 use crate::model::em::kernels::log_domain::LogLikelihood;
 use crate::model::lbfgs::try_maximise;
 use crate::model::numerics::{MIN_PROBABILITY, logsumexp, softmax};
-use crate::run::Cancel;
 
 /// Maximises F over the parameters of one annotator or instance; `annotations` gives the parameters of the other side, the
 /// label, the weight and the posterior row of each annotation. The search ends at a gradient of this tolerance, or after

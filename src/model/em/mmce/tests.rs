@@ -37,9 +37,9 @@ fn the_toy_crowd_is_that_of_the_reference() {
 #[test]
 fn a_fit_that_ends_uniform_says_so() {
     let warnings = |spec: Mmce| {
-        let (a, mut run) = (toy(), Run::new(0));
-        let fitted = Em(spec).fit((&a).into(), &mut run).unwrap();
-        (fitted, run.warnings().join("\n"))
+        let (a, mut job) = (toy(), JobContext::new(0));
+        let fitted = Em(spec).fit((&a).into(), &mut job).unwrap();
+        (fitted, job.warnings().join("\n"))
     };
     let (fitted, warning) = warnings(exact(0.25, 60));
     for i in 0..6 {
@@ -72,7 +72,7 @@ fn an_m_step_ends_where_the_objective_is_flat() {
     let a = weighted(Dims { instances: 6, annotators: 4, classes: 3, labels: 4 }, &rows, weights);
     let spec = exact(0.02, 1);
     let mut params = spec.params(&a);
-    spec.start(&a, 0, &mut params, &Run::new(0));
+    spec.start(&a, 0, &mut params, &JobContext::new(0));
     spec.m_step(&a, &mut params, &Cancel::default()).unwrap();
     // F of W, which was moved last.
     let value = |params: &Params| {
@@ -121,7 +121,7 @@ fn an_instance_that_draws_annotators_to_labels_has_a_lower_entropy() {
 fn an_m_step_can_be_interrupted() {
     let (a, spec, cancel) = (toy(), Mmce::default(), Cancel::default());
     let mut params = spec.params(&a);
-    spec.start(&a, 0, &mut params, &Run::new(0));
+    spec.start(&a, 0, &mut params, &JobContext::new(0));
     assert!(cancel.request(15));
     assert_eq!(spec.m_step(&a, &mut params, &cancel).unwrap_err().exit_code(), 143);
 }

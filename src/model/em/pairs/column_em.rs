@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::assignments::Assignments;
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
+use crate::job_context::{Cancel, JobContext};
 use crate::model::em::kernels::{
     DirichletParameter, Estimator, GivenRows, Likelihood, PairKernel, Prior, Sweep,
 };
@@ -16,7 +17,6 @@ use crate::model::numerics::{MIN_PROBABILITY, at_least, normalise};
 use crate::model::posterior::Posterior;
 use crate::model::posterior::harden;
 use crate::model::{Model, Spec};
-use crate::run::{Cancel, Run};
 
 /// A model whose likelihood is a product over (annotator, label) pairs.
 pub trait PairModel: Spec {
@@ -29,7 +29,7 @@ pub trait PairModel: Spec {
     /// The state of every annotator at which an attempt starts, `[annotator, state_len]`; `None` to start at the shares of
     /// the votes, which attempts after the first mix with noise, or the first attempt at confusion matrices that a table
     /// gives.
-    fn start(&self, _a: &Annotations, _attempt: u32, _run: &Run) -> Option<Vec<f64>> {
+    fn start(&self, _a: &Annotations, _attempt: u32, _run: &JobContext) -> Option<Vec<f64>> {
         None
     }
     /// At which change of P(class) between two M-steps, the sum over the classes, E-steps assign instances to their most
@@ -44,14 +44,14 @@ pub trait PairModel: Spec {
     /// Reports the fitted parameters.
     fn report(&self, a: &Annotations, fit: PairFit<Self::Rows>) -> Report;
     /// See [`EmSteps::caution`].
-    fn caution(&self, _a: &Annotations, _run: &Run) -> Option<String> {
+    fn caution(&self, _a: &Annotations, _run: &JobContext) -> Option<String> {
         None
     }
     /// See [`EmSteps::check_data`].
     ///
     /// # Errors
     /// Where the settings do not fit the annotations.
-    fn check_data(&self, _a: &Annotations, _run: &Run) -> Result<()> {
+    fn check_data(&self, _a: &Annotations, _run: &JobContext) -> Result<()> {
         Ok(())
     }
     /// When to stop.
@@ -138,13 +138,13 @@ impl<M: PairModel> EmSteps for ColumnEm<M> {
         a: &Annotations,
         attempt: u32,
         params: &mut Self::Params,
-        run: &Run,
+        job: &JobContext,
     ) -> Option<f64> {
         params.classes = ClassShares::new(self.0.class_prior(a), a.dims().classes);
         params.estimator = self.0.estimator(a);
         params.assignments = Assignments::new(self.0.assigns_below());
         params.kernel.set_hard(params.assignments.are_made());
-        if let Some(state) = self.0.start(a, attempt, run) {
+        if let Some(state) = self.0.start(a, attempt, job) {
             params.kernel.start_at(a, &params.estimator, &state);
             // Its objective lacks the terms of an estimate.
             self.e_step(a, params);
@@ -159,7 +159,7 @@ impl<M: PairModel> EmSteps for ColumnEm<M> {
         }
         let are_hard = params.assignments.are_made();
         let write = |instances: Range<usize>, rows: &mut [f64]| {
-            write_start(a, instances, attempt, run, rows);
+            write_start(a, instances, attempt, job, rows);
             if are_hard {
                 rows.chunks_exact_mut(a.dims().classes.max(1)).for_each(harden);
             }
@@ -182,8 +182,8 @@ impl<M: PairModel> EmSteps for ColumnEm<M> {
         self.0.objective(log_likelihood, kernel.terms() + classes.term)
     }
 
-    fn caution(&self, a: &Annotations, run: &Run) -> Option<String> {
-        self.0.caution(a, run)
+    fn caution(&self, a: &Annotations, job: &JobContext) -> Option<String> {
+        self.0.caution(a, job)
     }
 
     fn is_in_training(&self, params: &Self::Params) -> bool {
@@ -194,8 +194,8 @@ impl<M: PairModel> EmSteps for ColumnEm<M> {
         params.assignments.begin_now()
     }
 
-    fn check_data(&self, a: &Annotations, run: &Run) -> Result<()> {
-        self.0.check_data(a, run)
+    fn check_data(&self, a: &Annotations, job: &JobContext) -> Result<()> {
+        self.0.check_data(a, job)
     }
 
     fn stop(&self) -> &StopRule {
@@ -260,8 +260,8 @@ impl PosteriorRows for PairPosterior {
 }
 
 impl<M: PairModel> Model for ColumnEm<M> {
-    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
-        fit(self, M::KIND, evidence.annotations, run)
+    fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
+        fit(self, M::KIND, evidence.annotations, job)
     }
 
     fn restarts(&self) -> u32 {

@@ -31,7 +31,7 @@
 //!
 //! // (instance, annotator, label): all agree but for the last, who always says 0.
 //! let rows: Vec<_> = (0..40).map(|n| (n / 4, n % 4, if n % 4 == 3 { 0 } else { n / 4 % 2 })).collect();
-//! let fitted = ColumnEm(ConalEm::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = ColumnEm(ConalEm::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! let common = &fitted.report.annotator_parameters[0].1;
 //! assert!(fitted.posterior.row(1)[1] > 0.99 && common[3] < common[0]);
 //! ```
@@ -41,13 +41,13 @@ use serde::{Deserialize, Serialize};
 
 use super::dawid_skene::is_redundant;
 use crate::frame::{Annotations, Dims, FitBytes, QuestionSizes};
+use crate::job_context::JobContext;
 use crate::model::Spec;
 use crate::model::confusion::{Cells, CommonConfusion, Confusion, Smoothing};
 use crate::model::em::kernels;
 use crate::model::em::kernels::{Annotator, Estimator, PairRows, PooledCounts, n_groups};
 use crate::model::em::{ClassPrior, PairFit, PairModel, StopRule, few_annotations};
 use crate::model::fitted::Report;
-use crate::run::Run;
 
 /// CoNAL's EM without features: a common confusion matrix, and one for each annotator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -106,8 +106,8 @@ impl PairModel for ConalEm {
         Report { prior: Some(prior), ..estimator.into_report(a, common_share, expected_count) }
     }
 
-    fn caution(&self, a: &Annotations, run: &Run) -> Option<String> {
-        few_annotations(a, self.smoothing, 0.0, run)
+    fn caution(&self, a: &Annotations, job: &JobContext) -> Option<String> {
+        few_annotations(a, self.smoothing, 0.0, job)
     }
 
     fn stop(&self) -> &StopRule {

@@ -43,7 +43,7 @@
 //! let row = |i: u32, r: u32| (i, r, if r == 2 { 1 - i % 2 } else { i % 2 });
 //! let rows: Vec<_> = (0..12).map(|n| row(n / 3, n % 3)).collect();
 //! let a = tiny(2, &rows);
-//! let fitted = ColumnEm(DawidSkene::default()).fit((&a).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = ColumnEm(DawidSkene::default()).fit((&a).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert!(fitted.posterior.row(1)[1] > 0.9);
 //! assert!(fitted.report.skill[2] < 0.5);
 //! ```
@@ -54,11 +54,11 @@ use serde::{Deserialize, Serialize};
 
 use super::crowd_rows::RowEstimator;
 use crate::frame::{Annotations, ITEMS_PER_BLOCK};
+use crate::job_context::{JobContext, WarningCode};
 use crate::model::confusion::{Confusion, Smoothing};
 use crate::model::em::{ClassPrior, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
 use crate::model::{Capabilities, Spec};
-use crate::run::{Run, WarningCode};
 
 /// Dawid-Skene: a confusion matrix for each annotator, drawn to that of the crowd.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -154,10 +154,10 @@ impl PairModel for DawidSkene {
         Report { skill, prior: Some(prior), confusion: Some(confusion), ..Report::default() }
     }
 
-    fn caution(&self, a: &Annotations, run: &Run) -> Option<String> {
+    fn caution(&self, a: &Annotations, job: &JobContext) -> Option<String> {
         match self.prior {
             MatrixPrior::Crowd => None,
-            MatrixPrior::None => few_annotations(a, self.smoothing, self.diagonal, run),
+            MatrixPrior::None => few_annotations(a, self.smoothing, self.diagonal, job),
         }
     }
 
@@ -201,7 +201,7 @@ pub(crate) fn few_annotations(
     a: &Annotations,
     smoothing: f64,
     diagonal: f64,
-    run: &Run,
+    job: &JobContext,
 ) -> Option<String> {
     let mut rows: Vec<u32> = (0..a.dims().annotators).map(|r| a.rows_of_annotator(r)).collect();
     if rows.is_empty() || a.dims().classes < 2 || smoothing + diagonal >= 1.0 {
@@ -217,7 +217,7 @@ pub(crate) fn few_annotations(
              use dawid_skene with its default prior, which draws their rows to the crowd's, or ibcc or one_coin, or \
              compare with majority_vote; {smoothing} below 1 does not help [{code}]",
             n = a.dims().classes,
-            smoothing = run.model_key("smoothing"),
+            smoothing = job.model_key("smoothing"),
             code = WarningCode::FewAnnotations.name()
         )
     })

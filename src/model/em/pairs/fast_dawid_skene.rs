@@ -33,7 +33,7 @@
 //! // (instance, annotator, label): two agree on everything; the third gives the opposite, which the model inverts.
 //! let row = |i: u32, r: u32| (i, r, if r == 2 { 1 - i % 2 } else { i % 2 });
 //! let rows: Vec<_> = (0..12).map(|n| row(n / 3, n % 3)).collect();
-//! let fitted = ColumnEm(FastDawidSkene::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = ColumnEm(FastDawidSkene::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert!(fitted.posterior.row(1)[1] > 0.9 && fitted.report.skill[2] < 0.5);
 //! ```
 
@@ -41,11 +41,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::frame::Annotations;
+use crate::job_context::JobContext;
 use crate::model::confusion::{Cells, Confusion, Smoothing};
 use crate::model::em::{ClassPrior, PairFit, PairModel, StopRule, few_annotations};
 use crate::model::fitted::Report;
 use crate::model::{Capabilities, Spec};
-use crate::run::Run;
 
 /// Fast Dawid-Skene: classification EM.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -124,8 +124,8 @@ impl PairModel for FastDawidSkene {
         Report { skill, prior: Some(prior), confusion: Some(confusion), ..Report::default() }
     }
 
-    fn caution(&self, a: &Annotations, run: &Run) -> Option<String> {
-        few_annotations(a, self.smoothing, self.diagonal, run)
+    fn caution(&self, a: &Annotations, job: &JobContext) -> Option<String> {
+        few_annotations(a, self.smoothing, self.diagonal, job)
     }
 
     fn stop(&self) -> &StopRule {

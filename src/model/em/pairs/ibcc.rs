@@ -29,7 +29,7 @@
 //! use labelmill::testing::tiny;
 //!
 //! // One annotation proves little: the prior alone says that annotators are right in 4 of 6 cases of three classes.
-//! let fitted = ColumnEm(Ibcc::default()).fit((&tiny(3, &[(0, 0, 1)])).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = ColumnEm(Ibcc::default()).fit((&tiny(3, &[(0, 0, 1)])).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert!(fitted.posterior.row(0)[1] > 0.66 && fitted.posterior.row(0)[1] < 0.99);
 //! ```
 
@@ -39,12 +39,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Problem, Result};
 use crate::frame::{Annotations, Dims};
+use crate::job_context::JobContext;
 use crate::model::confusion::{Cells, Confusion, PseudoCounts, Smoothing};
 use crate::model::em::kernels::Dirichlet;
 use crate::model::em::{ClassPrior, Objective, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
 use crate::model::{Capabilities, Spec};
-use crate::run::Run;
 use crate::spec::Problems;
 
 /// The smallest Dirichlet parameter. It keeps exp(E ln pi) of a label that the annotator never used above the least
@@ -201,7 +201,7 @@ impl PairModel for Ibcc {
         Report { prior, skill, skill_interval, confusion, ..Report::default() }
     }
 
-    fn check_data(&self, a: &Annotations, run: &Run) -> Result<()> {
+    fn check_data(&self, a: &Annotations, job: &JobContext) -> Result<()> {
         let (Some(rows), Dims { classes, labels, .. }) = (&self.pseudo_counts, a.dims()) else {
             return Ok(());
         };
@@ -210,7 +210,7 @@ impl PairModel for Ibcc {
         }
         let columns = rows.first().map_or(0, Vec::len);
         Err(Error::data("the pseudo-counts are not those of these classes and labels")
-            .at(run.model_key("pseudo_counts"))
+            .at(job.model_key("pseudo_counts"))
             .found(format!("{} x {columns}, where there are {classes} classes and {labels} labels", rows.len()))
             .help("list the classes in frame.classes and other labels in frame.extra_labels, and write a row for each class, in that order"))
     }

@@ -30,7 +30,7 @@
 //! let cells = vec![0.9, 0.1, 0.1, 0.9, 0.6, 0.4, 0.4, 0.6];
 //! a.given.confusion = Some(Arc::new(GivenConfusion::new((2, 2), vec![0, 1], cells)));
 //! let model = KnownConfusion { class_prior: Some(vec![0.5, 0.5]), ..KnownConfusion::default() };
-//! let fitted = ColumnEm(model).fit((&a).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = ColumnEm(model).fit((&a).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! // 0.9 * 0.4 to 0.1 * 0.6
 //! assert!((fitted.posterior.row(0)[0] - 0.36 / 0.42).abs() < 1e-12);
 //! ```
@@ -40,13 +40,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::frame::Annotations;
+use crate::job_context::JobContext;
 use crate::model::confusion::{Cells, Confusion};
 use crate::model::em::kernels::GivenRows;
 use crate::model::em::{ClassPrior, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
 use crate::model::given_prior::{check_number, check_shares, shares_or_uniform};
 use crate::model::{Capabilities, FeatureUse, Spec};
-use crate::run::Run;
 use crate::spec::Problems;
 
 /// Known confusion matrices.
@@ -100,8 +100,8 @@ impl PairModel for KnownConfusion {
         Report { skill, prior: Some(prior), confusion, ..Report::default() }
     }
 
-    fn check_data(&self, a: &Annotations, run: &Run) -> Result<()> {
-        check_number(self.class_prior.as_ref(), a, run)?;
+    fn check_data(&self, a: &Annotations, job: &JobContext) -> Result<()> {
+        check_number(self.class_prior.as_ref(), a, job)?;
         if a.given.confusion.is_some() {
             return Ok(());
         }
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn a_table_that_is_not_there_and_shares_of_other_classes_are_refused() {
         let fit = |spec: KnownConfusion, a: &Annotations| {
-            ColumnEm(spec).fit(a.into(), &mut Run::new(0)).unwrap_err().to_string()
+            ColumnEm(spec).fit(a.into(), &mut JobContext::new(0)).unwrap_err().to_string()
         };
         let error = fit(KnownConfusion::default(), &tiny(2, &[(0, 0, 1)]));
         assert!(error.contains("where: source.confusion"), "{error}");

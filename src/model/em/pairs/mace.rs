@@ -30,7 +30,7 @@
 //!
 //! // Annotators 0, 1 and 2 agree on eight instances; annotator 3 always says 0.
 //! let rows: Vec<_> = (0..32).map(|n| (n / 4, n % 4, if n % 4 == 3 { 0 } else { n / 4 % 2 })).collect();
-//! let fitted = ColumnEm(Mace::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = ColumnEm(Mace::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert!(fitted.report.skill[0] > 0.8 && fitted.report.skill[3] < 0.5);
 //! ```
 
@@ -39,12 +39,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::frame::{Annotations, Dims, FitBytes, QuestionSizes};
+use crate::job_context::JobContext;
 use crate::model::em::kernels;
 use crate::model::em::kernels::{Annotator, DirichletParameter, Estimator, n_groups};
 use crate::model::em::{ClassPrior, Objective, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
 use crate::model::{Capabilities, Spec};
-use crate::run::Run;
 
 /// MACE: an annotator knows the class or spams.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -107,9 +107,9 @@ impl PairModel for Mace {
     }
 
     /// Each of (spams, knows) and xi is drawn from U\[1, 1.5\] and normalised.
-    fn start(&self, a: &Annotations, attempt: u32, run: &Run) -> Option<Vec<f64>> {
+    fn start(&self, a: &Annotations, attempt: u32, job: &JobContext) -> Option<Vec<f64>> {
         let Dims { annotators, labels, .. } = a.dims();
-        let mut rng = run.rng(&format!("start/{attempt}"));
+        let mut rng = job.rng(&format!("start/{attempt}"));
         let mut state = Vec::with_capacity(annotators * (labels + 2));
         for _ in 0..annotators {
             for n in [2, labels] {

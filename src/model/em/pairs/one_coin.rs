@@ -46,7 +46,7 @@
 //!
 //! // Annotators 0 and 1 agree; annotator 2 agrees with them on two of four instances.
 //! let rows: Vec<_> = (0..12).map(|n| (n / 3, n % 3, (n / 3 + u32::from(n % 3 == 2 && n > 5)) % 2)).collect();
-//! let fitted = ColumnEm(OneCoin::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = ColumnEm(OneCoin::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert!(fitted.report.skill[0] > 0.9 && (fitted.report.skill[2] - 0.6).abs() < 0.05);
 //! ```
 

@@ -45,7 +45,7 @@
 //!
 //! // Annotators 0 and 1 agree; annotator 2 agrees with them on two of four instances.
 //! let rows: Vec<_> = (0..12).map(|n| (n / 3, n % 3, (n / 3 + u32::from(n % 3 == 2 && n > 5)) % 2)).collect();
-//! let fitted = ColumnEm(Snorkel::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = ColumnEm(Snorkel::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert!(fitted.report.skill[0] > 0.9 && (fitted.report.skill[2] - 0.5).abs() < 0.05);
 //! ```
 
@@ -53,12 +53,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::frame::Annotations;
+use crate::job_context::JobContext;
 use crate::model::confusion::{Cells, Confusion};
 use crate::model::em::kernels::{Annotator, Estimator, n_groups};
 use crate::model::em::{ClassPrior, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
 use crate::model::{Capabilities, Spec};
-use crate::run::Run;
 
 /// Snorkel's generative model: one weight for each annotator, who may abstain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -101,7 +101,7 @@ impl PairModel for Snorkel {
         ClassPrior::Uniform
     }
 
-    fn start(&self, a: &Annotations, _: u32, _: &Run) -> Option<Vec<f64>> {
+    fn start(&self, a: &Annotations, _: u32, _: &JobContext) -> Option<Vec<f64>> {
         Some(vec![1.0; a.dims().annotators])
     }
 

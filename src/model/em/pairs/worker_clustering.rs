@@ -33,7 +33,7 @@
 //! // Annotators 0 to 3 agree; annotators 4 and 5 always say 0.
 //! let label = |i: u32, r: u32| if r > 3 { 0 } else { i % 2 };
 //! let rows: Vec<_> = (0..60).map(|n| (n / 6, n % 6, label(n / 6, n % 6))).collect();
-//! let fitted = ColumnEm(WorkerClustering::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::run::Run::new(0)).unwrap();
+//! let fitted = ColumnEm(WorkerClustering::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! let (_, cluster) = &fitted.report.annotator_parameters[0];
 //! assert_eq!(cluster, &[0.0, 0.0, 0.0, 0.0, 1.0, 1.0]);
 //! ```
@@ -44,13 +44,13 @@ use serde::{Deserialize, Serialize};
 
 use super::clusters::{self, ADDED, CountedMatrix, MAX_CLUSTERS, Membership};
 use crate::frame::{Annotations, Dims, FitBytes, QuestionSizes};
+use crate::job_context::JobContext;
 use crate::model::confusion::{Cells, Confusion};
 use crate::model::em::kernels::{Annotator, Estimator, PooledCounts, n_groups};
 use crate::model::em::{ClassPrior, Objective, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
 use crate::model::numerics::{MIN_PROBABILITY, at_least, softmax};
 use crate::model::{Capabilities, Spec};
-use crate::run::Run;
 
 /// Worker clustering: clusters of annotators share confusion matrices.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -135,8 +135,8 @@ impl PairModel for WorkerClustering {
         }
     }
 
-    fn caution(&self, a: &Annotations, run: &Run) -> Option<String> {
-        clusters::too_few_annotators(a, self.n_clusters, &run.model_key("n_clusters"))
+    fn caution(&self, a: &Annotations, job: &JobContext) -> Option<String> {
+        clusters::too_few_annotators(a, self.n_clusters, &job.model_key("n_clusters"))
     }
 
     fn stop(&self) -> &StopRule {
@@ -311,14 +311,14 @@ mod tests {
     #[test]
     fn more_clusters_than_annotators_are_a_warning() {
         let a = tiny(2, &[(0, 0, 0), (0, 1, 1)]);
-        let mut run = Run::new(0);
+        let mut job = JobContext::new(0);
         for (n_clusters, n_warnings) in [(2, 0), (3, 1)] {
             let spec = WorkerClustering { n_clusters, ..WorkerClustering::default() };
-            ColumnEm(spec).fit((&a).into(), &mut run).unwrap();
-            assert_eq!(run.warnings().len(), n_warnings, "{n_clusters}");
+            ColumnEm(spec).fit((&a).into(), &mut job).unwrap();
+            assert_eq!(job.warnings().len(), n_warnings, "{n_clusters}");
         }
         let want = "there are 2 annotators for 3 clusters: lower model.n_clusters to at most 2";
-        assert_eq!(run.warnings(), [want]);
+        assert_eq!(job.warnings(), [want]);
     }
 
     #[test]

@@ -100,10 +100,10 @@ fn an_instance_without_annotations_has_no_effect() {
 #[test]
 fn single_annotations_are_warned_of() {
     let warnings = |rows: &[(u32, u32, u32)]| {
-        let (a, mut run) = (tiny(2, rows), Run::new(0));
+        let (a, mut job) = (tiny(2, rows), JobContext::new(0));
         let model = crate::model::em::Em(RandomEffects::default());
-        crate::model::Model::fit(&model, (&a).into(), &mut run).unwrap();
-        run.warnings().join("\n")
+        crate::model::Model::fit(&model, (&a).into(), &mut job).unwrap();
+        job.warnings().join("\n")
     };
     assert!(warnings(&[(0, 0, 0), (1, 1, 1), (2, 0, 1)]).contains("fewer than 1.5 annotators"));
     assert!(!warnings(&[(0, 0, 0), (0, 1, 1), (2, 0, 1), (2, 1, 1)]).contains("1.5"));

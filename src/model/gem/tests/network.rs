@@ -60,13 +60,13 @@ fn right(posterior: &Posterior, truth: &[u32]) -> usize {
 #[test]
 fn a_network_reads_a_crowd_better_than_the_votes_and_converges() {
     let (a, described, truth) = crowd();
-    let mut run = Run::new(1);
+    let mut job = JobContext::new(1);
     let evidence = Evidence { annotations: &a, described: Some(&described) };
-    let fitted = around(small(), StopRule::default()).fit(evidence, &mut run).unwrap();
+    let fitted = around(small(), StopRule::default()).fit(evidence, &mut job).unwrap();
     let (of_votes, of_network) =
         (right(&Posterior::from_votes(&a), &truth), right(&fitted.posterior.dense(), &truth));
     assert!(of_network > of_votes + 50, "{of_network}, votes {of_votes}");
-    assert_eq!((run.warnings(), fitted.stop.converged), (&[][..], true));
+    assert_eq!((job.warnings(), fitted.stop.converged), (&[][..], true));
     assert_eq!(fitted.device, "cpu");
 }
 
@@ -76,7 +76,7 @@ fn the_rounds_go_on_until_the_network_is_trained() {
     let (a, described, _) = crowd();
     let stop = StopRule { max_iter: 40, tol: 1e9, ..StopRule::default() };
     let evidence = Evidence { annotations: &a, described: Some(&described) };
-    let fitted = around(small(), stop).fit(evidence, &mut Run::new(1)).unwrap();
+    let fitted = around(small(), stop).fit(evidence, &mut JobContext::new(1)).unwrap();
     assert_eq!((fitted.stop.iterations, fitted.stop.converged), (20, true));
 }
 
@@ -100,7 +100,7 @@ fn the_objective_never_falls_after_the_last_epoch() {
     let (a, described, _) = crowd();
     let stop = iterations(40);
     let evidence = Evidence { annotations: &a, described: Some(&described) };
-    let fitted = around(small(), stop).fit(evidence, &mut Run::new(1)).unwrap();
+    let fitted = around(small(), stop).fit(evidence, &mut JobContext::new(1)).unwrap();
     let after: Vec<f64> = fitted.trace[20..].iter().filter_map(|row| row.change).collect();
     assert!(after.iter().all(|change| *change > -1e-7), "{after:?}");
     assert!(after.len() == 20 && after[0] > 0.0, "{after:?}");
@@ -113,7 +113,7 @@ fn a_saved_network_has_the_names_and_modules_of_pytorch() {
     let backbone = BackboneSpec { batch_norm: false, ..small().backbone };
     let spec = around(NetworkClassifierSpec { backbone, ..small() }, stop);
     let evidence = Evidence { annotations: &a, described: Some(&described) };
-    let trained = spec.fit(evidence, &mut Run::new(1)).unwrap().model.unwrap();
+    let trained = spec.fit(evidence, &mut JobContext::new(1)).unwrap().model.unwrap();
     let modules = trained.description["network"].as_array().unwrap();
     let names: Vec<&str> = modules.iter().filter_map(|module| module["module"].as_str()).collect();
     assert_eq!(names, ["Linear", "ReLU", "Dropout", "Linear"]);
@@ -145,12 +145,12 @@ fn a_network_of_images_predicts_rows_without_axes() {
     let stop = iterations(2);
     let spec = around(NetworkClassifierSpec { backbone, epochs: 2, ..small() }, stop);
     let evidence = Evidence { annotations: &a, described: Some(&described) };
-    let fitted = spec.fit(evidence, &mut Run::new(1)).unwrap();
+    let fitted = spec.fit(evidence, &mut JobContext::new(1)).unwrap();
     let trained = fitted.model.unwrap();
     let predicted = |sizes| {
         let saved = SavedModel::new(&trained.description, &trained.parameters, None);
         let model = SavedModel { sizes, ..saved };
-        predict::<Gem>(model, &Matrix::from_rows(144, &values), &Run::new(1))
+        predict::<Gem>(model, &Matrix::from_rows(144, &values), &JobContext::new(1))
     };
     let sizes = json!({"features": 144, "axes": [1, 12, 12], "classes": 2});
     assert_eq!(trained.description["sizes"], sizes);

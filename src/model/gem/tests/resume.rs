@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
+use crate::job_context::Progress;
 use crate::model::fitted::TraceRow;
-use crate::run::Progress;
 
 /// Cancels its run after a round, and counts the rounds.
 struct RoundCounter {
@@ -40,12 +40,12 @@ fn crowd() -> (Annotations, QuestionFeatures) {
 }
 
 /// A run with a checkpoint that is cancelled after the round `last`, if there is one; and the number of its rounds.
-fn counted_run(last: Option<u64>, checkpoint: &Path) -> (Run, Arc<AtomicU64>) {
-    let (mut run, rounds) = (Run::new(3), Arc::default());
-    run.keep_checkpoint(Some(checkpoint.to_owned()));
-    let (cancel, counted) = (run.cancel.clone(), Arc::clone(&rounds));
-    run.progress = Arc::new(RoundCounter { cancel, last, rounds: counted });
-    (run, rounds)
+fn counted_run(last: Option<u64>, checkpoint: &Path) -> (JobContext, Arc<AtomicU64>) {
+    let (mut job, rounds) = (JobContext::new(3), Arc::default());
+    job.keep_checkpoint(Some(checkpoint.to_owned()));
+    let (cancel, counted) = (job.cancel.clone(), Arc::clone(&rounds));
+    job.progress = Arc::new(RoundCounter { cancel, last, rounds: counted });
+    (job, rounds)
 }
 
 fn rows(fitted: &Fitted) -> Vec<(u32, f64, Option<f64>)> {
@@ -74,15 +74,15 @@ fn an_interrupted_fit_ends_with_the_same_bits_whatever_its_classifier() {
         let is_trained_early = classifier.n_fits() > 1;
         let stop = iterations(25);
         let gem = Gem { classifier, smoothing: 0.1, stop, ..Gem::default() };
-        let whole = gem.fit(evidence, &mut Run::new(3)).unwrap();
+        let whole = gem.fit(evidence, &mut JobContext::new(3)).unwrap();
         let file = folder.path().join(&what);
         for (last, wanted) in [(2, 2), (22, 20)] {
-            let (mut run, rounds) = counted_run(Some(last), &file);
-            assert_eq!(gem.fit(evidence, &mut run).unwrap_err().exit_code(), 143, "{what}");
+            let (mut job, rounds) = counted_run(Some(last), &file);
+            assert_eq!(gem.fit(evidence, &mut job).unwrap_err().exit_code(), 143, "{what}");
             assert_eq!(rounds.load(Ordering::Relaxed), wanted, "{what}");
         }
-        let (mut run, rounds) = counted_run(None, &file);
-        let resumed = gem.fit(evidence, &mut run).unwrap();
+        let (mut job, rounds) = counted_run(None, &file);
+        let resumed = gem.fit(evidence, &mut job).unwrap();
         let wanted = match (gem.classifier.grows_trees(), is_trained_early) {
             (true, _) => 5..25,
             (_, true) => 5..6,
@@ -91,7 +91,7 @@ fn an_interrupted_fit_ends_with_the_same_bits_whatever_its_classifier() {
         let rounds = rounds.load(Ordering::Relaxed);
         assert!(wanted.contains(&rounds), "{what}: {rounds}");
         assert_equal(&resumed, &whole, &what);
-        assert!(!run.warnings().iter().any(|w| w.contains("checkpoint")), "{:?}", run.warnings());
+        assert!(!job.warnings().iter().any(|w| w.contains("checkpoint")), "{:?}", job.warnings());
     }
 }
 
@@ -105,8 +105,8 @@ fn a_converged_fit_makes_no_further_round() {
     let classifier = small(ClassifierKind::LogisticRegression);
     let gem = Gem { classifier, smoothing: 0.1, ..Gem::default() };
     let whole = gem.fit(evidence, &mut counted_run(None, &file).0).unwrap();
-    let (mut run, rounds) = counted_run(None, &file);
-    let again = gem.fit(evidence, &mut run).unwrap();
+    let (mut job, rounds) = counted_run(None, &file);
+    let again = gem.fit(evidence, &mut job).unwrap();
     assert!(whole.stop.converged);
     assert_eq!(rounds.load(Ordering::Relaxed), 0);
     assert_equal(&again, &whole, "converged");
@@ -124,15 +124,15 @@ fn a_fit_does_not_continue_from_the_checkpoint_of_another_fit() {
     // Whether a fit starts anew, with a warning, where there is a checkpoint of the fit above.
     let starts_anew = |other: &Gem, a_other: &Annotations, features: &QuestionFeatures, seed| {
         let evidence = Evidence { annotations: &a, described: Some(&described) };
-        let mut first = Run::new(3);
+        let mut first = JobContext::new(3);
         first.keep_checkpoint(Some(file.clone()));
         gem.fit(evidence, &mut first).unwrap();
-        let mut run = Run::new(seed);
-        run.keep_checkpoint(Some(file.clone()));
+        let mut job = JobContext::new(seed);
+        job.keep_checkpoint(Some(file.clone()));
         let evidence = Evidence { annotations: a_other, described: Some(features) };
-        other.fit(evidence, &mut run).unwrap();
+        other.fit(evidence, &mut job).unwrap();
         std::fs::remove_file(&file).unwrap();
-        run.warnings().iter().any(|w| w.contains("is of other data, settings or seed"))
+        job.warnings().iter().any(|w| w.contains("is of other data, settings or seed"))
     };
     assert!(!starts_anew(&gem, &a, &described, 3));
     assert!(starts_anew(&gem, &a, &described, 4));

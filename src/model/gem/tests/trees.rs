@@ -15,7 +15,7 @@ fn rounds_of_trees_end_and_keep_the_best() {
             let fit = |stop: StopRule| {
                 let spec = Gem { classifier: small(kind), stop, ..Gem::default() };
                 let evidence = Evidence { annotations: &a, described: Some(&described) };
-                spec.fit(evidence, &mut Run::new(1)).unwrap()
+                spec.fit(evidence, &mut JobContext::new(1)).unwrap()
             };
             let fitted = fit(StopRule::default());
             let objectives: Vec<f64> = fitted.trace.iter().map(|row| row.objective).collect();

@@ -23,7 +23,7 @@ fn one_round_of_weighted_annotations_is_that_by_hand() {
     let stop = iterations(1);
     let spec = Gem { smoothing: 0.5, classifier, stop, ..Gem::default() };
     let evidence = Evidence { annotations: &a, described: Some(&described) };
-    let fitted = spec.fit(evidence, &mut Run::new(1)).unwrap();
+    let fitted = spec.fit(evidence, &mut JobContext::new(1)).unwrap();
     let first = [[3.85 / 4.9125, 1.0625 / 4.9125], [0.9 / 3.0875, 2.1875 / 3.0875_f64]];
     let second = [[1.1875 / 2.0875, 0.9 / 2.0875], [1.0625 / 1.6625, 0.6 / 1.6625_f64]];
     let want = |prior: [f64; 2], labels: &[(&[[f64; 2]; 2], usize, f64)]| {
@@ -65,7 +65,7 @@ fn a_weight_of_two_is_two_annotations() {
     let posterior = |a: &Annotations| {
         let described = one_feature(a, &values);
         let evidence = Evidence { annotations: a, described: Some(&described) };
-        spec.fit(evidence, &mut Run::new(1)).unwrap().posterior.dense().into_owned()
+        spec.fit(evidence, &mut JobContext::new(1)).unwrap().posterior.dense().into_owned()
     };
     let of_weights = posterior(&weighted(dims, &rows, weights));
     let of_twice = posterior(&weighted(dims, &twice, vec![1.0; twice.len()]));

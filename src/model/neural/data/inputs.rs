@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::frame::Matrix;
+use crate::job_context::JobContext;
 use crate::model::neural::data::annotations_by_instance::AnnotationsByInstance;
 use crate::model::neural::data::batch::Batch;
 use crate::model::neural::data::sizes::Sizes;
@@ -10,7 +11,6 @@ use crate::model::neural::net::input::input_rows::InputRows;
 use crate::model::neural::net::input::scaler::Scaler;
 use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::params::param_table::Owner;
-use crate::run::Run;
 
 /// The share of the run's memory that a batch of the matrix of annotations may take: one in this many bytes. The next
 /// batches and the copy on the device need as much each.
@@ -108,14 +108,14 @@ impl LearnerInput {
     ///
     /// # Errors
     /// When the rows of the matrix of annotations, which are dense, take more than [`MATRIX_SHARE`] allows.
-    pub(crate) fn check_batch(self, sizes: &Sizes, rows: usize, run: &Run) -> Result<()> {
+    pub(crate) fn check_batch(self, sizes: &Sizes, rows: usize, job: &JobContext) -> Result<()> {
         let Sizes { annotators, labels, .. } = sizes;
         if self != Self::Annotations {
             return Ok(());
         }
         let width = self.shape(sizes)?.into_iter().product::<usize>();
         let bytes = width.saturating_mul(rows).saturating_mul(size_of::<f32>());
-        let max = run.share_of_memory(MATRIX_SHARE, usize::MAX);
+        let max = job.share_of_memory(MATRIX_SHARE, usize::MAX);
         if bytes <= max {
             return Ok(());
         }
@@ -204,7 +204,7 @@ pub struct Reader {
     /// The device crops and mirrors images then. `None` where the network computes on the host.
     pub(crate) copied_outputs: Option<usize>,
     /// The run with the learner's random streams.
-    pub(crate) run: Run,
+    pub(crate) job: JobContext,
 }
 
 impl Reader {
@@ -214,7 +214,7 @@ impl Reader {
         let mut values = self.input.read(inputs, &self.scaler, self.width, ids);
         let mut moves = Vec::new();
         if self.scaler.augments() {
-            let mut rng = self.run.rng(stream);
+            let mut rng = self.job.rng(stream);
             moves.extend(ids.iter().map(|_| self.scaler.draw_move(&mut rng)));
         }
         let Some(n_outputs) = self.copied_outputs else {
@@ -322,7 +322,7 @@ mod tests {
             question: 0,
         };
         let check = |input: LearnerInput, bytes| {
-            input.check_batch(&sizes, 100, &Run::new(1).with_memory(bytes))
+            input.check_batch(&sizes, 100, &JobContext::new(1).with_memory(bytes))
         };
         assert!(check(LearnerInput::Annotations, 320_000).is_ok());
         let error = check(LearnerInput::Annotations, 319_992).unwrap_err().to_string();

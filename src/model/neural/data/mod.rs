@@ -15,8 +15,8 @@ use rand::seq::SliceRandom;
 use super::net::input::scaler::Scaler;
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence, JointQuestion, Matrix};
+use crate::job_context::JobContext;
 use crate::model::posterior::Posterior;
-use crate::run::Run;
 use annotations_by_instance::{AnnotationsByInstance, WeightedLabel, is_same_annotator};
 use batch::{Batch, BatchAnnotation};
 use batching::{Batching, InstanceSubset};
@@ -341,12 +341,12 @@ impl<'a> TrainingData<'a> {
     pub fn epoch(
         &self,
         Epoch { name, instances, targets, batching, readers }: Epoch<'_>,
-        run: &Run,
+        job: &JobContext,
         mut step: impl FnMut(ReadBatch, &mut ReadAhead) -> Result<()>,
     ) -> Result<()> {
         let mut units = self.units.clone();
         units.retain(|unit| instances.has(self.annotations.trusted_class(unit.instance())));
-        units.shuffle(&mut run.rng(&format!("order of {name}")));
+        units.shuffle(&mut job.rng(&format!("order of {name}")));
         let (size, batches) = (batching.size(units.len()), batching.batches(units.len()));
         thread::scope(|scope| {
             let (sender, receiver) = sync_channel(READ_AHEAD);

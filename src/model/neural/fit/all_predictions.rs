@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use crate::error::Result;
 use crate::frame::{Dims, JointQuestion};
+use crate::job_context::JobContext;
 use crate::model::neural::data::TrainingData;
 use crate::model::neural::params::pair_means::PairMeans;
 use crate::model::neural::train::{Trainer, not_finite};
 use crate::model::neural::{Batch, BatchContext, BatchPrediction, CrowdNet, TrainingObjective};
 use crate::model::posterior::Posterior;
-use crate::run::Run;
 
 /// The predictions of the trained model.
 pub(super) struct AllPredictions {
@@ -41,7 +41,7 @@ impl AllPredictions {
         trainer: &Trainer<'_, N>,
         inputs: PosteriorInputs<'_>,
         question: Option<JointQuestion>,
-        run: &Run,
+        job: &JobContext,
     ) -> Result<Self> {
         let a = inputs.data.annotations;
         let instances = match (question, &a.joint) {
@@ -58,7 +58,7 @@ impl AllPredictions {
             posterior.row_mut(row).copy_from_slice(&start.row(i)[..classes]);
         });
         let mut all = Self {
-            predictions: predictions(trainer, question, run)?,
+            predictions: predictions(trainer, question, job)?,
             posterior,
             instance_parameters: names.map(|name| (name, vec![f64::NAN; n])).collect(),
             pairs: None,
@@ -67,10 +67,10 @@ impl AllPredictions {
         let is_own = |i: &u32| instances.contains(&(*i as usize));
         let described: Vec<u32> = inputs.data.instances().into_iter().filter(is_own).collect();
         if N::CONDITIONS_ON_ANNOTATIONS {
-            all.predict_described(&described, trainer, inputs, run)?;
+            all.predict_described(&described, trainer, inputs, job)?;
             let (_, mut undescribed) = inputs.data.untrusted();
             undescribed.retain(is_own);
-            all.predict_undescribed(&undescribed, trainer, inputs, run)?;
+            all.predict_undescribed(&undescribed, trainer, inputs, job)?;
         } else {
             all.copy_predictions(&described, inputs.data);
         }
@@ -84,10 +84,10 @@ impl AllPredictions {
         described: &[u32],
         trainer: &Trainer<'_, N>,
         PosteriorInputs { data, targets }: PosteriorInputs<'_>,
-        run: &Run,
+        job: &JobContext,
     ) -> Result<()> {
         let (classes, n_names) = (trainer.dims.classes, self.instance_parameters.len());
-        trainer.each_part(described, run, |part| {
+        trainer.each_part(described, job, |part| {
             let batch = data.observed(part, targets);
             let (predicted, matrices) =
                 trainer.read_out(data.inputs(), &batch, |context| both(trainer, context))?;
@@ -112,12 +112,12 @@ impl AllPredictions {
         undescribed: &[u32],
         trainer: &Trainer<'_, N>,
         PosteriorInputs { data, targets }: PosteriorInputs<'_>,
-        run: &Run,
+        job: &JobContext,
     ) -> Result<()> {
         if trainer.annotator_params.tables.is_empty() {
             return Ok(());
         }
-        trainer.each_part(undescribed, run, |part| {
+        trainer.each_part(undescribed, job, |part| {
             let batch = data.observed(part, targets);
             let (predicted, matrices) =
                 trainer
@@ -175,14 +175,14 @@ fn both<N: CrowdNet>(
 fn predictions<N: TrainingObjective>(
     trainer: &Trainer<'_, N>,
     question: Option<JointQuestion>,
-    run: &Run,
+    job: &JobContext,
 ) -> Result<Posterior> {
     let (rows, at_once) = (trainer.data.matrix.len(), trainer.learners.rows_at_once());
     let classes = trainer.dims.classes;
     let own = question.map_or(classes, |question| question.classes);
     let mut predictions = Posterior::zeros(rows, own);
     for first in (0..rows).step_by(at_once) {
-        run.cancel.check()?;
+        job.cancel.check()?;
         let part = first..(first + at_once).min(rows);
         let ids = part.clone().map(|row| row as u32).collect();
         let predicted = trainer.predict(&TrainingData::unseen_of(question, ids))?;

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::frame::{
     Annotations, Evidence, Gold, JointQuestion, QuestionFeatures, QuestionSet, Role,
 };
+use crate::job_context::JobContext;
 use crate::model::confusion::{Cells, CommonConfusion, Confusion};
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::fitted::{Fitted, Report, Stop, Trained};
@@ -29,23 +30,26 @@ use crate::model::posterior::best;
 use crate::model::saved::checkpoint::Fingerprint;
 use crate::model::vote::agreement;
 use crate::model::{Model, from_features};
-use crate::run::Run;
 use all_predictions::{AllPredictions, PosteriorInputs};
 use predict::description;
 
 impl<N: CrowdNet> Model for Neural<N> {
-    fn fit(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
-        let fitted = fit_all(self, evidence, None, run)?.pop();
+    fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
+        let fitted = fit_all(self, evidence, None, job)?.pop();
         fitted.ok_or_else(|| Error::bug("a fit without a result"))
     }
 
-    fn fit_questions(&self, questions: &QuestionSet<'_>, run: &mut Run) -> Result<Vec<Fitted>> {
+    fn fit_questions(
+        &self,
+        questions: &QuestionSet<'_>,
+        job: &mut JobContext,
+    ) -> Result<Vec<Fitted>> {
         if !N::FITS_QUESTIONS_TOGETHER || questions.evidence.len() < 2 {
-            return questions.evidence.iter().map(|evidence| self.fit(*evidence, run)).collect();
+            return questions.evidence.iter().map(|evidence| self.fit(*evidence, job)).collect();
         }
         let (a, described) = questions.join()?;
         let evidence = Evidence { annotations: &a, described: described.as_ref() };
-        fit_all(self, evidence, Some(questions), run)
+        fit_all(self, evidence, Some(questions), job)
     }
 }
 
@@ -54,7 +58,7 @@ fn fit_all<N: CrowdNet>(
     spec: &Neural<N>,
     evidence: Evidence<'_>,
     questions: Option<&QuestionSet<'_>>,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<Vec<Fitted>> {
     let is_embedded = spec.model.instance_embedding(evidence.described.is_some()).is_some();
     let without_features = is_embedded.then(|| {
@@ -67,27 +71,27 @@ fn fit_all<N: CrowdNet>(
     };
     let evidence = Evidence { described: Some(described), ..evidence };
     let (dims, train) = (evidence.annotations.dims(), &spec.network.train);
-    let split = split_annotations(train, evidence.annotations, run)?;
+    let split = split_annotations(train, evidence.annotations, job)?;
     let (training, held_out) = match &split {
         Some([training, held_out]) => {
             (Evidence { annotations: training, ..evidence }, Some(held_out))
         }
         None => (evidence, None),
     };
-    let (aggregated, data) = prepared(spec, training, held_out, run)?;
+    let (aggregated, data) = prepared(spec, training, held_out, job)?;
     let (valid, valid_questions) = gold_to_select_by(train, described, questions)?;
     let sizes = spec.sizes(evidence.annotations, described);
     let reads_annotators = sizes.annotator_features.is_some();
-    from_features::warn_of_annotator_features(N::KIND, reads_annotators, described, run);
-    let (learners, device) = learners_for(spec, &data, &sizes, run)?;
+    from_features::warn_of_annotator_features(N::KIND, reads_annotators, described, job);
+    let (learners, device) = learners_for(spec, &data, &sizes, job)?;
     if !spec.model.heads(&sizes).classifier && data.annotations.trusted.is_some() {
-        warn_of_unused_classes(N::KIND, run);
+        warn_of_unused_classes(N::KIND, job);
     }
     let targets = aggregated.as_ref().map(|fitted| fitted.posterior.dense().into_owned());
     let mut trainer = Trainer {
         model: &spec.model,
-        annotator_params: first_params(spec, training, &sizes, &learners, run)?,
-        fingerprint: Some(fingerprint_of(spec, held_out, run)?),
+        annotator_params: first_params(spec, training, &sizes, &learners, job)?,
+        fingerprint: Some(fingerprint_of(spec, held_out, job)?),
         spec: train,
         data: &data,
         dims,
@@ -97,11 +101,11 @@ fn fit_all<N: CrowdNet>(
         state: TrainState::with_targets(targets),
         position: LoopPosition::default(),
     };
-    trainer.train(run)?;
+    trainer.train(job)?;
     trainer.average_unknown();
     // Posteriors follow from all annotations, held out or not.
     let (aggregated, whole) = if held_out.is_some() {
-        let (aggregated, whole) = prepared(spec, evidence, None, run)?;
+        let (aggregated, whole) = prepared(spec, evidence, None, job)?;
         (aggregated, Some(whole))
     } else {
         (aggregated, None)
@@ -113,7 +117,7 @@ fn fit_all<N: CrowdNet>(
     let data = whole.as_ref().unwrap_or(&data);
     let has_features = |i: usize| data.row(i).is_some();
     if let Some(warning) = from_features::without_features(data.annotations, has_features) {
-        run.warn(warning);
+        job.warn(warning);
     }
     let inputs = PosteriorInputs { data, targets: targets.as_deref() };
     let mut trace = aggregated.as_ref().map_or_else(Vec::new, |a| a.trace.clone());
@@ -139,9 +143,9 @@ fn fit_all<N: CrowdNet>(
         })
     };
     let Some((questions, joint)) = questions.zip(evidence.annotations.joint.as_ref()) else {
-        let predicted = AllPredictions::of(&trainer, inputs, None, run)?;
+        let predicted = AllPredictions::of(&trainer, inputs, None, job)?;
         let base = aggregated.map(|fitted| fitted.report);
-        let report = report(&trainer, evidence, None, &predicted, base, run);
+        let report = report(&trainer, evidence, None, &predicted, base, job);
         return Ok(vec![fitted(predicted, report, &sizes)?]);
     };
     let of_question = |question: &JointQuestion| {
@@ -150,16 +154,16 @@ fn fit_all<N: CrowdNet>(
             evidence: questions.evidence[question.index],
             annotators: &questions.annotators[question.index],
         };
-        let predicted = AllPredictions::of(&trainer, inputs, Some(*question), run)?;
-        let base = spec.model.aggregate(own.evidence, run)?.map(|fitted| fitted.report);
-        let report = report(&trainer, evidence, Some(&own), &predicted, base, run);
+        let predicted = AllPredictions::of(&trainer, inputs, Some(*question), job)?;
+        let base = spec.model.aggregate(own.evidence, job)?.map(|fitted| fitted.report);
+        let report = report(&trainer, evidence, Some(&own), &predicted, base, job);
         fitted(predicted, report, &sizes.of_question(*question))
     };
     joint.questions.iter().map(of_question).collect()
 }
 
-fn warn_of_unused_classes(kind: &str, run: &mut Run) {
-    run.warn(format!(
+fn warn_of_unused_classes(kind: &str, job: &mut JobContext) {
+    job.warn(format!(
         "`{kind}` is trained on labels, not classes: trusted classes appear in the labels table, but do not train it"
     ));
 }
@@ -176,12 +180,12 @@ struct OwnQuestion<'a> {
 pub(crate) fn split_annotations(
     train: &TrainSpec,
     a: &Annotations,
-    run: &Run,
+    job: &JobContext,
 ) -> Result<Option<[Annotations; 2]>> {
     if train.select != Select::AnnotationLikelihood {
         return Ok(None);
     }
-    let mut rng = run.rng("held-out annotations");
+    let mut rng = job.rng("held-out annotations");
     let parts = a.hold_out(|_| rng.random::<f64>() < train.held_out)?;
     if parts[1].is_empty() {
         return Err(nothing_held_out(a.text_of_share(train.held_out)));
@@ -194,9 +198,9 @@ fn prepared<'a, N: CrowdNet>(
     spec: &Neural<N>,
     evidence: Evidence<'a>,
     held_out: Option<&Annotations>,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Result<(Option<Fitted>, TrainingData<'a>)> {
-    let aggregated = spec.model.aggregate(evidence, run)?;
+    let aggregated = spec.model.aggregate(evidence, job)?;
     let batching = spec.network.train.batching(N::DROPS_LAST_BATCH);
     let data = TrainingData::new(evidence, held_out, aggregated.is_some(), batching)
         .filter(|data| !data.is_empty() && evidence.annotations.dims().classes > 0)
@@ -251,16 +255,16 @@ fn learners_for<N: CrowdNet>(
     spec: &Neural<N>,
     data: &TrainingData<'_>,
     sizes: &Sizes,
-    run: &Run,
+    job: &JobContext,
 ) -> Result<(Learners, Device)> {
     let train = &spec.network.train;
     let batch_rows = data.batch_rows(train.batching(N::DROPS_LAST_BATCH));
     let (classifier, others) = spec.learners(sizes);
     for learner in std::iter::once(&classifier).chain(&others) {
-        learner.input.check_batch(sizes, batch_rows, run)?;
+        learner.input.check_batch(sizes, batch_rows, job)?;
     }
     let precision = train.precision;
-    let setting = LearnerSetting { precision, sizes, run, device: &Device::Cpu, saved: None };
+    let setting = LearnerSetting { precision, sizes, job, device: &Device::Cpu, saved: None };
     let (specs, on) = ((classifier, others), &spec.network.device);
     let (mut learners, device) = learners_on_device(on, specs, &setting, |_| batch_rows)?;
     learners.fit_scalers(data);
@@ -273,35 +277,35 @@ fn first_params<N: CrowdNet>(
     evidence: Evidence<'_>,
     sizes: &Sizes,
     learners: &Learners,
-    run: &Run,
+    job: &JobContext,
 ) -> Result<AnnotatorParams> {
-    let mut tables = spec.model.tables(&task_of(evidence, learners, run))?;
+    let mut tables = spec.model.tables(&task_of(evidence, learners, job))?;
     if let Some(width) = spec.model.instance_embedding(sizes.has_features()) {
         let a = evidence.annotations;
         let n = a.joint.as_ref().map_or(a.dims().instances, |joint| joint.n_shared);
-        tables.push(ParamTable::embeddings(INSTANCE_EMBEDDING, Owner::Instance, n, width, run));
+        tables.push(ParamTable::embeddings(INSTANCE_EMBEDDING, Owner::Instance, n, width, job));
     }
     let annotator_params = AnnotatorParams { tables };
     learners.check_tables(&annotator_params)?;
     Ok(annotator_params)
 }
 
-fn task_of<'a>(evidence: Evidence<'a>, learners: &Learners, run: &'a Run) -> Task<'a> {
+fn task_of<'a>(evidence: Evidence<'a>, learners: &Learners, job: &'a JobContext) -> Task<'a> {
     let hidden = learners.classifier.network.hidden();
-    Task { evidence, dims: evidence.annotations.dims(), hidden, run }
+    Task { evidence, dims: evidence.annotations.dims(), hidden, job }
 }
 
 /// The digest of the model's settings and, for checkpoints, of the held-out annotations. The trainer adds the rest.
 fn fingerprint_of<N: CrowdNet>(
     spec: &Neural<N>,
     held_out: Option<&Annotations>,
-    run: &Run,
+    job: &JobContext,
 ) -> Result<Fingerprint> {
     let mut fingerprint = Fingerprint::new(N::KIND);
     fingerprint.add_settings(&spec.model)?;
     fingerprint.add_settings(&spec.network.backbone)?;
-    if let Some(held_out) = held_out.filter(|_| run.keeps_checkpoints()) {
-        fingerprint.add_annotations(held_out, &run.cancel)?;
+    if let Some(held_out) = held_out.filter(|_| job.keeps_checkpoints()) {
+        fingerprint.add_annotations(held_out, &job.cancel)?;
     }
     Ok(fingerprint)
 }
@@ -312,11 +316,11 @@ fn report<N: CrowdNet>(
     own: Option<&OwnQuestion<'_>>,
     predicted: &AllPredictions,
     aggregated: Option<Report>,
-    run: &mut Run,
+    job: &mut JobContext,
 ) -> Report {
-    let task = task_of(evidence, &trainer.learners, run);
+    let task = task_of(evidence, &trainer.learners, job);
     let mut learned = trainer.model.report(&task, &trainer.annotator_params);
-    learned.warnings.into_iter().for_each(|warning| run.warn(warning));
+    learned.warnings.into_iter().for_each(|warning| job.warn(warning));
     let mut report = aggregated.unwrap_or_default();
     if let Some(own) = own {
         let of_own = |all: &mut Vec<f64>| {

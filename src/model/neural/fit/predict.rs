@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 use crate::frame::{Dims, JointQuestion, Matrix};
+use crate::job_context::JobContext;
 use crate::model::neural::data::TrainingData;
 use crate::model::neural::data::inputs::Inputs;
 use crate::model::neural::data::sizes::Sizes;
@@ -20,7 +21,6 @@ use crate::model::neural::{BatchContext, CrowdNet, NetworkSpec, Neural, name_of}
 use crate::model::posterior::Posterior;
 use crate::model::saved::snapshot::Snapshot;
 use crate::model::{Predicted, SavedModel, from_features};
-use crate::run::Run;
 
 /// The kind, parameters, sizes and modules of a trained model as JSON, without the names of its classes.
 pub(super) fn description<N: CrowdNet>(
@@ -39,7 +39,7 @@ pub(super) fn description<N: CrowdNet>(
 pub fn predict<N: CrowdNet>(
     model: SavedModel<'_>,
     matrix: &Matrix,
-    run: &Run,
+    job: &JobContext,
 ) -> Result<Predicted> {
     let SavedModel { parameters, sizes, bytes, device: on } = model;
     // The device of the training may not exist here.
@@ -67,7 +67,7 @@ pub fn predict<N: CrowdNet>(
     let setting = LearnerSetting {
         precision,
         sizes: &joint,
-        run,
+        job,
         device: &Device::Cpu,
         saved: Some(&snapshot),
     };
@@ -89,7 +89,7 @@ pub fn predict<N: CrowdNet>(
     let mut predictions = Posterior::zeros(matrix.len(), saved.classes);
     let at_once = learners.rows_at_once();
     for first in (0..matrix.len()).step_by(at_once) {
-        run.cancel.check()?;
+        job.cancel.check()?;
         let rows = first..(first + at_once).min(matrix.len());
         // The arrays of a damaged file may not fit each other, and each model indexes them in its own way: this catches
         // the panic of an index out of bounds.
@@ -135,7 +135,7 @@ mod tests {
         let mut model = Neural::<N>::default();
         model.network.device = "cpu".to_owned();
         model.network.train = TrainSpec { epochs: 1, ..TrainSpec::default() };
-        let fitted = model.fit(evidence, &mut Run::new(1)).unwrap();
+        let fitted = model.fit(evidence, &mut JobContext::new(1)).unwrap();
         (features, fitted)
     }
 
@@ -148,7 +148,7 @@ mod tests {
         let predicted = |device| {
             let mut model = SavedModel::new(&trained.description, &trained.parameters, device);
             model.parameters["device"] = "cuda:7".into();
-            predict::<TraceRegularised>(model, features.matrix(), &Run::new(1))
+            predict::<TraceRegularised>(model, features.matrix(), &JobContext::new(1))
         };
         assert_eq!(fitted.predictions, Some(predicted(Some("cpu")).unwrap().classes));
         let error = predicted(Some("tpu")).unwrap_err().to_string();
@@ -168,7 +168,7 @@ mod tests {
         let optimiser = &mut model.parameters["train"]["optimiser"];
         optimiser["annotator_learning_rate"] = 1e-4.into();
         optimiser["annotator_delay"] = 0.into();
-        let predicted = predict::<Dl>(model, features.matrix(), &Run::new(1)).unwrap();
+        let predicted = predict::<Dl>(model, features.matrix(), &JobContext::new(1)).unwrap();
         assert_eq!(fitted.predictions, Some(predicted.classes));
     }
 
@@ -179,7 +179,7 @@ mod tests {
         let with = |annotators: usize| {
             let mut model = SavedModel::new(&trained.description, &trained.parameters, None);
             model.sizes["annotators"] = annotators.into();
-            predict::<WeightedDoctorNet>(model, features.matrix(), &Run::new(1))
+            predict::<WeightedDoctorNet>(model, features.matrix(), &JobContext::new(1))
         };
         assert!(with(2).is_ok());
         for annotators in [1, 3, 300_000_000] {

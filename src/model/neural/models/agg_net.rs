@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence};
+use crate::job_context::JobContext;
 use crate::model::Model;
 use crate::model::fitted::Fitted;
 use crate::model::from_features::single_annotations;
@@ -41,7 +42,6 @@ use crate::model::neural::{
     TrainState, TrainingObjective,
 };
 use crate::model::vote::MajorityVote;
-use crate::run::Run;
 
 /// `AggNet`: EM around a classifier, which learns the posteriors.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -63,8 +63,8 @@ impl CrowdNet for AggNet {
         (paper::classifier(20, Some(64), 1e-4), Self::default())
     }
 
-    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
-        MajorityVote::default().fit(evidence, run).map(Some)
+    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
+        MajorityVote::default().fit(evidence, job).map(Some)
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {

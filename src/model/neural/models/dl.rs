@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Problem, Result};
 use crate::frame::Evidence;
+use crate::job_context::JobContext;
 use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
 use crate::model::neural::{
@@ -25,7 +26,6 @@ use crate::model::neural::{
 };
 use crate::model::posterior::best;
 use crate::model::{ModelSpec, Spec as _, model_kind};
-use crate::run::Run;
 use crate::spec::Problems;
 
 /// The form of the classifier's targets.
@@ -95,10 +95,10 @@ impl CrowdNet for Dl {
         }
     }
 
-    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
+    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
         let alone = Evidence { described: None, ..evidence };
         let model = self.aggregator.load().map_err(|e| e.moved("model", AGGREGATOR))?.model;
-        run.in_section(AGGREGATOR, |run| model.fit(alone, run)).map(Some)
+        job.in_section(AGGREGATOR, |job| model.fit(alone, job)).map(Some)
     }
 }
 

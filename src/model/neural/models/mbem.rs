@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
+use crate::job_context::JobContext;
 use crate::model::Model;
 use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
@@ -40,7 +41,6 @@ use crate::model::neural::{
 use crate::model::numerics::MIN_PROBABILITY;
 use crate::model::posterior::{harden, tied};
 use crate::model::vote::MajorityVote;
-use crate::run::Run;
 
 /// `MBEM`: a classifier, and confusion matrices counted against its predictions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -112,8 +112,8 @@ impl CrowdNet for Mbem {
         true
     }
 
-    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
-        MajorityVote::default().fit(evidence, run).map(Some)
+    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
+        MajorityVote::default().fit(evidence, job).map(Some)
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Problem, Result};
 use crate::frame::{Dims, Evidence};
+use crate::job_context::JobContext;
 use crate::model::Model;
 use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
@@ -32,7 +33,6 @@ use crate::model::neural::{
 };
 use crate::model::posterior::{best, hardened};
 use crate::model::vote::MajorityVote;
-use crate::run::Run;
 use crate::spec::Problems;
 
 /// The source of the noisy labels.
@@ -148,10 +148,10 @@ impl CrowdNet for SingleConfusion {
         }
     }
 
-    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
+    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
         match self.labels {
             NoisyLabels::Annotations => Ok(None),
-            NoisyLabels::Majority => MajorityVote::default().fit(evidence, run).map(Some),
+            NoisyLabels::Majority => MajorityVote::default().fit(evidence, job).map(Some),
         }
     }
 

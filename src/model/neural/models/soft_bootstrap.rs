@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::frame::Evidence;
+use crate::job_context::JobContext;
 use crate::model::Model;
 use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
@@ -32,7 +33,6 @@ use crate::model::neural::{
 };
 use crate::model::posterior::{best, hardened};
 use crate::model::vote::MajorityVote;
-use crate::run::Run;
 
 /// Soft and hard bootstrapping.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -80,8 +80,8 @@ impl CrowdNet for SoftBootstrap {
         (paper::classifier(30, Some(128), 1e-4), Self::default())
     }
 
-    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
-        MajorityVote::default().fit(evidence, run).map(Some)
+    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
+        MajorityVote::default().fit(evidence, job).map(Some)
     }
 }
 

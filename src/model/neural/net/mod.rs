@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use candle_core::{Device, Tensor, Var};
 
 use crate::error::Result;
+use crate::job_context::JobContext;
 use crate::model::neural::from_candle;
 use crate::model::neural::net::backbone::BackboneSpec;
 use crate::model::neural::net::backend::Backend;
@@ -31,7 +32,6 @@ use crate::model::neural::net::layers::{Dense, Layer, forward_all};
 use crate::model::neural::net::parameters::Parameters;
 use crate::model::neural::net::precision::Precision;
 use crate::model::saved::snapshot::Snapshot;
-use crate::run::Run;
 use forward_pass::mode::Mode;
 use input::input_rows::InputRows;
 use input::scaler::Scaler;
@@ -90,10 +90,10 @@ impl Network {
         precision: Precision,
         heads: &Heads,
         sizes: &NetShape,
-        run: &Run,
+        job: &JobContext,
         device: &Device,
     ) -> Result<Self> {
-        let parameters = Parameters::new(run, device, spec.initialisation);
+        let parameters = Parameters::new(job, device, spec.initialisation);
         Self::build(spec, precision, heads, sizes, parameters)
     }
 

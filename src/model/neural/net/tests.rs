@@ -24,8 +24,8 @@ fn network(backend: Backend) -> Network {
         vec![head("inner", HeadInput::Hidden, &[3, 2]), head("outer", HeadInput::Features, &[2])];
     let heads = Heads { classifier: true, hidden: true, named };
     let shape = NetShape { features: vec![3], classes: 2 };
-    let (run, device) = (Run::new(3), device_of(backend));
-    let net = Network::new(&spec, Precision::F32, &heads, &shape, &run, &device).unwrap();
+    let (job, device) = (JobContext::new(3), device_of(backend));
+    let net = Network::new(&spec, Precision::F32, &heads, &shape, &job, &device).unwrap();
     Network { backend, ..net }
 }
 
@@ -42,7 +42,7 @@ fn gradients_are_the_slopes_of_a_sum_of_all_heads() {
 }
 
 fn gradients_are_slopes(net: &Network) {
-    let run = Run::new(1);
+    let job = JobContext::new(1);
     let uneven = |n: usize| (0..n).map(|n| (n * 5 % 7) as f64 * 0.3 - 0.8).collect::<Vec<_>>();
     let gradient = Outputs {
         rows: 6,
@@ -52,7 +52,7 @@ fn gradients_are_slopes(net: &Network) {
         ..Outputs::default()
     };
     let training =
-        |net: &Network| outputs(net, &mut Mode::Training(&mut run.rng("one dropout for all")));
+        |net: &Network| outputs(net, &mut Mode::Training(&mut job.rng("one dropout for all")));
     let loss = |net: &Network| {
         let out = training(net).to_host().unwrap();
         let heads = [(&out.logits, &gradient.logits), (&out.hidden, &gradient.hidden)];
@@ -104,7 +104,7 @@ fn images_and_their_moves_are_copied_at_once() {
     let scaler = Scaler::identity(&[2, 3, 5], &spec);
     let net = Network { input: vec![2, 3, 5], scaler, ..network(BACKENDS[1]) };
     let mut values: Vec<f32> = (1..=8 * 30).map(|n| n as f32).collect();
-    let rng = &mut Run::new(1).rng("moves");
+    let rng = &mut JobContext::new(1).rng("moves");
     let moves: Vec<_> = (0..8).map(|_| net.scaler.draw_move(rng)).collect();
     let rows = InputRows::for_device(values.clone(), &net.scaler.move_numbers(&moves), 0);
     let got = net.tensor(rows).unwrap();
@@ -126,7 +126,7 @@ fn the_next_input_is_copied_with_the_gradients() {
             ..Outputs::default()
         };
         let backward = |rows: &mut InputRows| {
-            let mut rng = Run::new(1).rng("dropout");
+            let mut rng = JobContext::new(1).rng("dropout");
             let pass = outputs(&net, &mut Mode::Training(&mut rng));
             pass.backward(&gradient, rows).unwrap()
         };
@@ -152,6 +152,6 @@ fn a_pass_that_predicts_keeps_no_graph() {
     let pass = outputs(&net, &mut Mode::Fixed);
     let all = pass.classifier.iter().chain(&pass.named).chain(&pass.hidden);
     assert_eq!(all.map(Tensor::track_op).collect::<Vec<_>>(), [false; 4]);
-    let pass = outputs(&net, &mut Mode::Training(&mut Run::new(1).rng("dropout")));
+    let pass = outputs(&net, &mut Mode::Training(&mut JobContext::new(1).rng("dropout")));
     assert!(pass.classifier.iter().chain(&pass.named).chain(&pass.hidden).all(Tensor::track_op));
 }

@@ -9,6 +9,7 @@ use super::batch_context::BatchContext;
 use super::training_objective::TrainingObjective;
 use crate::error::Result;
 use crate::frame::{Dims, Evidence};
+use crate::job_context::JobContext;
 use crate::model::FeatureUse;
 use crate::model::fitted::Fitted;
 use crate::model::neural::data::sizes::Sizes;
@@ -18,7 +19,6 @@ use crate::model::neural::params::param_table::ParamTable;
 use crate::model::neural::spec::network_spec::NetworkSpec;
 use crate::model::neural::train::learners::learner::LearnerSpec;
 use crate::model::neural::train::spec::TrainSpec;
-use crate::run::Run;
 use crate::spec::Problems;
 
 /// The evidence that a model is fitted to, and its sizes.
@@ -31,7 +31,7 @@ pub struct Task<'a> {
     /// The width of the last hidden layer, where the model needs it.
     pub hidden: usize,
     /// The run, which provides the random streams.
-    pub run: &'a Run,
+    pub job: &'a JobContext,
 }
 
 /// A trained model's report on its annotators.
@@ -143,7 +143,7 @@ pub trait CrowdNet:
     ///
     /// # Errors
     /// When the aggregator fails.
-    fn aggregate(&self, _evidence: Evidence<'_>, _run: &mut Run) -> Result<Option<Fitted>> {
+    fn aggregate(&self, _evidence: Evidence<'_>, _run: &mut JobContext) -> Result<Option<Fitted>> {
         Ok(None)
     }
 

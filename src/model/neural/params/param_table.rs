@@ -5,11 +5,11 @@ use std::mem::take;
 use rand::Rng as _;
 use rayon::prelude::*;
 
+use crate::job_context::JobContext;
 use crate::model::neural::data::batch::Batch;
 use crate::model::neural::train::optimiser::Optimiser;
 use crate::model::neural::train::optimiser::moments::{Moments, MomentsMut};
 use crate::prefetch::prefetch_all;
-use crate::run::Run;
 
 /// Rows that one task of the thread pool updates.
 const ROWS_PER_TASK: usize = 128;
@@ -81,8 +81,8 @@ impl ParamTable {
 
     /// Learned embeddings of `n` annotators or instances, drawn within 1 / sqrt(width).
     #[must_use]
-    pub fn embeddings(name: &str, owner: Owner, n: usize, width: usize, run: &Run) -> Self {
-        let mut rng = run.rng(name);
+    pub fn embeddings(name: &str, owner: Owner, n: usize, width: usize, job: &JobContext) -> Self {
+        let mut rng = job.rng(name);
         let bound = 1.0 / (width.max(1) as f32).sqrt();
         let draw = |_| (2.0 * rng.random::<f32>() - 1.0) * bound;
         Self::new(name, owner, width, (0..n * width).map(draw).collect())

@@ -58,7 +58,7 @@ impl CrowdNet for Embedded {
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
-        let mut rng = task.run.rng("embeddings");
+        let mut rng = task.job.rng("embeddings");
         let mut drawn = |n: usize| (0..n).map(|_| rng.random::<f32>() - 0.5).collect::<Vec<_>>();
         let (instances, annotators) = (
             drawn(task.dims.instances * INSTANCE_WIDTH),
@@ -70,8 +70,8 @@ impl CrowdNet for Embedded {
         ])
     }
 
-    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
-        MajorityVote::default().fit(evidence, run).map(Some)
+    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
+        MajorityVote::default().fit(evidence, job).map(Some)
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) fn fit<N: CrowdNet>(
     a: &Annotations,
     described: &QuestionFeatures,
 ) -> Result<Fitted> {
-    model.fit(Evidence { annotations: a, described: Some(described) }, &mut Run::new(1))
+    model.fit(Evidence { annotations: a, described: Some(described) }, &mut JobContext::new(1))
 }
 
 pub(super) fn parameters(fitted: Fitted) -> Snapshot {
@@ -53,7 +53,8 @@ fn a_residual_network_learns_from_images_and_predicts_again() {
     assert!(right >= 38, "{right} of 40");
     let trained = fitted.model.as_ref().unwrap();
     let model = SavedModel::new(&trained.description, &trained.parameters, Some("cpu"));
-    let again = predict::<TraceRegularised>(model, described.matrix(), &Run::new(1)).unwrap();
+    let again =
+        predict::<TraceRegularised>(model, described.matrix(), &JobContext::new(1)).unwrap();
     assert_eq!(fitted.predictions, Some(again.classes));
 }
 
@@ -134,7 +135,7 @@ fn an_aggregator_s_labels_and_its_convergence_leave_as_they_are() {
     described.row_of_instance[0] = None;
     let aggregator = serde_json::json!({"kind": "dawid_skene", "stop": {"max_iter": 1}});
     let aggregator: ModelSpec = serde_json::from_value(aggregator).unwrap();
-    let alone = aggregator.load().unwrap().model.fit((&a).into(), &mut Run::new(1)).unwrap();
+    let alone = aggregator.load().unwrap().model.fit((&a).into(), &mut JobContext::new(1)).unwrap();
     let train = TrainSpec { epochs: 2, ..TrainSpec::default() };
     let fitted = fit(&with(train, Dl { aggregator, ..Dl::default() }), &a, &described).unwrap();
     assert_eq!(fitted.posterior, alone.posterior);
@@ -152,11 +153,11 @@ fn an_aggregator_that_fits_twice_warns_once() {
     let aggregator = serde_json::from_value(aggregator).unwrap();
     let train =
         TrainSpec { epochs: 1, select: Select::AnnotationLikelihood, ..TrainSpec::default() };
-    let mut run = Run::new(1);
+    let mut job = JobContext::new(1);
     let evidence = Evidence { annotations: &a, described: Some(&described) };
-    with(train, Dl { aggregator, ..Dl::default() }).fit(evidence, &mut run).unwrap();
-    let ended = run.warnings().iter().filter(|w| w.contains("had not converged"));
-    assert_eq!(ended.count(), 1, "{:?}", run.warnings());
+    with(train, Dl { aggregator, ..Dl::default() }).fit(evidence, &mut job).unwrap();
+    let ended = job.warnings().iter().filter(|w| w.contains("had not converged"));
+    assert_eq!(ended.count(), 1, "{:?}", job.warnings());
 }
 
 // keys: model.stop.on_exhausted
@@ -165,22 +166,22 @@ fn messages_of_an_aggregator_name_its_own_keys() {
     let a = agreeing();
     let described = described(&a);
     let evidence = Evidence { annotations: &a, described: Some(&described) };
-    let fit = |on_exhausted: &str, run: &mut Run| {
+    let fit = |on_exhausted: &str, job: &mut JobContext| {
         let stop = serde_json::json!({"max_iter": 1, "on_exhausted": on_exhausted});
         let aggregator = serde_json::json!({"kind": "dawid_skene", "stop": stop});
         let aggregator = serde_json::from_value(aggregator).unwrap();
         let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
-        with(train, Dl { aggregator, ..Dl::default() }).fit(evidence, run)
+        with(train, Dl { aggregator, ..Dl::default() }).fit(evidence, job)
     };
-    let mut run = Run::new(1);
-    fit("warn", &mut run).unwrap();
-    let ended = run.warnings().iter().find(|w| w.contains("had not converged")).unwrap();
+    let mut job = JobContext::new(1);
+    fit("warn", &mut job).unwrap();
+    let ended = job.warnings().iter().find(|w| w.contains("had not converged")).unwrap();
     let keys = "raise model.aggregator.stop.max_iter or model.aggregator.stop.tol";
     assert!(ended.contains(keys), "{ended}");
-    let error = fit("fail", &mut Run::new(1)).unwrap_err().to_string();
+    let error = fit("fail", &mut JobContext::new(1)).unwrap_err().to_string();
     assert!(error.contains("model.aggregator.stop\n"), "{error}");
     // The parameters of the model itself are where they were.
-    assert_eq!(run.model_key("stop"), "model.stop");
+    assert_eq!(job.model_key("stop"), "model.stop");
 }
 
 /// The first annotation of each annotator, which is never held out, is one of instance 0: the only instance with
@@ -238,8 +239,8 @@ fn an_annotator_of_instances_without_features_has_the_mean_parameters_of_the_oth
 #[test]
 fn the_clipped_norm_leaves_out_tables_that_are_not_trained() {
     let a = agreeing();
-    let run = Run::new(1);
-    let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 0, run: &run };
+    let job = JobContext::new(1);
+    let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 0, job: &job };
     let mut annotator_params = AnnotatorParams { tables: Conal::default().tables(&task).unwrap() };
     let batch = Batch { annotators: vec![0, 1], ..Batch::default() };
     let gradient: Gathered =
@@ -306,11 +307,11 @@ fn a_model_without_a_classifier_says_that_gold_does_not_teach_it() {
     let mut a = agreeing();
     let described = described(&a);
     let warned = |a: &Annotations| {
-        let mut run = Run::new(1);
+        let mut job = JobContext::new(1);
         let evidence = Evidence { annotations: a, described: Some(&described) };
         let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
-        with(train, DoctorNet::default()).fit(evidence, &mut run).unwrap();
-        run.warnings().iter().any(|w| w.contains("trusted classes appear in the labels table"))
+        with(train, DoctorNet::default()).fit(evidence, &mut job).unwrap();
+        job.warnings().iter().any(|w| w.contains("trusted classes appear in the labels table"))
     };
     assert!(!warned(&a));
     a.trusted = Some((0..40).map(|i| (i == 0).then_some(2)).collect());

@@ -40,8 +40,8 @@ impl CrowdNet for Readers {
         ]
     }
 
-    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
-        MajorityVote::default().fit(evidence, run).map(Some)
+    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
+        MajorityVote::default().fit(evidence, job).map(Some)
     }
 }
 
@@ -127,7 +127,7 @@ fn what_nobody_has_annotated_has_no_row_of_annotations() {
     let fitted = fit(&readers(0.1, 40), &a, &described).unwrap();
     let trained = fitted.model.as_ref().unwrap();
     let model = SavedModel::new(&trained.description, &trained.parameters, Some("cpu"));
-    let again = predict::<Readers>(model, described.matrix(), &Run::new(1)).unwrap();
+    let again = predict::<Readers>(model, described.matrix(), &JobContext::new(1)).unwrap();
     assert_eq!(fitted.predictions.as_ref(), Some(&again.classes));
     let posterior = fitted.posterior.clone();
     let learner = of("annotations.", &numbers(fitted));

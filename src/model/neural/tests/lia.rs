@@ -168,7 +168,7 @@ fn small(model: Lia) -> Neural<Lia> {
 }
 
 fn fit_alone(model: &Neural<Lia>, a: &Annotations) -> Fitted {
-    model.fit(a.into(), &mut Run::new(1)).unwrap()
+    model.fit(a.into(), &mut JobContext::new(1)).unwrap()
 }
 
 #[test]

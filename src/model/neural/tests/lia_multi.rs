@@ -71,8 +71,8 @@ fn small(model: Lia) -> Neural<LiaMulti> {
     spec
 }
 
-fn fit_both(model: &Neural<LiaMulti>, frames: &[Frame], run: &mut Run) -> Vec<Fitted> {
-    model.fit_questions(&QuestionSet::of_frames(frames).unwrap(), run).unwrap()
+fn fit_both(model: &Neural<LiaMulti>, frames: &[Frame], job: &mut JobContext) -> Vec<Fitted> {
+    model.fit_questions(&QuestionSet::of_frames(frames).unwrap(), job).unwrap()
 }
 
 fn competence(fitted: &Fitted) -> &[f64] {
@@ -84,7 +84,7 @@ fn competence(fitted: &Fitted) -> &[f64] {
 fn each_question_keeps_its_own_tables() {
     for with_features in [true, false] {
         let (frames, truths) = frames(with_features);
-        let all = fit_both(&small(Lia::default()), &frames, &mut Run::new(1));
+        let all = fit_both(&small(Lia::default()), &frames, &mut JobContext::new(1));
         let oracles = [(8, 9), (6, 7)];
         for (((fitted, frame), truth), (best_of, worst)) in
             all.iter().zip(&frames).zip(&truths).zip(oracles)
@@ -118,7 +118,7 @@ fn each_question_keeps_its_own_tables() {
             assert_eq!(fitted.predictions.is_some(), with_features);
         }
         assert_eq!(all[0].trace.len(), all[1].trace.len());
-        let again = fit_both(&small(Lia::default()), &frames, &mut Run::new(1));
+        let again = fit_both(&small(Lia::default()), &frames, &mut JobContext::new(1));
         for (one, other) in all.iter().zip(&again) {
             assert!(one.posterior == other.posterior && one.report == other.report);
         }
@@ -129,13 +129,13 @@ fn each_question_keeps_its_own_tables() {
 #[test]
 fn a_saved_model_predicts_its_question() {
     let (frames, truths) = frames(true);
-    let all = fit_both(&small(Lia::default()), &frames, &mut Run::new(1));
+    let all = fit_both(&small(Lia::default()), &frames, &mut JobContext::new(1));
     for ((fitted, frame), truth) in all.iter().zip(&frames).zip(&truths) {
         let (trained, classes) = (fitted.model.as_ref().unwrap(), frame.annotations.dims().classes);
         assert_eq!(trained.description["sizes"]["classes"], classes);
         let saved = || SavedModel::new(&trained.description, &trained.parameters, None);
         let matrix = frame.described.as_ref().unwrap().matrix();
-        let predicted = predict::<LiaMulti>(saved(), matrix, &Run::new(1)).unwrap().classes;
+        let predicted = predict::<LiaMulti>(saved(), matrix, &JobContext::new(1)).unwrap().classes;
         assert_eq!(fitted.predictions.as_ref(), Some(&predicted));
         let right = (0..truth.len())
             .filter(|i| best(predicted.row(*i)).is_some_and(|(k, _)| k == truth[*i] as usize));
@@ -143,7 +143,8 @@ fn a_saved_model_predicts_its_question() {
         assert!(right * 100 >= 70 * truth.len(), "{right} of {}", truth.len());
         let mut other = saved();
         other.sizes["question"] = 5.into();
-        let error = predict::<LiaMulti>(other, matrix, &Run::new(1)).unwrap_err().to_string();
+        let error =
+            predict::<LiaMulti>(other, matrix, &JobContext::new(1)).unwrap_err().to_string();
         assert!(error.contains("sizes are those of no model"), "{error}");
     }
 }
@@ -173,12 +174,12 @@ fn one_question_alone_is_lia() {
             frames.truncate(1);
             let many = small(model.clone());
             let lia = Neural { network: many.network.clone(), model };
-            let alone = lia.fit(frames[0].evidence(), &mut Run::new(1)).unwrap();
-            let one = fit_both(&many, &frames, &mut Run::new(1)).remove(0);
+            let alone = lia.fit(frames[0].evidence(), &mut JobContext::new(1)).unwrap();
+            let one = fit_both(&many, &frames, &mut JobContext::new(1)).remove(0);
             assert_eq!(one.posterior, alone.posterior);
             assert_eq!((one.report, one.predictions), (alone.report, alone.predictions));
             let parameters = |of: &Fitted| of.model.as_ref().map(|model| model.parameters.clone());
-            let fitted = many.fit(frames[0].evidence(), &mut Run::new(1)).unwrap();
+            let fitted = many.fit(frames[0].evidence(), &mut JobContext::new(1)).unwrap();
             assert_eq!(parameters(&fitted), alone.model.map(|model| model.parameters));
         }
     }
@@ -190,7 +191,7 @@ fn an_interrupted_fit_of_two_questions_ends_with_the_same_bits() {
     for with_features in [true, false] {
         let (frames, _) = frames(with_features);
         let questions = QuestionSet::of_frames(&frames).unwrap();
-        assert_resumes_by(|run| model.fit_questions(&questions, run), [1, 3, 6, 13]);
+        assert_resumes_by(|job| model.fit_questions(&questions, job), [1, 3, 6, 13]);
     }
 }
 
@@ -210,7 +211,7 @@ fn an_epoch_is_selected_by_all_questions() {
     let fitted = |select| {
         let mut model = small(Lia { rounds: 1, round_epochs: 4, ..Lia::default() });
         model.network.train.select = select;
-        fit_both(&model, &frames, &mut Run::new(1)).remove(1)
+        fit_both(&model, &frames, &mut JobContext::new(1)).remove(1)
     };
     for select in [Select::Valid, Select::AnnotationLikelihood] {
         assert_ne!(fitted(select).posterior, fitted(Select::Last).posterior, "{select:?}");

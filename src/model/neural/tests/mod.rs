@@ -22,6 +22,7 @@ use super::models::{dl::Targets, max_mig, trace_regularised};
 use super::*;
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence};
+use crate::job_context::JobContext;
 use crate::model::fitted::Fitted;
 use crate::model::neural::data::batch::{Batch, BatchAnnotation};
 use crate::model::neural::data::batching::Batching;
@@ -36,7 +37,6 @@ use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::numerics::softmax;
 use crate::model::neural::train::step::loss_and_gradient;
 use crate::model::{Model, Posterior, Spec};
-use crate::run::Run;
 use crate::testing::{tiny, weighted};
 
 /// Instances 0 and 1, annotators 0 and 1, three classes.
@@ -116,7 +116,7 @@ fn batches_of(
 ) -> Vec<Batch> {
     let epoch = Epoch { name: "epoch", instances, targets: None, batching, readers: &[] };
     let mut batches = Vec::new();
-    data.epoch(epoch, &Run::new(1), |read, _| {
+    data.epoch(epoch, &JobContext::new(1), |read, _| {
         batches.push(read.batch);
         Ok(())
     })
@@ -150,8 +150,8 @@ impl<'a, N: CrowdNet> Case<'a, N> {
             (0..width).map(|n| 0.4 - 0.3 * n as f64).collect()
         };
         let named = heads.named.iter().map(numbers).collect();
-        let run = Run::new(3);
-        let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 2, run: &run };
+        let job = JobContext::new(3);
+        let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 2, job: &job };
         let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
         let mut out = outputs(&hidden, named);
         if !heads.classifier {

@@ -139,8 +139,8 @@ fn max_mig_s_posterior_divides_by_its_prior() {
 #[test]
 fn heads_weigh_as_much_as_their_annotations() {
     let a = tiny(3, &[(0, 0, 0), (1, 0, 1), (2, 0, 0), (0, 1, 2)]);
-    let run = Run::new(1);
-    let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 2, run: &run };
+    let job = JobContext::new(1);
+    let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 2, job: &job };
     for (weight_by_annotations, wanted) in
         [(true, [0.4375, 0.25, 0.3125]), (false, [0.375, 0.25, 0.375])]
     {
@@ -163,8 +163,8 @@ fn a_soft_annotation_weighs_a_head_as_one() {
     };
     let dims = Dims { instances: 2, annotators: 2, classes: 3, labels: 3 };
     let a = Annotations::build(dims, rows, crate::frame::Duplicates::Keep).unwrap();
-    let run = Run::new(1);
-    let task = Task { evidence: (&a).into(), dims, hidden: 2, run: &run };
+    let job = JobContext::new(1);
+    let task = Task { evidence: (&a).into(), dims, hidden: 2, job: &job };
     let model = DoctorNet { weight_by_annotations: true };
     let mut case = Case::new(&model);
     case.annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };

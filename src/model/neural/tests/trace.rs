@@ -37,12 +37,12 @@ fn the_smallest_trace_is_the_true_one() {
     // The classifier's confusion, `[class, predicted class]`, and the annotators' matrices.
     let found = |lambda: f64| {
         let model = TraceRegularised { lambda };
-        let run = Run::new(1);
+        let job = JobContext::new(1);
         let task = Task {
             evidence: (&annotations).into(),
             dims: annotations.dims(),
             hidden: 0,
-            run: &run,
+            job: &job,
         };
         let mut annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
         let mut logits = [2.0_f32, 1.3, 0.0, 0.0, 2.0, 1.3, 1.3, 0.0, 2.0];

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::Trainer;
 use crate::error::Result;
+use crate::job_context::JobContext;
 use crate::model::neural::train::frozen::FrozenOutputs;
 use crate::model::neural::{BatchContext, Phase, TrainingObjective};
-use crate::run::Run;
 
 /// The share of the run's memory that the constants of all rows may take: one in this many bytes.
 const CONSTANTS_SHARE: usize = 8;
@@ -20,12 +20,12 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     ///
     /// # Errors
     /// When the run is cancelled.
-    pub(super) fn keep_constants(&mut self, phase: &Phase, run: &Run) -> Result<()> {
+    pub(super) fn keep_constants(&mut self, phase: &Phase, job: &JobContext) -> Result<()> {
         let Some(frozen) = &self.learners.classifier.frozen else { return Ok(()) };
         if self.state.epoch > 0 && frozen.has_constants_of_act {
             return Ok(());
         }
-        let constants = self.constants(frozen, phase, run)?;
+        let constants = self.constants(frozen, phase, job)?;
         if let Some(frozen) = &mut self.learners.classifier.frozen {
             frozen.outputs.constants = constants;
             frozen.has_constants_of_act = true;
@@ -38,12 +38,12 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         &self,
         frozen: &FrozenOutputs,
         phase: &Phase,
-        run: &Run,
+        job: &JobContext,
     ) -> Result<Vec<Arc<[f64]>>> {
-        let max_bytes = run.share_of_memory(CONSTANTS_SHARE, usize::MAX);
+        let max_bytes = job.share_of_memory(CONSTANTS_SHARE, usize::MAX);
         let (mut all, mut bytes) = (vec![Arc::default(); frozen.rows.len()], 0);
         for part in self.data.trained_instances().chunks(ROWS_AT_ONCE) {
-            run.cancel.check()?;
+            job.cancel.check()?;
             let batch = self.data.observed(part, self.state.targets(phase.targets));
             let out = frozen.gather(&batch.rows);
             let read_out = |context: &BatchContext<'_>| {

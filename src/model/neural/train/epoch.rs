@@ -2,6 +2,7 @@
 
 use super::Trainer;
 use crate::error::{Error, Result};
+use crate::job_context::JobContext;
 use crate::model::fitted::TraceRow;
 use crate::model::neural::data::Epoch;
 use crate::model::neural::data::batch::Batch;
@@ -14,17 +15,16 @@ use crate::model::neural::train::step::loss_and_gradient;
 use crate::model::neural::{
     AnnotatorParams, BatchContext, Gradient, ParamTable, Phase, TrainingObjective,
 };
-use crate::run::Run;
 
 impl<N: TrainingObjective> Trainer<'_, N> {
     /// Runs the next epoch of an act.
     ///
     /// # Errors
     /// When the training diverges, the run is cancelled or the device fails.
-    pub(super) fn epoch(&mut self, phase: &Phase, run: &Run) -> Result<()> {
+    pub(super) fn epoch(&mut self, phase: &Phase, job: &JobContext) -> Result<()> {
         let spec = self.spec;
         let (optimiser, epoch) = (&spec.optimiser, phase.act.start + self.state.epoch);
-        let began = run.clock.seconds();
+        let began = job.clock.seconds();
         self.position.epoch = epoch + 1;
         if optimiser.reset_each_epoch || (epoch == 0 && !phase.keeps_moments) {
             self.reset_moments(phase);
@@ -42,7 +42,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
                 * annotator_rate.unwrap_or_else(|| self.default_annotator_rate()),
         };
         self.learners.freeze(phase.learners, self.data)?;
-        self.keep_constants(phase, run)?;
+        self.keep_constants(phase, job)?;
         let name = format!("{} {epoch}", self.position.label);
         let (mut loss, mut rows) = (0.0, 0);
         let (data, readers) = (self.data, self.learners.readers());
@@ -57,8 +57,8 @@ impl<N: TrainingObjective> Trainer<'_, N> {
             batching: spec.batching(N::DROPS_LAST_BATCH),
             readers: &readers,
         };
-        let of_epoch = data.epoch(over, run, |ReadBatch { index, batch, inputs }, ahead| {
-            run.cancel.check()?;
+        let of_epoch = data.epoch(over, job, |ReadBatch { index, batch, inputs }, ahead| {
+            job.cancel.check()?;
             let stream = format!("dropout of {name}, batch {index}");
             let forward = |learners: &Learners, tables: &AnnotatorParams| {
                 learners.forward(&batch, inputs, tables, phase.learners, &stream)
@@ -75,7 +75,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         if !self.learners.are_finite()? || !self.annotator_params.is_finite() {
             return Err(self.diverged("a parameter that is not a finite number"));
         }
-        let seconds = run.clock.seconds() - began;
+        let seconds = job.clock.seconds() - began;
         let last = self.state.trace.iter().rev().find(|row| row.phase == self.position.label);
         let change = last.map(|row| -loss - row.objective);
         self.state.trace.push(TraceRow {
@@ -94,7 +94,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
             rows_per_second = speed,
             "epoch"
         );
-        run.progress
+        job.progress
             .at(self.state.trace.len() as u64, &format!("loss {loss:.4}, {speed:.0} rows/s"));
         Ok(())
     }

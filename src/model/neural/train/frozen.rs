@@ -60,6 +60,7 @@ mod tests {
 
     use super::*;
     use crate::frame::Evidence;
+    use crate::job_context::JobContext;
     use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
     use crate::model::neural::data::sizes::Sizes;
@@ -76,7 +77,6 @@ mod tests {
         AnnotatorParams, Architecture, BackboneSpec, LearnerInput, LearnerSubset, NetworkSpec,
         Neural, WeightedDoctorNet,
     };
-    use crate::run::Run;
     use crate::testing::{described, tiny};
 
     /// Instances out of order, one of them twice. Their feature rows have other indices than the instances; instance 1
@@ -104,10 +104,10 @@ mod tests {
             questions: Vec::new(),
             question: 0,
         };
-        let run = &Run::new(1);
+        let job = &JobContext::new(1);
         let precision = Precision::F32;
         let setting =
-            LearnerSetting { precision, sizes: &sizes, run, device: &Device::Cpu, saved: None };
+            LearnerSetting { precision, sizes: &sizes, job, device: &Device::Cpu, saved: None };
         let learner = |backbone: &BackboneSpec, input| {
             let (backbone, heads) = (backbone.clone(), heads.clone());
             let spec = LearnerSpec { name: CLASSIFIER, backbone, heads, input, optimiser: None };
@@ -139,8 +139,8 @@ mod tests {
         assert!(flips.frozen.is_none());
         // Four rows of eleven f64s are 352 bytes: a thirty-second of the memory holds them, or all but one of them.
         for (memory, fits) in [(32 * 352, true), (32 * 352 - 1, false)] {
-            let run = &Run::new(1).with_memory(memory);
-            let setting = LearnerSetting { run, ..setting };
+            let job = &JobContext::new(1).with_memory(memory);
+            let setting = LearnerSetting { job, ..setting };
             let input = LearnerInput::Annotations;
             let (backbone, heads) = (spec.clone(), heads.clone());
             let spec = LearnerSpec { name: CLASSIFIER, backbone, heads, input, optimiser: None };
@@ -161,9 +161,9 @@ mod tests {
         let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
         let network = NetworkSpec { train, ..NetworkSpec::default() };
         let model = WeightedDoctorNet { weight_epochs: 2, ..WeightedDoctorNet::default() };
-        let (spec, mut run) = (Neural { network, model }, Run::new(1));
-        let mut trainer = trainer_of(&spec, &data, evidence, &run);
-        trainer.train(&mut run).unwrap();
+        let (spec, mut job) = (Neural { network, model }, JobContext::new(1));
+        let mut trainer = trainer_of(&spec, &data, evidence, &job);
+        trainer.train(&mut job).unwrap();
         let frozen = trainer.learners.classifier.frozen.as_ref().unwrap();
         assert_eq!(frozen.rows, [0, 1, 2, 3, 4]);
         // The probabilities of each row's only label by both heads.

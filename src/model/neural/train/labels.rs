@@ -3,13 +3,13 @@
 use super::Trainer;
 use super::learners::learner::CLASSIFIER;
 use crate::error::{Error, Result};
+use crate::job_context::JobContext;
 use crate::model::calibration::calibrator::{Calibrator, Method, Points};
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::neural::data::batch::Batch;
 use crate::model::neural::train::state::{MAIN_TARGETS, NamedTargets};
 use crate::model::neural::{BatchContext, TrainingObjective};
 use crate::model::posterior::Posterior;
-use crate::run::Run;
 
 impl<N: TrainingObjective> Trainer<'_, N> {
     /// Replaces the targets of this name by the model's posteriors; targets that do not exist yet start as the votes.
@@ -18,7 +18,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     ///
     /// # Errors
     /// When the run is cancelled or the device fails.
-    pub(super) fn e_step(&mut self, name: &'static str, run: &Run) -> Result<()> {
+    pub(super) fn e_step(&mut self, name: &'static str, job: &JobContext) -> Result<()> {
         let old = self.state.targets.remove(name).map(|targets| targets.posterior);
         let mut posterior = old.unwrap_or_else(|| Posterior::from_votes(self.data.annotations));
         let (described, undescribed) = self.data.untrusted();
@@ -31,12 +31,12 @@ impl<N: TrainingObjective> Trainer<'_, N> {
             Some(_) => self.data.unannotated(part, Some(posterior)),
             None => self.data.observed(part, Some(posterior)),
         };
-        self.each_part(&described, run, |part| {
+        self.each_part(&described, job, |part| {
             let batch = batch_of(part, &posterior);
             replace(&mut posterior, part, &self.with_outputs(&batch, of_batch)?);
             Ok(())
         })?;
-        self.each_part(&undescribed, run, |part| {
+        self.each_part(&undescribed, job, |part| {
             let batch = batch_of(part, &posterior);
             let values = self.without_features(self.data.inputs(), &batch, of_batch)?;
             replace(&mut posterior, part, &values);
@@ -76,13 +76,13 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         &mut self,
         learner: &'static str,
         method: Method,
-        run: &Run,
+        job: &JobContext,
     ) -> Result<()> {
         let classes = self.dims.classes;
         let mut points = Points::new(classes);
         let trusted = self.data.trusted();
         for part in trusted.chunks(self.learners.rows_at_once()) {
-            run.cancel.check()?;
+            job.cancel.check()?;
             let instances: Vec<u32> = part.iter().map(|(instance, _)| *instance).collect();
             let batch = self.data.observed(&instances, self.state.targets(MAIN_TARGETS));
             let probabilities = self.probabilities(learner, &batch)?;
@@ -138,11 +138,11 @@ mod tests {
         let evidence = Evidence { annotations: &a, described: Some(&described) };
         let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
         let data = TrainingData::new(evidence, None, true, batching).unwrap();
-        let (spec, run) = (Neural::<Tcl>::default(), Run::new(1));
-        let mut trainer = trainer_of(&spec, &data, evidence, &run);
-        trainer.e_step(MAIN_TARGETS, &run).unwrap();
-        assert!(run.cancel.request(15));
-        assert_eq!(trainer.e_step(MAIN_TARGETS, &run).unwrap_err().exit_code(), 143);
+        let (spec, job) = (Neural::<Tcl>::default(), JobContext::new(1));
+        let mut trainer = trainer_of(&spec, &data, evidence, &job);
+        trainer.e_step(MAIN_TARGETS, &job).unwrap();
+        assert!(job.cancel.request(15));
+        assert_eq!(trainer.e_step(MAIN_TARGETS, &job).unwrap_err().exit_code(), 143);
     }
 
     /// The posteriors of the EM kernels are those of batches, which are sums of logarithms: with a trusted instance, an
@@ -163,10 +163,10 @@ mod tests {
             let evidence = Evidence { annotations: &a, described: Some(&described) };
             let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
             let data = TrainingData::new(evidence, None, true, batching).unwrap();
-            let (spec, run) = (Neural::<AggNet>::default(), Run::new(1));
-            let mut trainer = trainer_of(&spec, &data, evidence, &run);
+            let (spec, job) = (Neural::<AggNet>::default(), JobContext::new(1));
+            let mut trainer = trainer_of(&spec, &data, evidence, &job);
             trainer.m_step(MAIN_TARGETS).unwrap();
-            trainer.e_step(MAIN_TARGETS, &run).unwrap();
+            trainer.e_step(MAIN_TARGETS, &job).unwrap();
             let got = trainer.state.targets(MAIN_TARGETS).unwrap();
             let of_batch = |instances: &[u32]| trainer.data.observed(instances, None);
             let with_features = [0, 2, 4, 5];
@@ -200,8 +200,8 @@ mod tests {
         let data = TrainingData::new(evidence, None, true, batching).unwrap();
         let backbone = BackboneSpec::one_layer();
         let network = NetworkSpec { backbone, ..NetworkSpec::default() };
-        let (spec, run) = (Neural { network, model: Tcl::default() }, Run::new(1));
-        let mut trainer = trainer_of(&spec, &data, evidence, &run);
+        let (spec, job) = (Neural { network, model: Tcl::default() }, JobContext::new(1));
+        let mut trainer = trainer_of(&spec, &data, evidence, &job);
         // The last of three features is the number of the instance.
         let two = std::f32::consts::LN_2;
         let mut parameters = trainer.snapshot().unwrap();
@@ -215,7 +215,7 @@ mod tests {
         ];
         // The second time, the learner already has a calibrator.
         for time in 0..2 {
-            trainer.calibrate(CLASSIFIER, Method::Isotonic, &run).unwrap();
+            trainer.calibrate(CLASSIFIER, Method::Isotonic, &job).unwrap();
             let calibrator = &trainer.state.estimates.calibrators[CLASSIFIER];
             let fitted = serde_json::to_value(calibrator).unwrap();
             for (k, (at, value)) in wanted.iter().enumerate() {

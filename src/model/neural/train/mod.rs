@@ -16,6 +16,7 @@ pub(crate) mod step;
 use super::params::annotator_params::AnnotatorParams;
 use crate::error::{Error, Result};
 use crate::frame::{Dims, JointQuestion};
+use crate::job_context::JobContext;
 use crate::model::neural::data::inputs::Inputs;
 use crate::model::neural::data::{TrainingData, batch::Batch};
 use crate::model::neural::train::learners::Learners;
@@ -28,7 +29,6 @@ use crate::model::neural::{
 use crate::model::saved::checkpoint;
 use crate::model::saved::checkpoint::Fingerprint;
 use crate::model::saved::snapshot::Snapshot;
-use crate::run::Run;
 
 /// An objective in training.
 pub(crate) struct Trainer<'a, N> {
@@ -70,44 +70,44 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     ///
     /// # Errors
     /// When the training diverges, the run is cancelled, or a checkpoint cannot be read or written.
-    pub(crate) fn train(&mut self, run: &mut Run) -> Result<()> {
-        if let Some(fingerprint) = self.fingerprint.take().filter(|_| run.keeps_checkpoints()) {
-            let fingerprint = self.completed(fingerprint, run)?;
-            self.resume(&fingerprint, run)?;
+    pub(crate) fn train(&mut self, job: &mut JobContext) -> Result<()> {
+        if let Some(fingerprint) = self.fingerprint.take().filter(|_| job.keeps_checkpoints()) {
+            let fingerprint = self.completed(fingerprint, job)?;
+            self.resume(&fingerprint, job)?;
             self.position.fingerprint = Some(fingerprint);
         }
         self.refuse_extreme_weights()?;
-        self.warn_of_unused_settings(run);
-        self.position.checkpoint_at = run.clock.seconds();
-        run.progress.begin("training", Some(self.model.epochs(self.spec).into()));
+        self.warn_of_unused_settings(job);
+        self.position.checkpoint_at = job.clock.seconds();
+        job.progress.begin("training", Some(self.model.epochs(self.spec).into()));
         while let Some(act) = self.model.next_act(self.spec, &self.state) {
-            run.cancel.check()?;
+            job.cancel.check()?;
             match act {
                 Act::Select => self.select()?,
                 Act::Reset(learners) => self.reset(learners)?,
                 _ if self.position.is_over => {}
                 Act::Train(phase) => {
-                    self.warn_of_delay(&phase, run);
-                    self.warn_of_rates(&phase, run);
-                    self.train_phase(&phase, run)?;
+                    self.warn_of_delay(&phase, job);
+                    self.warn_of_rates(&phase, job);
+                    self.train_phase(&phase, job)?;
                 }
-                Act::EStep(name) => self.e_step(name, run)?,
+                Act::EStep(name) => self.e_step(name, job)?,
                 Act::MStep(name) => self.m_step(name)?,
-                Act::Calibrate(learner, method) => self.calibrate(learner, method, run)?,
+                Act::Calibrate(learner, method) => self.calibrate(learner, method, job)?,
             }
             self.state.acts += 1;
             self.state.epoch = 0;
         }
-        run.progress.end();
+        job.progress.end();
         Ok(())
     }
 
     /// Warns of settings of annotators' parameters where descent trains none of them.
-    fn warn_of_unused_settings(&self, run: &mut Run) {
+    fn warn_of_unused_settings(&self, job: &mut JobContext) {
         if self.spec.optimiser.sets_annotators()
             && self.annotator_params.tables.iter().all(|table| table.is_fixed)
         {
-            run.warn(
+            job.warn(
                 "annotator_learning_rate and annotator_delay change nothing: gradient descent trains no parameters of \
                  annotators in this model",
             );
@@ -115,13 +115,13 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     }
 
     /// Warns where annotators' parameters are frozen in all epochs of a phase that trains them.
-    fn warn_of_delay(&self, phase: &Phase, run: &mut Run) {
+    fn warn_of_delay(&self, phase: &Phase, job: &mut JobContext) {
         let mut tables = self.annotator_params.tables.iter();
         let trains_any = tables.any(|table| !table.is_fixed && phase.trains(&table.name));
         let begins = phase.act.start == 0 && phase.epochs > 0;
         let delay = self.annotator_delay(phase);
         if begins && trains_any && delay >= phase.epochs {
-            run.warn(format!(
+            job.warn(format!(
                 "annotators' parameters are frozen for {delay} epochs, and phase `{}` has {}, so that they keep their \
                  initial values: train longer, or lower annotator_delay (identity_epochs of single_confusion)",
                 phase.name, phase.epochs
@@ -130,17 +130,17 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     }
 
     /// Warns where the rates of a phase that trains learners are zero, or still rise when it ends.
-    fn warn_of_rates(&self, phase: &Phase, run: &mut Run) {
+    fn warn_of_rates(&self, phase: &Phase, job: &mut JobContext) {
         let OptimiserSpec { learning_rate, warmup, .. } = self.spec.optimiser;
         let (name, epochs) = (phase.name, phase.epochs);
         let begins = phase.round == 0 && phase.act.start == 0 && epochs > 0;
         let begins = begins && phase.learners != LearnerSubset::NONE;
         if begins && phase.learner_rate.unwrap_or(learning_rate) == 0.0 {
-            run.warn(format!(
+            job.warn(format!(
                 "the learning rate of phase `{name}` is 0: its networks stay as they are"
             ));
         } else if begins && warmup > epochs {
-            run.warn(format!(
+            job.warn(format!(
                 "the rates rise over {warmup} epochs, and phase `{name}` has {epochs}, so that they stay far below \
                  their values: train longer, or lower warmup"
             ));
@@ -148,20 +148,20 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     }
 
     /// Runs the remaining epochs of an act.
-    fn train_phase(&mut self, phase: &Phase, run: &Run) -> Result<()> {
+    fn train_phase(&mut self, phase: &Phase, job: &JobContext) -> Result<()> {
         (self.position.phase, self.position.label) = (phase.name, phase.label());
         while self.state.epoch < phase.act.len() as u32 {
             self.position.is_over = self.is_out_of_patience(phase);
             if self.position.is_over {
                 break;
             }
-            self.epoch(phase, run)?;
+            self.epoch(phase, job)?;
             if phase.is_scored {
                 self.score_epoch(phase)?;
             }
-            let (epochs, now) = (self.state.trace.len(), run.clock.seconds());
+            let (epochs, now) = (self.state.trace.len(), job.clock.seconds());
             if self.spec.is_checkpoint_due(epochs, now - self.position.checkpoint_at) {
-                self.checkpoint(run)?;
+                self.checkpoint(job)?;
                 self.position.checkpoint_at = now;
             }
         }
@@ -220,11 +220,11 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     pub(crate) fn each_part(
         &self,
         instances: &[u32],
-        run: &Run,
+        job: &JobContext,
         mut of_part: impl FnMut(&[u32]) -> Result<()>,
     ) -> Result<()> {
         instances.chunks(self.learners.rows_at_once()).try_for_each(|part| {
-            run.cancel.check()?;
+            job.cancel.check()?;
             of_part(part)
         })
     }
@@ -297,10 +297,10 @@ impl<N: TrainingObjective> Trainer<'_, N> {
 
     /// The digest of the model with the training's settings, the seed, the annotations, the gold that selects the epoch,
     /// and the features of instances and of annotators with their rows. It reads all data once.
-    fn completed(&self, mut fingerprint: Fingerprint, run: &Run) -> Result<String> {
+    fn completed(&self, mut fingerprint: Fingerprint, job: &JobContext) -> Result<String> {
         fingerprint.add_settings(self.spec)?;
-        fingerprint.add_seed(run);
-        fingerprint.add_annotations(self.data.annotations, &run.cancel)?;
+        fingerprint.add_seed(job);
+        fingerprint.add_annotations(self.data.annotations, &job.cancel)?;
         fingerprint.add_numbers(self.valid.iter().flat_map(|(row, class)| [*row, *class]));
         let of_question = |q: &JointQuestion| [q.index, q.classes, q.labels].map(|n| n as u32);
         fingerprint.add_numbers(self.valid_questions.iter().flat_map(of_question));
@@ -311,17 +311,17 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         }
         let row = |i| self.data.row(i).map_or(u32::MAX, |row| row as u32);
         fingerprint.add_numbers((0..self.data.annotations.dims().instances).map(row));
-        fingerprint.add_features(self.data.matrix, &run.cancel)?;
+        fingerprint.add_features(self.data.matrix, &job.cancel)?;
         if let Some((matrix, rows)) = self.data.inputs().annotators {
             fingerprint.add_numbers(rows.iter().map(|row| row.unwrap_or(u32::MAX)));
-            fingerprint.add_features(matrix, &run.cancel)?;
+            fingerprint.add_features(matrix, &job.cancel)?;
         }
         Ok(fingerprint.finish())
     }
 
     /// Continues from the run's checkpoint, where there is one.
-    fn resume(&mut self, fingerprint: &str, run: &mut Run) -> Result<()> {
-        let saved = checkpoint::read(fingerprint, run)?;
+    fn resume(&mut self, fingerprint: &str, job: &mut JobContext) -> Result<()> {
+        let saved = checkpoint::read(fingerprint, job)?;
         let Some(snapshot) = saved else { return Ok(()) };
         self.load(&snapshot)?;
         self.learners.load_moments(&snapshot)?;
@@ -329,13 +329,13 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         self.state.load(&snapshot, self.dims)
     }
 
-    fn checkpoint(&self, run: &Run) -> Result<()> {
+    fn checkpoint(&self, job: &JobContext) -> Result<()> {
         let Some(fingerprint) = &self.position.fingerprint else { return Ok(()) };
         let mut snapshot = self.snapshot()?;
         self.learners.save_moments(&mut snapshot)?;
         self.annotator_params.save_moments(&mut snapshot);
         self.state.save(&mut snapshot)?;
-        checkpoint::write(fingerprint, snapshot, run)
+        checkpoint::write(fingerprint, snapshot, job)
     }
 }
 

@@ -157,6 +157,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
 mod tests {
     use super::*;
     use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates, Evidence};
+    use crate::job_context::JobContext;
     use crate::model::neural::data::batching::Batching;
     use crate::model::neural::models::TraceRegularised;
     use crate::model::neural::tests::training_loop::trainer::trainer_of;
@@ -164,7 +165,6 @@ mod tests {
     use crate::model::neural::train::state::{NamedTargets, TrainState};
     use crate::model::neural::{BackboneSpec, NetworkSpec, Neural};
     use crate::model::posterior::Posterior;
-    use crate::run::Run;
     use crate::testing::{described, tiny};
 
     /// Calls `read` with an untrained model that selects by `select`, on three instances. The second and third have
@@ -203,7 +203,7 @@ mod tests {
         let backbone = BackboneSpec { hidden: vec![4], ..BackboneSpec::default() };
         let network = NetworkSpec { backbone, train, ..NetworkSpec::default() };
         let spec = Neural { network, model: TraceRegularised::default() };
-        read(&mut Trainer { valid, ..trainer_of(&spec, &data, evidence, &Run::new(1)) })
+        read(&mut Trainer { valid, ..trainer_of(&spec, &data, evidence, &JobContext::new(1)) })
     }
 
     #[test]

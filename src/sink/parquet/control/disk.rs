@@ -257,7 +257,7 @@ pub(in crate::sink::parquet) mod tests {
     }
 
     #[cfg(unix)]
-    fn job() -> crate::sink::JobIdentity {
+    fn identity() -> crate::sink::JobIdentity {
         use crate::sink::{JobCommand, JobIdentity};
         let (digest, command) = ("d".repeat(64), JobCommand::Run);
         JobIdentity { digest, run_id: None, pipeline: String::new(), command }
@@ -313,19 +313,19 @@ pub(in crate::sink::parquet) mod tests {
     #[cfg(unix)]
     #[tokio::test(flavor = "multi_thread")]
     async fn a_writer_that_is_swept_while_it_revokes_a_commit_tries_again() {
-        use crate::run::Run;
+        use crate::job_context::JobContext;
         use crate::sink::{Contents, Manifest, Sink};
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
-        let (sink, job) = (sink_in(&root), job());
+        let (sink, identity) = (sink_in(&root), identity());
         let model = vec![("model/model.json".to_owned(), b"{}".to_vec())];
         let contents = Contents { model, ..Contents::default() };
         let run_folder = root.join("runs/r");
         let file = |manifest: &Manifest| run_folder.join(&manifest.model[0].path);
-        let first = sink.publish("r", &job, &contents, &Run::new(0)).await.unwrap();
+        let first = sink.publish("r", &identity, &contents, &JobContext::new(0)).await.unwrap();
         fs::remove_file(file(&first)).unwrap();
         refuse(&run_folder, rustix::io::Errno::NOENT);
-        let second = sink.publish("r", &job, &contents, &Run::new(0)).await.unwrap();
+        let second = sink.publish("r", &identity, &contents, &JobContext::new(0)).await.unwrap();
         assert!(!is_refused(&run_folder));
         assert_ne!(first.attempt, second.attempt);
         assert!(file(&second).is_file() && !file(&first).exists());
@@ -334,17 +334,17 @@ pub(in crate::sink::parquet) mod tests {
     #[cfg(unix)]
     #[tokio::test(flavor = "multi_thread")]
     async fn a_disk_without_links_is_an_error_before_the_work_and_nothing_stays() {
-        use crate::run::Run;
+        use crate::job_context::JobContext;
         use crate::sink::{Contents, Sink};
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
-        let (sink, job) = (sink_in(&root), job());
-        let (contents, run) = (Contents::default(), Run::new(0));
+        let (sink, identity) = (sink_in(&root), identity());
+        let (contents, job) = (Contents::default(), JobContext::new(0));
         refuse(&root.join("runs"), rustix::io::Errno::OPNOTSUPP);
         for _ in 0..2 {
-            let early = sink.begin(&job, false).await.err().unwrap();
+            let early = sink.begin(&identity, false).await.err().unwrap();
             // A failure that shows only at the commit is reported in the same way.
-            let late = sink.publish("r", &job, &contents, &run).await.unwrap_err();
+            let late = sink.publish("r", &identity, &contents, &job).await.unwrap_err();
             for error in [early, late] {
                 let message = error.to_string();
                 assert_eq!(error.exit_code(), 2, "{message}");

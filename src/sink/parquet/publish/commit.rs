@@ -8,7 +8,7 @@ use object_store::ObjectMeta;
 use super::attempt::Attempt;
 use super::write::WrittenFiles;
 use crate::error::{Error, Result, offenders};
-use crate::run::Run;
+use crate::job_context::JobContext;
 use crate::sink::parquet::control::disk::Created;
 use crate::sink::parquet::control::{ControlFile, write_error};
 use crate::sink::parquet::manifest::latest::PointerMove;
@@ -46,14 +46,14 @@ impl ParquetSink {
     pub(in crate::sink::parquet) async fn publish_attempts(
         &self,
         run_id: &str,
-        job: &JobIdentity,
+        identity: &JobIdentity,
         contents: &Contents<'_>,
-        run: &Run,
+        job: &JobContext,
     ) -> Result<Manifest> {
         for n in 0..=MAX_TRIES {
-            let number = match self.revoke_if_incomplete(run_id, job).await? {
+            let number = match self.revoke_if_incomplete(run_id, identity).await? {
                 RunState::Committed(committed) => {
-                    return self.join_concurrent(*committed, job).await;
+                    return self.join_concurrent(*committed, identity).await;
                 }
                 RunState::Open(number) => number,
             };
@@ -67,8 +67,8 @@ impl ParquetSink {
                 break;
             }
             let tables = contents.tables.iter().map(|t| t.name().to_owned()).collect();
-            let attempt = self.begin_attempt(run_id, number, tables, job.command).await?;
-            match self.attempt(&attempt, job, contents, run).await {
+            let attempt = self.begin_attempt(run_id, number, tables, identity.command).await?;
+            match self.attempt(&attempt, identity, contents, job).await {
                 Ok(AttemptOutcome::Committed { committed, before }) => {
                     return self.after_commit(attempt, *committed, before).await;
                 }
@@ -92,18 +92,19 @@ impl ParquetSink {
         }
         Err(Error::store("this run was taken for dead again and again")
             .at(self.text(&self.run_path(run_id)))
-            .help(job.command.help_if_swept()))
+            .help(identity.command.help_if_swept()))
     }
 
     /// The state of the run. A commit of the same job whose files are missing is revoked first; a commit of another job
     /// is left alone.
-    async fn revoke_if_incomplete(&self, run_id: &str, job: &JobIdentity) -> Result<RunState> {
+    async fn revoke_if_incomplete(&self, run_id: &str, identity: &JobIdentity) -> Result<RunState> {
         let folder = self.run_path(run_id);
         for n in 0..=MAX_REVOKES {
             let state = self.run_state(&folder).await?;
             let RunState::Committed(committed) = &state else { return Ok(state) };
             let missing = self.missing(&folder, &committed.manifest).await?;
-            let Some(first) = missing.first().filter(|_| committed.manifest.digest == job.digest)
+            let Some(first) =
+                missing.first().filter(|_| committed.manifest.digest == identity.digest)
             else {
                 return Ok(state);
             };
@@ -123,24 +124,24 @@ impl ParquetSink {
             .found("the store refuses a conditional put with the version that it has just returned")
             .help(format!(
                 "remove the run's folder, or publish to another {}",
-                job.command.place_of_sink()
+                identity.command.place_of_sink()
             )))
     }
 
     async fn attempt(
         &self,
         attempt: &Attempt,
-        job: &JobIdentity,
+        identity: &JobIdentity,
         contents: &Contents<'_>,
-        run: &Run,
+        job: &JobContext,
     ) -> Result<AttemptOutcome, Failed> {
         if self.sweep(attempt).await? {
             return Ok(AttemptOutcome::NameUsedUp);
         }
-        let manifest = match self.write_manifest_of(attempt, job, contents, run).await {
+        let manifest = match self.write_manifest_of(attempt, identity, contents, job).await {
             Ok(manifest) => manifest,
             Err(e) => {
-                run.cancel.check()?;
+                job.cancel.check()?;
                 // A sweeper may have removed files of this attempt while it was writing them.
                 let folder = self.run_path(&attempt.lease.run_id);
                 let state = self.manifest_state(&folder, attempt.lease.manifest_number).await;
@@ -153,10 +154,10 @@ impl ParquetSink {
                 };
             }
         };
-        run.cancel.begin_commit()?;
+        job.cancel.begin_commit()?;
         let outcome = self.commit(attempt, &manifest).await;
-        run.cancel.end_commit(matches!(outcome, Ok(AttemptOutcome::Committed { .. })));
-        run.progress.end();
+        job.cancel.end_commit(matches!(outcome, Ok(AttemptOutcome::Committed { .. })));
+        job.progress.end();
         outcome
     }
 
@@ -164,16 +165,16 @@ impl ParquetSink {
     async fn write_manifest_of(
         &self,
         attempt: &Attempt,
-        job: &JobIdentity,
+        identity: &JobIdentity,
         contents: &Contents<'_>,
-        run: &Run,
+        job: &JobContext,
     ) -> Result<Manifest> {
-        let WrittenFiles { tables, model } = self.write(attempt, contents, run).await?;
+        let WrittenFiles { tables, model } = self.write(attempt, contents, job).await?;
         let manifest = Manifest {
             run_id: attempt.lease.run_id.clone(),
             attempt: attempt.lease.attempt.clone(),
-            pipeline: job.pipeline.clone(),
-            digest: job.digest.clone(),
+            pipeline: identity.pipeline.clone(),
+            digest: identity.digest.clone(),
             labelmill: env!("CARGO_PKG_VERSION").to_owned(),
             schema_version: SCHEMA_VERSION,
             committed_at: Utc::now().to_rfc3339(),
@@ -292,11 +293,15 @@ impl ParquetSink {
     }
 
     /// Returns the commit that another writer made while this one was at work.
-    async fn join_concurrent(&self, committed: Committed, job: &JobIdentity) -> Result<Manifest> {
-        if committed.manifest.digest != job.digest {
+    async fn join_concurrent(
+        &self,
+        committed: Committed,
+        identity: &JobIdentity,
+    ) -> Result<Manifest> {
+        if committed.manifest.digest != identity.digest {
             return Err(Error::store("another job took this run id at the same time")
                 .at(self.text(&self.run_path(&committed.manifest.run_id)))
-                .help(job.command.help_if_taken_meanwhile()));
+                .help(identity.command.help_if_taken_meanwhile()));
         }
         crate::sink::Sink::finish_commit(self, &committed.manifest).await?;
         Ok(committed.manifest)

@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::run::Cancel;
+use crate::job_context::Cancel;
 use crate::tables::{SCHEMA_VERSION, Table};
 
 /// How Parquet pages are compressed.
@@ -173,13 +173,13 @@ mod tests {
     use rand::Rng as _;
 
     use super::*;
-    use crate::run::Run;
+    use crate::job_context::JobContext;
     use crate::tables::ComputedTable;
 
     /// The codecs of four columns in a file of so many rows: random numbers, random numbers of 32 bits, ones with random
     /// numbers in the first rows, and ones with nulls in the first rows.
     fn codecs(rows: usize, compression: Compression) -> Vec<Codec> {
-        let mut rng = Run::new(1).rng("rows");
+        let mut rng = JobContext::new(1).rng("rows");
         let random: Vec<f64> = (0..rows).map(|_| rng.random_range(0.0..1.0)).collect();
         let columns = ["random", "of_32_bits", "random_first", "null_first"];
         let fields = columns.map(|name| Field::new(name, DataType::Float64, true));

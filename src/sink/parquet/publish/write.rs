@@ -14,7 +14,7 @@ use tokio::task::block_in_place;
 use super::attempt::Attempt;
 use super::encode::encode;
 use crate::error::{Error, Result};
-use crate::run::{Cancel, Run};
+use crate::job_context::{Cancel, JobContext};
 use crate::sink::Contents;
 use crate::sink::parquet::control::disk::{not_synced, sync, sync_if_readable};
 use crate::sink::parquet::control::write_error;
@@ -68,18 +68,18 @@ impl ParquetSink {
         &self,
         attempt: &Attempt,
         contents: &Contents<'_>,
-        run: &Run,
+        job: &JobContext,
     ) -> Result<WrittenFiles> {
         let mut model = Vec::new();
         for (path, bytes) in &contents.model {
-            run.cancel.check()?;
+            job.cancel.check()?;
             let bytes = Bytes::from(bytes.clone());
             model.push(self.upload_file(&Target::of(attempt), path, 0, bytes).await?);
         }
-        let tables = self.write_tables(attempt, &contents.tables, run).await?;
+        let tables = self.write_tables(attempt, &contents.tables, job).await?;
         if self.spec.sync {
             let files = tables.values().flatten().chain(&model);
-            self.sync_folders(attempt, files, &run.cancel).await?;
+            self.sync_folders(attempt, files, &job.cancel).await?;
         }
         Ok(WrittenFiles { tables, model })
     }
@@ -88,20 +88,20 @@ impl ParquetSink {
         &self,
         attempt: &Attempt,
         tables: &[&dyn Table],
-        run: &Run,
+        job: &JobContext,
     ) -> Result<BTreeMap<String, Vec<FileEntry>>> {
         let parts: Vec<(&dyn Table, usize)> =
             tables.iter().flat_map(|t| (0..t.n_parts()).map(|part| (*t, part))).collect();
-        run.progress.begin("writing", Some(parts.len() as u64));
+        job.progress.begin("writing", Some(parts.len() as u64));
         let failed = Arc::new(AtomicBool::new(false));
         let (send, receive) = mpsc::channel(1);
         let uploads = tokio::spawn(self.clone().upload_all(
             Target::of(attempt),
             receive,
             Arc::clone(&failed),
-            Arc::clone(&run.progress),
+            Arc::clone(&job.progress),
         ));
-        block_in_place(|| self.encode_all(&parts, &send, &failed, run));
+        block_in_place(|| self.encode_all(&parts, &send, &failed, job));
         // `upload_all` ends when the channel has no sender.
         drop(send);
         // Wait for running uploads even after a failure: a file that arrives after the clean-up would stay.
@@ -115,13 +115,13 @@ impl ParquetSink {
         parts: &[(&dyn Table, usize)],
         send: &mpsc::Sender<Result<Encoded>>,
         failed: &AtomicBool,
-        run: &Run,
+        job: &JobContext,
     ) {
         let next = AtomicUsize::new(0);
         let encode_next = || {
             while let Some((table, part)) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let encoded = run.cancel.check().and_then(|()| {
-                    let (bytes, rows) = encode(*table, *part, self.spec.compression, &run.cancel)?;
+                let encoded = job.cancel.check().and_then(|()| {
+                    let (bytes, rows) = encode(*table, *part, self.spec.compression, &job.cancel)?;
                     let path = format!("{}/part-{part:05}.parquet", table.name());
                     Ok(Encoded { table: table.name().to_owned(), path, rows, bytes: bytes.into() })
                 });
@@ -132,7 +132,7 @@ impl ParquetSink {
                 }
             }
         };
-        run.pool().in_place_scope(|scope| {
+        job.pool().in_place_scope(|scope| {
             (0..WRITERS).for_each(|_| scope.spawn(|_| encode_next()));
         });
     }
@@ -143,7 +143,7 @@ impl ParquetSink {
         target: Target,
         mut receive: mpsc::Receiver<Result<Encoded>>,
         failed: Arc<AtomicBool>,
-        progress: Arc<dyn crate::run::Progress>,
+        progress: Arc<dyn crate::job_context::Progress>,
     ) -> Result<BTreeMap<String, Vec<FileEntry>>> {
         let (mut tables, mut error, mut written) = (BTreeMap::new(), None, 0);
         let parts = stream::poll_fn(|context| receive.poll_recv(context));
@@ -277,9 +277,9 @@ mod tests {
         let model = vec![("model/model.json".to_owned(), b"{}".to_vec())];
         let contents = Contents { tables: vec![&table], model, ..Contents::default() };
         let (digest, command) = ("d".repeat(64), JobCommand::Run);
-        let job = JobIdentity { digest, run_id: None, pipeline: String::new(), command };
-        sink.begin(&job, false).await?;
-        sink.publish("r", &job, &contents, &Run::new(0)).await
+        let identity = JobIdentity { digest, run_id: None, pipeline: String::new(), command };
+        sink.begin(&identity, false).await?;
+        sink.publish("r", &identity, &contents, &JobContext::new(0)).await
     }
 
     #[tokio::test(flavor = "multi_thread")]

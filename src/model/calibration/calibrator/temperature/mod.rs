@@ -8,9 +8,9 @@ use rayon::prelude::*;
 use super::points::{Points, remembering, rounded};
 use crate::error::Result;
 use crate::frame::ITEMS_PER_BLOCK;
+use crate::job_context::Cancel;
 use crate::model::numerics::{at_least, logsumexp};
 use crate::model::posterior::{TIE, least_tied};
-use crate::run::Cancel;
 
 /// The lowest temperature.
 pub(super) const MIN_TEMPERATURE: f64 = 0.05;

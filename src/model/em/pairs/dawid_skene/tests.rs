@@ -9,20 +9,20 @@ use crate::testing::{assert_close, fit, iterations, tiny, weighted};
 #[test]
 fn few_annotations_are_cautioned_against_once_for_a_subject() {
     let rows: Vec<_> = (0..9).flat_map(|i| [(i, 0, i % 2), (i, 1, i % 2)]).collect();
-    let mut run = Run::new(0);
+    let mut job = JobContext::new(0);
     for n in [18, 12] {
         let a = tiny(2, &rows[..n]);
-        ColumnEm(DawidSkene::maximum_likelihood()).fit((&a).into(), &mut run).unwrap();
+        ColumnEm(DawidSkene::maximum_likelihood()).fit((&a).into(), &mut job).unwrap();
     }
-    assert_eq!(run.warnings().len(), 1, "{:?}", run.warnings());
-    assert!(run.warnings()[0].contains("fewer than 10 annotations, few for a 2 x 2"));
+    assert_eq!(job.warnings().len(), 1, "{:?}", job.warnings());
+    assert!(job.warnings()[0].contains("fewer than 10 annotations, few for a 2 x 2"));
     let a = tiny(2, &rows);
     // A small pseudo-count changes nothing, and so silences nothing.
     for (smoothing, diagonal, n) in [(0.1, 0.0, 1), (0.0, 0.1, 1), (1.0, 0.0, 0), (0.0, 1.0, 0)] {
         let spec = DawidSkene { smoothing, diagonal, ..DawidSkene::maximum_likelihood() };
-        let mut run = Run::new(0);
-        ColumnEm(spec).fit((&a).into(), &mut run).unwrap();
-        assert_eq!(run.warnings().len(), n, "{smoothing} {diagonal}: {:?}", run.warnings());
+        let mut job = JobContext::new(0);
+        ColumnEm(spec).fit((&a).into(), &mut job).unwrap();
+        assert_eq!(job.warnings().len(), n, "{smoothing} {diagonal}: {:?}", job.warnings());
     }
 }
 

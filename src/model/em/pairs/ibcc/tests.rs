@@ -191,7 +191,7 @@ fn pseudo_counts_of_another_shape_or_below_the_least_are_refused() {
         assert!(error.contains(what) && error.contains("model.pseudo_counts"), "{error}");
     }
     let model = ColumnEm(Ibcc { pseudo_counts: Some(vec![vec![1.0; 2]; 2]), ..Ibcc::default() });
-    let error = model.fit((&tiny(3, &[(0, 0, 2)])).into(), &mut Run::new(0)).unwrap_err();
+    let error = model.fit((&tiny(3, &[(0, 0, 2)])).into(), &mut JobContext::new(0)).unwrap_err();
     assert!(error.to_string().contains("2 x 2, where there are 3 classes"), "{error}");
 }
 

@@ -215,12 +215,12 @@ fn embeddings_backward(
 mod tests {
     use super::super::EMBEDDING;
     use super::*;
+    use crate::job_context::JobContext;
     use crate::model::neural::numerics::softmax;
     use crate::model::neural::train::step::loss_and_gradient;
     use crate::model::neural::{
         AnnotatorParams, Batch, BatchAnnotation, CrowdNet as _, Estimates, Reduction, Task,
     };
-    use crate::run::Run;
     use crate::testing::tiny;
 
     const ANNOTATORS: u32 = 150;
@@ -235,8 +235,8 @@ mod tests {
         let a = tiny(3, &annotation);
         for mixture in [Mixture::LogitMix, Mixture::ProbMix, Mixture::RowStochastic] {
             let model = Conal { mixture, lambda: 0.1, embedding: 2, ..Conal::default() };
-            let run = Run::new(1);
-            let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 0, run: &run };
+            let job = JobContext::new(1);
+            let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 0, job: &job };
             let mut annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
             let individual = annotator_params.tables[INDIVIDUAL].values.iter_mut().enumerate();
             individual.for_each(|(n, w)| *w += (n as f32).sin());

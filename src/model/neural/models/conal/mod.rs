@@ -212,7 +212,7 @@ impl CrowdNet for Conal {
             ParamTable::of_model("common", start.clone()),
             ParamTable::each("individual", annotators, &start),
         ];
-        let mut rng = task.run.rng("annotator embeddings");
+        let mut rng = task.job.rng("annotator embeddings");
         let bound = 1.0 / (self.embedding as f32).sqrt();
         let mut draw = |n: usize| -> Vec<f32> {
             (0..n).map(|_| (2.0 * rng.random::<f32>() - 1.0) * bound).collect()

@@ -2,10 +2,10 @@ use std::sync::Arc;
 
 use super::*;
 use crate::frame::{Evidence, Features};
+use crate::job_context::JobContext;
 use crate::model::Model as _;
 use crate::model::neural::Neural;
 use crate::model::saved::snapshot::Snapshot;
-use crate::run::Run;
 use crate::testing::{described, tiny};
 
 /// The features 6 and 2 of annotators 0 and 2 have the mean 4 and the deviation 2, so that they become 1 and -1;
@@ -21,14 +21,14 @@ fn embeddings_follow_from_features_that_no_saved_model_holds() {
     let train = TrainSpec { epochs: 6, ..TrainSpec::default() };
     let network = NetworkSpec { device: "cpu".to_owned(), train, ..NetworkSpec::default() };
     let model = Neural { network, model: Conal { embedding: 3, ..Conal::default() } };
-    let fitted = model.fit(evidence, &mut Run::new(1)).unwrap();
+    let fitted = model.fit(evidence, &mut JobContext::new(1)).unwrap();
     let saved = Snapshot::from_bytes(&fitted.model.unwrap().parameters).unwrap();
     let tables: Vec<(&str, usize)> =
         saved.f32s_with_prefix("crowd.").map(|(name, _, values)| (name, values.len())).collect();
     assert_eq!(tables, [("00.common", 4), ("01.individual", 12), ("02.projection", 6)]);
     let projection = saved.find_f32s("crowd.02.projection").unwrap();
-    let run = Run::new(1);
-    let task = Task { evidence, dims: a.dims(), hidden: 0, run: &run };
+    let job = JobContext::new(1);
+    let task = Task { evidence, dims: a.dims(), hidden: 0, job: &job };
     let start = Conal { embedding: 3, ..Conal::default() }.tables(&task).unwrap();
     assert_ne!(projection, &start[EMBEDDING].values[..], "the projection is trained");
     for (r, feature) in [1.0, 0.0, -1.0].into_iter().enumerate() {

@@ -80,7 +80,7 @@ impl HeadWeights {
         let width = self.bottleneck.unwrap_or(hidden);
         let mut tables = vec![ParamTable::of_model(TABLES[0], vec![0.0; (width + 1) * annotators])];
         if self.bottleneck.is_some() {
-            let mut rng = task.run.rng("bottleneck of the heads' weights");
+            let mut rng = task.job.rng("bottleneck of the heads' weights");
             let bound = 1.0 / (hidden.max(1) as f32).sqrt();
             let mut values: Vec<f32> =
                 (0..hidden * width).map(|_| (2.0 * rng.random::<f32>() - 1.0) * bound).collect();

@@ -48,7 +48,7 @@ pub(crate) const HEADS: usize = 0;
 /// The initial table of heads.
 pub(crate) fn heads(task: &Task<'_>) -> ParamTable {
     let (hidden, labels) = (task.hidden, task.dims.labels);
-    let mut rng = task.run.rng("annotator heads");
+    let mut rng = task.job.rng("annotator heads");
     let bound = 1.0 / (hidden.max(1) as f32).sqrt();
     let n = task.dims.annotators * (hidden + 1) * labels;
     let values = (0..n).map(|_| (2.0 * rng.random::<f32>() - 1.0) * bound).collect();

@@ -277,17 +277,21 @@ impl TrainingObjective for WeightedDoctorNet {
 mod tests {
     use super::*;
     use crate::frame::Evidence;
+    use crate::job_context::JobContext;
     use crate::model::neural::Neural;
     use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
     use crate::model::neural::models::doctor_net::HEADS;
     use crate::model::neural::tests::training_loop::trainer::trainer_of;
-    use crate::run::Run;
     use crate::testing::{described, tiny};
 
     /// Trains on six instances with features; annotator 2 has labelled only instance 6, which has none. Changes the
     /// initial head of annotator 2 by `change`, and returns the weights of all heads after phase 2.
-    fn weights(weights_by: WeightsBy, mut run: Run, change: impl Fn(&mut [f32])) -> Vec<f32> {
+    fn weights(
+        weights_by: WeightsBy,
+        mut job: JobContext,
+        change: impl Fn(&mut [f32]),
+    ) -> Vec<f32> {
         let annotations = [(0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 1, 0), (4, 0, 1), (5, 0, 1)];
         let a = tiny(2, &[&annotations[..], &[(0, 1, 1), (2, 0, 0), (6, 2, 1)]].concat());
         let mut described = described(&a);
@@ -300,10 +304,10 @@ mod tests {
             WeightedDoctorNet { weights_by, weight_epochs: 3, ..WeightedDoctorNet::default() };
         let network = NetworkSpec { train, ..NetworkSpec::default() };
         let spec = Neural { network, model };
-        let mut trainer = trainer_of(&spec, &data, evidence, &run);
+        let mut trainer = trainer_of(&spec, &data, evidence, &job);
         let heads = &mut trainer.annotator_params.tables[HEADS];
         change(&mut heads.values[2 * heads.width..]);
-        trainer.train(&mut run).unwrap();
+        trainer.train(&mut job).unwrap();
         trainer.annotator_params.tables[WEIGHTS].values.clone()
     }
 
@@ -311,7 +315,7 @@ mod tests {
     #[test]
     fn heads_that_are_computed_once_give_the_weights_of_those_of_every_step() {
         for weights_by in [WeightsBy::Annotator, WeightsBy::Instance] {
-            let of = |memory| weights(weights_by, Run::new(1).with_memory(memory), |_| {});
+            let of = |memory| weights(weights_by, JobContext::new(1).with_memory(memory), |_| {});
             assert_eq!(of(8 << 30), of(1), "{weights_by:?}");
         }
     }
@@ -320,8 +324,8 @@ mod tests {
     #[test]
     fn an_unknown_annotator_s_initial_head_is_never_used() {
         for weights_by in [WeightsBy::Annotator, WeightsBy::Instance] {
-            let drawn = weights(weights_by, Run::new(1), |_| {});
-            let other = weights(weights_by, Run::new(1), |head| {
+            let drawn = weights(weights_by, JobContext::new(1), |_| {});
+            let other = weights(weights_by, JobContext::new(1), |head| {
                 head.iter_mut().enumerate().for_each(|(n, w)| *w = (n as f32 * 1.7).sin());
             });
             assert!(drawn.iter().any(|weight| *weight != 0.0), "nothing moves");

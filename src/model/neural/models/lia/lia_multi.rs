@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use super::Lia;
 use crate::error::Result;
 use crate::frame::{Annotations, BYTES_PER_ANNOTATION, Dims, Evidence, FitBytes, QuestionSizes};
+use crate::job_context::JobContext;
 use crate::model::FeatureUse;
 use crate::model::fitted::Fitted;
 use crate::model::neural::{
@@ -32,7 +33,6 @@ use crate::model::neural::{
     Heads, LearnerSpec, NetworkSpec, ParamTable, Reduction, Sizes, Task, TrainSpec, TrainState,
     TrainingObjective,
 };
-use crate::run::Run;
 use crate::spec::Problems;
 
 /// LIA-ML.
@@ -90,8 +90,8 @@ impl CrowdNet for LiaMulti {
         self.0.tables(task)
     }
 
-    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
-        self.0.aggregate(evidence, run)
+    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
+        self.0.aggregate(evidence, job)
     }
 
     fn instance_parameters(&self) -> Vec<String> {

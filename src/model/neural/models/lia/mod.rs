@@ -48,6 +48,7 @@ use pairs::PairMatrices;
 
 use crate::error::{Problem, Result};
 use crate::frame::{Annotations, Dims, Evidence};
+use crate::job_context::JobContext;
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
@@ -63,7 +64,6 @@ use crate::model::neural::{
 use crate::model::posterior::Posterior;
 use crate::model::vote::MajorityVote;
 use crate::model::{FeatureUse, Model};
-use crate::run::Run;
 use crate::spec::Problems;
 
 /// The likelihood of the last phase.
@@ -312,13 +312,13 @@ impl CrowdNet for Lia {
                 Owner::Annotator,
                 annotators,
                 self.annotator_embedding,
-                task.run,
+                task.job,
             ),
         ])
     }
 
-    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
-        MajorityVote::default().fit(evidence, run).map(Some)
+    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
+        MajorityVote::default().fit(evidence, job).map(Some)
     }
 
     fn instance_parameters(&self) -> Vec<String> {

@@ -37,6 +37,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence};
+use crate::job_context::JobContext;
 use crate::model::calibration::calibrator::Method;
 use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
@@ -48,7 +49,6 @@ use crate::model::neural::{
     TrainSpec, TrainState, TrainingObjective,
 };
 use crate::model::numerics::MIN_PROBABILITY;
-use crate::run::Run;
 use crate::spec::Problems;
 pub use retraining::Retrain;
 use retraining::{Retraining, check_select, co_training, epochs_of_rounds};
@@ -136,11 +136,11 @@ impl CrowdNet for Tcl {
         self.initialise.check_without_gold(place, problems);
     }
 
-    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
+    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
         if self.calibrate {
-            warn_of_no_calibration(evidence, run);
+            warn_of_no_calibration(evidence, job);
         }
-        self.initialise.aggregate(evidence, run).map(Some)
+        self.initialise.aggregate(evidence, job).map(Some)
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {

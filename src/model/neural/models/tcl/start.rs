@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Problem, Result};
 use crate::frame::{Annotations, Evidence};
+use crate::job_context::JobContext;
 use crate::model::Model as _;
 use crate::model::confusion::Smoothing;
 use crate::model::em::kernels::{Likelihood, Prior, expected_counts_of};
@@ -12,7 +13,6 @@ use crate::model::fitted::{Fitted, Report};
 use crate::model::from_features::single_annotations;
 use crate::model::posterior::{Posterior, best};
 use crate::model::vote::{MajorityVote, agreement};
-use crate::run::Run;
 use crate::spec::Problems;
 
 /// The first targets.
@@ -31,10 +31,10 @@ impl Initialise {
     ///
     /// # Errors
     /// When no trusted instance has annotations to count.
-    pub(super) fn aggregate(self, evidence: Evidence<'_>, run: &mut Run) -> Result<Fitted> {
+    pub(super) fn aggregate(self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
         let a = evidence.annotations;
         if self == Self::Votes {
-            return MajorityVote::default().fit(evidence, run);
+            return MajorityVote::default().fit(evidence, job);
         }
         let posterior = by_trusted_instances(a)?;
         let report =
@@ -58,10 +58,10 @@ impl Initialise {
 }
 
 /// Warns where no prediction of a trusted instance can calibrate the classifier.
-pub(super) fn warn_of_no_calibration(evidence: Evidence<'_>, run: &mut Run) {
+pub(super) fn warn_of_no_calibration(evidence: Evidence<'_>, job: &mut JobContext) {
     if let Some(why) = why_uncalibrated(evidence) {
-        run.warn(format!("{why}: the classifier is not calibrated (gold of the role `train`)"));
-        single_annotations(evidence.annotations).into_iter().for_each(|warning| run.warn(warning));
+        job.warn(format!("{why}: the classifier is not calibrated (gold of the role `train`)"));
+        single_annotations(evidence.annotations).into_iter().for_each(|warning| job.warn(warning));
     }
 }
 

@@ -33,6 +33,7 @@ use super::retraining::{Retrain, Retraining, check_select, co_training, epochs_o
 use super::start::{Initialise, warn_of_no_calibration};
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
+use crate::job_context::JobContext;
 use crate::model::calibration::calibrator::Method;
 use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
@@ -45,7 +46,6 @@ use crate::model::neural::{
 };
 use crate::model::numerics::{MIN_LIKELIHOOD, MIN_PROBABILITY, at_least, normalise};
 use crate::model::posterior::tied;
-use crate::run::Run;
 use crate::spec::Problems;
 
 /// TCLS.
@@ -150,10 +150,10 @@ impl CrowdNet for Tcls {
         vec![aggregator()]
     }
 
-    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
+    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
         check_complete(evidence.annotations, self.max_missing)?;
-        warn_of_no_calibration(evidence, run);
-        self.initialise.aggregate(evidence, run).map(Some)
+        warn_of_no_calibration(evidence, job);
+        self.initialise.aggregate(evidence, job).map(Some)
     }
 
     /// The counted matrices, and q: the share of each class among trusted instances; a class without any has the share of

@@ -230,14 +230,14 @@ mod tests {
     use candle_core::{Device, Tensor};
 
     use super::*;
+    use crate::job_context::JobContext;
     use crate::model::neural::net::backend::Backend;
     use crate::model::neural::net::forward_pass::mode::Mode;
     use crate::model::neural::net::parameters::Parameters;
     use crate::model::saved::snapshot::Snapshot;
-    use crate::run::Run;
 
     fn built(spec: &BackboneSpec) -> (Trunk, Snapshot) {
-        let parameters = Parameters::new(&Run::new(1), &Device::Cpu, spec.initialisation);
+        let parameters = Parameters::new(&JobContext::new(1), &Device::Cpu, spec.initialisation);
         let (trunk, parameters) = parameters.build(|layers| spec.build(&[2], layers)).unwrap();
         let mut snapshot = Snapshot::default();
         parameters.save(&mut snapshot).unwrap();

@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 
-use crate::run::Rng;
+use crate::job_context::Rng;
 
 /// Whether a forward pass trains or predicts.
 pub enum Mode<'a> {

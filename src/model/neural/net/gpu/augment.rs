@@ -30,11 +30,11 @@ pub(crate) fn augment(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job_context::JobContext;
     use crate::model::neural::BackboneSpec;
     use crate::model::neural::net::backend::Backend;
     use crate::model::neural::net::input::scaler::Scaler;
     use crate::model::neural::net::testing::device_of;
-    use crate::run::Run;
 
     /// Every image is moved as on the host: with crops, mirrored, both, and with neither.
     #[test]
@@ -44,7 +44,7 @@ mod tests {
         for (pad_crop, flip) in [(2, true), (4, false), (0, true), (0, false)] {
             let spec = BackboneSpec { pad_crop, flip, ..BackboneSpec::default() };
             let scaler = Scaler::identity(&shape, &spec);
-            let rng = &mut Run::new(1).rng("moves");
+            let rng = &mut JobContext::new(1).rng("moves");
             let mut images: Vec<f32> = (1..=count * 30).map(|n| n as f32).collect();
             let moves: Vec<_> = (0..count).map(|_| scaler.draw_move(rng)).collect();
             let numbers: Vec<f32> = moves.iter().flat_map(|by| by.numbers(5)).collect();

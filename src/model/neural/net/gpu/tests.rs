@@ -13,6 +13,7 @@ use super::dense::affine;
 use super::dropout::dropout;
 use super::max_pool::max_pool;
 use super::relu::relu;
+use crate::job_context::JobContext;
 use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::layers::conv_shape::ConvShape;
 use crate::model::neural::net::layers::dropout::Mask;
@@ -21,7 +22,6 @@ use crate::model::neural::net::testing::{
 };
 #[cfg(feature = "cuda")]
 use crate::model::neural::net::testing::{device_of, numbers};
-use crate::run::Run;
 
 /// Compares the output of an operation in `bf16`, and the gradients of all its inputs, with those in `f32` on the
 /// CPU: up to 2^-7 of the largest value, twice the rounding of a number of eight bits.
@@ -70,7 +70,7 @@ fn layers_in_bf16_are_near_those_in_f32() {
     let dims: [&[usize]; 3] = [&[3, 2, 5, 4], &[4, 2, 3, 3], &[4]];
     is_near_f32("convolution", &dims, |x| convolution(&x[0], &x[1], &x[2], shape).unwrap());
     // The second mask begins inside a block of the stream.
-    let rng = &mut Run::new(1).rng("dropout");
+    let rng = &mut JobContext::new(1).rng("dropout");
     for dims in [[7, 33], [129, 65]] {
         let mask = Mask::draw(rng, dims[0] * dims[1], 0.3);
         is_near_f32("dropout", &[&dims], |x| dropout(&x[0], mask.clone()).unwrap());

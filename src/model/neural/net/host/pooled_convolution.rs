@@ -82,12 +82,12 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
+    use crate::job_context::JobContext;
     use crate::model::neural::net::backend::Backend;
     use crate::model::neural::net::forward_pass::mode::Mode;
     use crate::model::neural::net::layers::convolution::Convolution;
     use crate::model::neural::net::layers::{Activation, Layer, forward_all};
     use crate::model::neural::net::testing::{counted_var, gradients, numbers};
-    use crate::run::Run;
 
     fn bits(t: &Tensor) -> Vec<u32> {
         numbers(t).into_iter().map(f32::to_bits).collect()
@@ -120,7 +120,7 @@ mod tests {
                 Layer::Activation(Activation::Relu),
                 Layer::MaxPool,
             ];
-            let mut rng = Run::new(1).rng("none");
+            let mut rng = JobContext::new(1).rng("none");
             let mut mode = Mode::Training(&mut rng);
             let together = forward_all(&layers, &x, &mut mode, Backend::Host).unwrap();
             let one_by_one = layers.iter().fold(x.as_tensor().clone(), |x, layer| {

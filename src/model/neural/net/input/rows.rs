@@ -81,11 +81,11 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
+    use crate::job_context::JobContext;
     use crate::model::neural::net::forward_pass::mode::Mode;
     use crate::model::neural::net::precision::Precision;
     use crate::model::neural::net::{Head, HeadInput, Heads, NetShape};
     use crate::model::neural::{Architecture, BackboneSpec};
-    use crate::run::Run;
 
     fn network(kind: Architecture, hidden: &[usize], features: &[usize], heads: &Heads) -> Network {
         let spec = BackboneSpec { kind, hidden: hidden.to_vec(), ..BackboneSpec::default() };
@@ -94,8 +94,8 @@ mod tests {
 
     fn network_of(spec: &BackboneSpec, features: &[usize], heads: &Heads) -> Network {
         let shape = NetShape { features: features.to_vec(), classes: 2 };
-        let run = Run::new(1);
-        Network::new(spec, Precision::F32, heads, &shape, &run, &Device::Cpu).unwrap()
+        let job = JobContext::new(1);
+        Network::new(spec, Precision::F32, heads, &shape, &job, &Device::Cpu).unwrap()
     }
 
     fn head(name: &'static str, from: HeadInput, widths: &[usize]) -> Head {

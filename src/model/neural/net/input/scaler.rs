@@ -4,10 +4,10 @@ use rand::Rng as _;
 
 use crate::error::Result;
 use crate::frame::Matrix;
+use crate::job_context::Rng;
 use crate::model::neural::net::backbone::{BackboneSpec, Scaling};
 use crate::model::numerics::MIN_RELATIVE_DEVIATION;
 use crate::model::saved::snapshot::Snapshot;
-use crate::run::Rng;
 
 /// Scales features by statistics of the rows it was fitted on, and augments images.
 #[derive(Debug, Clone, PartialEq)]
@@ -217,7 +217,7 @@ impl Scaler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Run;
+    use crate::job_context::JobContext;
 
     #[test]
     fn columns_come_out_standardised_and_constant_ones_stay_zero() {
@@ -327,7 +327,7 @@ mod tests {
     fn a_flip_mirrors_every_row_of_every_channel() {
         let spec = BackboneSpec { flip: true, ..BackboneSpec::default() };
         let scaler = Scaler::identity(&[2, 2, 3], &spec);
-        let mut rng = Run::new(1).rng("test");
+        let mut rng = JobContext::new(1).rng("test");
         let upright: Vec<f32> = (1_u8..=12).map(f32::from).collect();
         let mirrored = [3.0, 2.0, 1.0, 6.0, 5.0, 4.0, 9.0, 8.0, 7.0, 12.0, 11.0, 10.0];
         let mut flips = 0;
@@ -345,7 +345,7 @@ mod tests {
     fn an_image_moves_by_at_most_its_padding() {
         let spec = BackboneSpec { pad_crop: 1, ..BackboneSpec::default() };
         let scaler = Scaler::identity(&[1, 3, 3], &spec);
-        let mut rng = Run::new(1).rng("test");
+        let mut rng = JobContext::new(1).rng("test");
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..100 {
             let mut image = [0.0; 9];

@@ -148,12 +148,12 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
+    use crate::job_context::JobContext;
     use crate::model::neural::net::host::format::{by_image, by_pixel};
     use crate::model::neural::net::parameters::{Initialisation, Parameters};
     use crate::model::neural::net::testing::{
         assert_near, counted, device_of, gradients, numbers, on_device_of, on_host_again,
     };
-    use crate::run::Run;
 
     fn forward(
         norm: &BatchNorm,
@@ -162,7 +162,7 @@ mod tests {
         backend: Backend,
         relu: bool,
     ) -> Tensor {
-        let mut rng = Run::new(1).rng("none");
+        let mut rng = JobContext::new(1).rng("none");
         let mode = if training { Mode::Training(&mut rng) } else { Mode::Fixed };
         on_host_again(&norm.forward(&on_device_of(backend, x), &mode, backend, relu).unwrap())
     }
@@ -172,7 +172,7 @@ mod tests {
     }
 
     fn built(n: usize, affine: bool, device: &Device) -> (BatchNorm, Parameters) {
-        let all = Parameters::new(&Run::new(1), device, Initialisation::Uniform);
+        let all = Parameters::new(&JobContext::new(1), device, Initialisation::Uniform);
         all.build(|layers| BatchNorm::new(&layers.pp("norm"), n, affine)).unwrap()
     }
 

@@ -145,13 +145,13 @@ mod tests {
     use candle_core::{DType, Device, Var};
 
     use super::*;
+    use crate::job_context::JobContext;
     use crate::model::neural::net::gpu::conv::{MAX_PATCH_ELEMENTS, in_groups, take_groups};
     use crate::model::neural::net::host::format::{by_image, by_pixel};
     use crate::model::neural::net::layers::residual::strided;
     use crate::model::neural::net::testing::{
         assert_near, counted_var, gradients, largest, numbers, on_device_of, on_host_again,
     };
-    use crate::run::Run;
 
     /// Asserts that both tensors are equal up to 1e-5 of the largest value.
     fn near(what: &str, got: &Tensor, want: &Tensor) {
@@ -161,7 +161,7 @@ mod tests {
 
     /// The output on the host.
     fn on_host(convolution: &Convolution, x: &Tensor) -> Result<Tensor> {
-        let mut rng = Run::new(1).rng("none");
+        let mut rng = JobContext::new(1).rng("none");
         let mode = Mode::Training(&mut rng);
         by_image(&convolution.forward(&by_pixel(x)?, &mode, Backend::Host)?)
     }
@@ -175,7 +175,7 @@ mod tests {
 
     /// The output by the operations of `gpu/`.
     fn on_gpu(convolution: &Convolution, x: &Tensor) -> Result<Tensor> {
-        let mut rng = Run::new(1).rng("none");
+        let mut rng = JobContext::new(1).rng("none");
         let (convolution, mode) = (copied_to_gpu(convolution), Mode::Training(&mut rng));
         Ok(on_host_again(&convolution.forward(&on_device_of(GPU, x), &mode, GPU)?))
     }

@@ -2,7 +2,7 @@
 
 use rand::RngCore;
 
-use crate::run::Rng;
+use crate::job_context::Rng;
 
 /// The number of bits drawn for each value.
 const BITS: u32 = 16;
@@ -67,13 +67,13 @@ mod tests {
     use rand::SeedableRng as _;
 
     use super::*;
-    use crate::run::Run;
+    use crate::job_context::JobContext;
 
     /// What the kernel makes of its arguments: the low and then the high half of each word of the stream with this key,
     /// from the first word of the mask on, which is inside a block.
     #[test]
     fn a_kernel_has_what_it_needs_to_compute_the_mask() {
-        let rng = &mut Run::new(1).rng("dropout");
+        let rng = &mut JobContext::new(1).rng("dropout");
         Mask::draw(rng, 75, 0.5);
         let mask = Mask::draw(rng, 133, 0.3);
         let key: Vec<u8> = mask.key().iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_mask_keeps_the_mean_by_its_scale() {
-        let mask = Mask::draw(&mut Run::new(1).rng("dropout"), 10_000, 0.25).factors(10_000);
+        let mask = Mask::draw(&mut JobContext::new(1).rng("dropout"), 10_000, 0.25).factors(10_000);
         assert!(mask.iter().all(|m| *m == 0.0 || (m - 4.0 / 3.0).abs() < 1e-6));
         let mean = mask.iter().sum::<f32>() / 10_000.0;
         assert!((mean - 1.0).abs() < 0.03, "{mean}");
@@ -98,7 +98,7 @@ mod tests {
     /// out: a mask begins at a whole word of the stream.
     #[test]
     fn masks_follow_each_other_in_the_stream() {
-        let rng = &mut Run::new(1).rng("dropout");
+        let rng = &mut JobContext::new(1).rng("dropout");
         let all = Mask::draw(&mut rng.clone(), 60, 0.5).factors(60);
         let (first, second) = (Mask::draw(rng, 33, 0.5), Mask::draw(rng, 26, 0.5));
         assert_eq!(first.factors(33), all[..33]);

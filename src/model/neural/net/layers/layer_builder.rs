@@ -140,11 +140,11 @@ mod tests {
     use candle_nn::{Module as _, linear};
 
     use super::*;
+    use crate::job_context::JobContext;
     use crate::model::neural::net::testing::numbers;
-    use crate::run::Run;
 
     fn parameters(seed: u64) -> Parameters {
-        Parameters::new(&Run::new(seed), &Device::Cpu, Initialisation::Uniform)
+        Parameters::new(&JobContext::new(seed), &Device::Cpu, Initialisation::Uniform)
     }
 
     /// Its weights are normal with the deviation sqrt(2 / 200), its biases uniform within 1 / sqrt(200).
@@ -197,7 +197,8 @@ mod tests {
         });
         let Err(error) = built else { panic!("two parameters of one name") };
         assert!(error.to_string().contains("two parameters are called `layer.bias`"), "{error}");
-        let little = Parameters::within(&Run::new(1), &Device::Cpu, Initialisation::Uniform, 3);
+        let little =
+            Parameters::within(&JobContext::new(1), &Device::Cpu, Initialisation::Uniform, 3);
         let Err(error) = little.build(|layers| layers.pp("layer").constant("bias", 4, 0.0)) else {
             panic!("four values in the room of three")
         };

@@ -249,11 +249,11 @@ mod tests {
     use candle_core::{DType, Device, Var};
 
     use super::*;
+    use crate::job_context::JobContext;
     use crate::model::neural::net::parameters::{Initialisation, Parameters};
     use crate::model::neural::net::testing::{
         device_of, gradients, numbers, on_device_of, on_host_again,
     };
-    use crate::run::Run;
 
     /// The same stream gives the same output and the same gradient on both backends, bit for bit, in a second call too: of
     /// values that are kept, times 1 / (1 - share), and zero of the others.
@@ -263,7 +263,7 @@ mod tests {
         let x = Var::from_vec(values, (7, 9), &Device::Cpu).unwrap();
         let slopes = Tensor::arange(1.0_f32, 64.0, &Device::Cpu).unwrap().reshape((7, 9)).unwrap();
         let calls = |backend| {
-            let mut rng = Run::new(1).rng("dropout");
+            let mut rng = JobContext::new(1).rng("dropout");
             [0.3, 0.7].map(|share| {
                 let mode = &mut Mode::Training(&mut rng);
                 let x_there = on_device_of(backend, &x);
@@ -306,7 +306,7 @@ mod tests {
             let found = gradients(&on_host_again(&out), &slopes);
             assert_eq!(numbers(found.get(&x).unwrap()), [0.0, 4.0, 0.0, 0.0, 0.0, 6.0]);
             let device = device_of(backend);
-            let parameters = Parameters::new(&Run::new(1), &device, Initialisation::Uniform);
+            let parameters = Parameters::new(&JobContext::new(1), &device, Initialisation::Uniform);
             let norm = parameters.build(|layers| BatchNorm::new(&layers.pp("norm"), 2, false));
             let norm = Layer::BatchNorm(norm.unwrap().0);
             let x = on_device_of(backend, &x);

@@ -89,6 +89,7 @@ mod tests {
     use candle_core::{DType, Device, Var};
 
     use super::*;
+    use crate::job_context::JobContext;
     use crate::model::neural::net::backbone::{Architecture, BackboneSpec};
     use crate::model::neural::net::forward_pass::mode::Mode;
     use crate::model::neural::net::host::format::{by_image, by_pixel};
@@ -99,7 +100,6 @@ mod tests {
         on_host_again,
     };
     use crate::model::saved::snapshot::Snapshot;
-    use crate::run::Run;
 
     fn near(what: &str, got: &Tensor, want: &Tensor) {
         let allowed = 1e-3 * largest(want, 1e-2);
@@ -110,7 +110,7 @@ mod tests {
 
     fn resnet(backend: Backend) -> (Vec<Layer>, Parameters) {
         let device = device_of(backend);
-        let parameters = Parameters::new(&Run::new(1), &device, Initialisation::Glorot);
+        let parameters = Parameters::new(&JobContext::new(1), &device, Initialisation::Glorot);
         let spec = BackboneSpec { kind: Architecture::Resnet20, ..BackboneSpec::default() };
         let (trunk, parameters) =
             parameters.build(|layers| spec.build(&[3, 5, 6], layers)).unwrap();
@@ -192,7 +192,7 @@ mod tests {
         let [(host_layers, host), (gpu_layers, gpu)] = [Backend::Host, GPU].map(resnet);
         let data = counted_var(&[4, 3, 5, 6], 7).as_detached_tensor();
         let slopes = counted(&[4, 64], 5);
-        let mut rng = Run::new(1).rng("none");
+        let mut rng = JobContext::new(1).rng("none");
         let mut all = |layers: &[Layer], x: &Tensor, backend| {
             let out = forward_all(layers, x, &mut Mode::Training(&mut rng), backend).unwrap();
             let found = gradients(&on_host_again(&out), &slopes);
@@ -223,7 +223,7 @@ mod tests {
             let x = counted_var(&[3, 16, 5, 6], 7);
             let slopes = counted(&to, 5);
             let out = |x: &Tensor| {
-                let mut rng = Run::new(1).rng("none");
+                let mut rng = JobContext::new(1).rng("none");
                 let mode = &mut Mode::Training(&mut rng);
                 let out = block.forward(&by_pixel(x).unwrap(), mode, Backend::Host).unwrap();
                 by_image(&out).unwrap()

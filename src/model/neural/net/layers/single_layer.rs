@@ -6,6 +6,7 @@ use super::batch_norm::BatchNorm;
 use super::convolution::Convolution;
 use super::layer_builder::LayerBuilder;
 use crate::error::Result;
+use crate::job_context::{JobContext, Rng};
 use crate::model::neural::device::DeviceChoice;
 use crate::model::neural::from_candle;
 use crate::model::neural::net::backend::Backend;
@@ -13,7 +14,6 @@ use crate::model::neural::net::forward_pass::mode::Mode;
 use crate::model::neural::net::layers::{Activation, Dense, Layer};
 use crate::model::neural::net::parameters::{Initialisation, Parameters};
 use crate::model::neural::net::precision::Precision;
-use crate::run::{Rng, Run};
 
 /// A kind of layer with its sizes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,8 +48,8 @@ impl SingleLayer {
     /// # Errors
     /// When the device cannot be used, or there is no memory for the parameters.
     pub fn new(kind: SingleLayerKind, device: &str) -> Result<Self> {
-        let run = Run::new(0);
-        let device = DeviceChoice::parse(device)?.open(&run, || Ok(0))?;
+        let job = JobContext::new(0);
+        let device = DeviceChoice::parse(device)?.open(&job, || Ok(0))?;
         let build = |layers: &LayerBuilder| {
             Ok(match kind {
                 SingleLayerKind::Linear(from, to) => Layer::Dense(Dense::new(layers, from, to)?),
@@ -65,10 +65,10 @@ impl SingleLayer {
                 SingleLayerKind::MeanPool => Layer::MeanPool,
             })
         };
-        let parameters = Parameters::new(&run, &device, Initialisation::Uniform);
+        let parameters = Parameters::new(&job, &device, Initialisation::Uniform);
         let (layer, _) = parameters.build(build)?;
         let backend = Backend::new(&device, Precision::F32);
-        Ok(Self { layer, backend, device, rng: run.rng("dropout") })
+        Ok(Self { layer, backend, device, rng: job.rng("dropout") })
     }
 
     /// The layer's device.

@@ -6,7 +6,7 @@ use candle_nn::init::NormalOrUniform;
 use rand::Rng as _;
 use rand_distr::StandardNormal;
 
-use crate::run::Rng;
+use crate::job_context::Rng;
 
 /// The distribution of a parameter's initial values.
 #[derive(Debug, Clone, Copy, PartialEq)]

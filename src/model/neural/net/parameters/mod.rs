@@ -16,12 +16,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::job_context::JobContext;
 use crate::model::neural::from_candle;
 use crate::model::neural::net::host::read;
 use crate::model::neural::train::optimiser::Optimiser;
 use crate::model::neural::train::optimiser::moments::Moments;
 use crate::model::saved::snapshot::Snapshot;
-use crate::run::Run;
 use flat::Flat;
 use initial_values::InitialValues;
 
@@ -57,7 +57,7 @@ pub(super) struct Parameter {
 
 /// Every parameter of a network, by name.
 pub struct Parameters {
-    run: Run,
+    job: JobContext,
     pub(super) device: Device,
     pub(super) initialisation: Initialisation,
     pub(super) all: BTreeMap<String, Parameter>,
@@ -76,17 +76,22 @@ pub(super) const MAX_NUMBERS: usize = 1 << 32;
 impl Parameters {
     /// No parameters yet.
     #[must_use]
-    pub fn new(run: &Run, device: &Device, initialisation: Initialisation) -> Self {
-        Self::within(run, device, initialisation, MAX_NUMBERS)
+    pub fn new(job: &JobContext, device: &Device, initialisation: Initialisation) -> Self {
+        Self::within(job, device, initialisation, MAX_NUMBERS)
     }
 
     /// No parameters yet, and room for at most `room` values. For a saved model, `room` is the number of values in its
     /// file, whatever sizes its description claims.
     #[must_use]
-    pub fn within(run: &Run, device: &Device, initialisation: Initialisation, room: usize) -> Self {
-        let (run, device, on_host) = (run.clone(), device.clone(), device.is_cpu());
+    pub fn within(
+        job: &JobContext,
+        device: &Device,
+        initialisation: Initialisation,
+        room: usize,
+    ) -> Self {
+        let (job, device, on_host) = (job.clone(), device.clone(), device.is_cpu());
         let (all, flat) = (BTreeMap::new(), [None, None]);
-        Self { run, device, initialisation, all, step: 0, flat, on_host, room }
+        Self { job, device, initialisation, all, step: 0, flat, on_host, room }
     }
 
     /// The number of values of a shape, after taking them from the room that is left; an error if they do not fit.
@@ -117,7 +122,7 @@ impl Parameters {
     /// When there is no room for it, the device is out of memory, or another has the name.
     pub(super) fn insert(&mut self, name: &str, shape: &Shape, init: Init) -> Result<Var> {
         let (n, start) = (self.take_room(name, shape.dims())?, InitialValues::of(init, shape));
-        let values = start.drawn(&mut self.run.rng(&format!("parameter {name}")), n);
+        let values = start.drawn(&mut self.job.rng(&format!("parameter {name}")), n);
         let var = from_candle(Var::from_vec(values, shape, &self.device))?;
         let kind = match name.rsplit('.').next() {
             Some("running_mean" | "running_var") => ParameterKind::Buffer,
@@ -228,7 +233,7 @@ impl Parameters {
         self.reset_moments();
         for (parameter_name, Parameter { start, var, .. }) in &self.all {
             let stream = format!("parameter {parameter_name} of {name}");
-            let values = start.drawn(&mut self.run.rng(&stream), var.elem_count());
+            let values = start.drawn(&mut self.job.rng(&stream), var.elem_count());
             let values = from_candle(Tensor::from_vec(values, var.dims(), &self.device))?;
             from_candle(var.set(&values))?;
         }
@@ -299,7 +304,7 @@ mod tests {
     /// do not change.
     #[test]
     fn only_weights_decay() {
-        let all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
+        let all = Parameters::new(&JobContext::new(1), &Device::Cpu, Initialisation::Uniform);
         let built = all.build(|layers| {
             let buffer = layers.constant("running_mean", 4, 2.0)?;
             Ok((layers.pp("layer").weight_and_bias(&[3, 4], 4, 3, 4)?, buffer))
@@ -321,7 +326,7 @@ mod tests {
     /// For 3 inputs and 5 outputs the bound is sqrt(6 / 8), larger than the 1 / sqrt(3) of `uniform`.
     #[test]
     fn glorot_draws_within_its_bound_and_leaves_biases_zero() {
-        let all = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Glorot);
+        let all = Parameters::new(&JobContext::new(1), &Device::Cpu, Initialisation::Glorot);
         let built = all.build(|layers| layers.pp("layer").weight_and_bias(&[300, 5], 5, 3, 5));
         let ((weight, bias), _) = built.unwrap();
         let largest = numbers(&weight).iter().fold(0.0_f32, |max, w| max.max(w.abs()));

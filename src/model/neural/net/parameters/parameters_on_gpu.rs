@@ -100,13 +100,13 @@ mod tests {
     use candle_core::DType;
 
     use super::*;
+    use crate::job_context::JobContext;
     use crate::model::neural::OptimiserSpec;
     use crate::model::neural::net::backend::Backend;
     use crate::model::neural::net::parameters::Initialisation;
     use crate::model::neural::net::testing::device_of;
     use crate::model::neural::train::optimiser::optimiser_spec::OptimiserKind;
     use crate::model::saved::snapshot::Snapshot;
-    use crate::run::Run;
 
     const NAMES: [&str; 5] = ["a.weight", "a.bias", "b.weight", "b.bias", "running_mean"];
 
@@ -114,7 +114,7 @@ mod tests {
     fn both() -> [Parameters; 2] {
         [Backend::Host, Backend::Device(DType::F32)].map(|backend| {
             let device = device_of(backend);
-            let all = Parameters::new(&Run::new(1), &device, Initialisation::Uniform);
+            let all = Parameters::new(&JobContext::new(1), &device, Initialisation::Uniform);
             let built = all.build(|layers| {
                 layers.pp("a").weight_and_bias(&[3, 4], 4, 3, 4)?;
                 layers.pp("b").weight_and_bias(&[2, 4, 1], 2, 4, 2)?;

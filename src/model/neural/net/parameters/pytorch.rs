@@ -144,15 +144,16 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
+    use crate::job_context::JobContext;
     use crate::model::neural::net::NetShape;
     use crate::model::neural::net::heads::HeadInput;
     use crate::model::neural::net::precision::Precision;
     use crate::model::neural::{Architecture, BackboneSpec};
-    use crate::run::Run;
 
     fn network(spec: &BackboneSpec, features: &[usize], heads: &Heads) -> Network {
         let shape = NetShape { features: features.to_vec(), classes: 3 };
-        Network::new(spec, Precision::F32, heads, &shape, &Run::new(1), &Device::Cpu).unwrap()
+        Network::new(spec, Precision::F32, heads, &shape, &JobContext::new(1), &Device::Cpu)
+            .unwrap()
     }
 
     /// A classifier, and a head of two layers on the features.

@@ -141,11 +141,11 @@ fn an_epoch_of_max_mig_leaves_out_its_incomplete_last_batch() {
         let described = described(&a);
         let evidence = Evidence { annotations: &a, described: Some(&described) };
         let train = TrainSpec { epochs: 1, batch_size: Some(7), ..TrainSpec::default() };
-        let (spec, mut run) = (on_cpu(train, model), Run::new(1));
+        let (spec, mut job) = (on_cpu(train, model), JobContext::new(1));
         let batching = spec.network.train.batching(N::DROPS_LAST_BATCH);
         let data = TrainingData::new(evidence, None, false, batching).unwrap();
-        let mut trainer = trainer_of(&spec, &data, evidence, &run);
-        trainer.train(&mut run).unwrap();
+        let mut trainer = trainer_of(&spec, &data, evidence, &job);
+        trainer.train(&mut job).unwrap();
         let mut snapshot = Snapshot::default();
         trainer.learners.save_moments(&mut snapshot).unwrap();
         snapshot.take_u32s("optimiser.net.steps", 1).unwrap()[0]

@@ -103,8 +103,8 @@ fn max_mig_starts_at_the_shares_of_the_votes() {
     };
     let dims = Dims { instances: 2, annotators: 2, classes: 3, labels: 3 };
     let a = Annotations::build(dims, rows, Duplicates::Share).unwrap();
-    let run = Run::new(1);
-    let task = Task { evidence: (&a).into(), dims, hidden: 0, run: &run };
+    let job = JobContext::new(1);
+    let task = Task { evidence: (&a).into(), dims, hidden: 0, job: &job };
     for (prior, fixed, wanted) in [
         (max_mig::PriorChoice::Uniform, true, [1.0 / 3.0; 3]),
         (max_mig::PriorChoice::Votes, true, [0.375, 0.25, 0.375]),
@@ -125,8 +125,8 @@ fn max_mig_starts_at_the_shares_of_the_votes() {
 fn conal_starts_at_its_strength_and_its_widths() {
     let model = Conal { initial_strength: 0.7, embedding: 3, auxiliary: 7, ..Conal::default() };
     let a = annotations();
-    let run = Run::new(1);
-    let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 0, run: &run };
+    let job = JobContext::new(1);
+    let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 0, job: &job };
     let tables = model.tables(&task).unwrap();
     let start = [0.7, 0.0, 0.0, 0.0, 0.7, 0.0, 0.0, 0.0, 0.7];
     for (table, r) in [(0, 0), (1, 0), (1, 1)] {
@@ -195,8 +195,8 @@ fn annotators_features_are_standardised_and_an_unknown_one_is_the_mean() {
     let features = crate::frame::Features { matrix, ..described.features.clone() };
     described.annotators = Some((features, vec![Some(1), None, Some(0)]));
     let evidence = Evidence { annotations: &a, described: Some(&described) };
-    let run = Run::new(1);
-    let task = Task { evidence, dims: a.dims(), hidden: 0, run: &run };
+    let job = JobContext::new(1);
+    let task = Task { evidence, dims: a.dims(), hidden: 0, job: &job };
     let model = Conal { embedding: 2, ..Conal::default() };
     let mut annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
     // The projections of (1, 1), (0, 1) and (-1, 1) are these vectors themselves.
@@ -210,8 +210,8 @@ fn annotators_features_are_standardised_and_an_unknown_one_is_the_mean() {
 /// Class 1 is mostly labelled 0: the labels 0 and 1 are used for another class at least as often as for their own.
 #[test]
 fn matrices_that_are_not_dominant_are_warned_of() {
-    let (a, run, model) = (annotations(), Run::new(1), TraceRegularised::default());
-    let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 0, run: &run };
+    let (a, job, model) = (annotations(), JobContext::new(1), TraceRegularised::default());
+    let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 0, job: &job };
     let mut annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
     assert!(model.report(&task, &annotator_params).warnings.is_empty());
     let exchanged = [1.0, -5.0, -5.0, 1.0, -5.0, -5.0, -5.0, -5.0, 1.0];

@@ -212,7 +212,7 @@ fn a_soft_annotation_is_held_out_as_a_whole() {
     let a = Annotations::build(dims, rows, crate::frame::Duplicates::Keep).unwrap();
     let train =
         TrainSpec { select: Select::AnnotationLikelihood, held_out: 0.5, ..TrainSpec::default() };
-    let [training, held_out] = split_annotations(&train, &a, &Run::new(1)).unwrap().unwrap();
+    let [training, held_out] = split_annotations(&train, &a, &JobContext::new(1)).unwrap().unwrap();
     assert!(held_out.len() > 90 && training.len() > 90, "{}", held_out.len());
     for part in [training, held_out] {
         for i in 0..60 {

@@ -29,14 +29,14 @@ fn a_checkpoint_is_written_every_so_many_epochs_or_minutes() {
     ] {
         let train = TrainSpec { checkpoint_epochs, checkpoint_minutes, ..select(Select::Last, 5) };
         let folder = tempfile::tempdir().unwrap();
-        let mut run = Run::new(1);
-        run.keep_checkpoint(Some(folder.path().join("state")));
+        let mut job = JobContext::new(1);
+        job.keep_checkpoint(Some(folder.path().join("state")));
         let evidence = Evidence { annotations: &a, described: Some(&described) };
-        with(train, Dl::default()).fit(evidence, &mut run).unwrap();
+        with(train, Dl::default()).fit(evidence, &mut job).unwrap();
         let epoch = |bytes: Vec<u8>| {
             Snapshot::from_bytes(&bytes).unwrap().take_u32s("progress", 2).unwrap()[1]
         };
-        let kept = run.checkpoint().unwrap().map(epoch);
+        let kept = job.checkpoint().unwrap().map(epoch);
         assert_eq!(kept, wanted, "{checkpoint_epochs:?} {checkpoint_minutes:?}");
     }
 }
@@ -57,17 +57,17 @@ fn minutes_are_those_since_the_last_checkpoint() {
 }
 
 /// Trains five epochs, or those that the checkpoint in `folder` leaves, and returns their number and the run.
-fn epochs_trained(folder: &std::path::Path) -> (u64, Run) {
+fn epochs_trained(folder: &std::path::Path) -> (u64, JobContext) {
     let a = agreeing();
     let described = described(&a);
     let train = TrainSpec { checkpoint_epochs: Some(3), ..select(Select::Last, 5) };
     let epochs = Arc::new(AtomicU64::new(0));
-    let mut run = Run::new(1);
-    run.progress = Arc::new(Epochs(Arc::clone(&epochs)));
-    run.keep_checkpoint(Some(folder.join("state")));
+    let mut job = JobContext::new(1);
+    job.progress = Arc::new(Epochs(Arc::clone(&epochs)));
+    job.keep_checkpoint(Some(folder.join("state")));
     let evidence = Evidence { annotations: &a, described: Some(&described) };
-    with(train, Dl::default()).fit(evidence, &mut run).unwrap();
-    (epochs.load(Ordering::Relaxed), run)
+    with(train, Dl::default()).fit(evidence, &mut job).unwrap();
+    (epochs.load(Ordering::Relaxed), job)
 }
 
 #[test]
@@ -81,13 +81,13 @@ fn a_resumed_training_trains_the_epochs_that_are_left() {
 #[test]
 fn a_checkpoint_of_another_format_is_not_resumed() {
     let folder = tempfile::tempdir().unwrap();
-    let (_, mut run) = epochs_trained(folder.path());
-    let mut snapshot = Snapshot::from_bytes(&run.checkpoint().unwrap().unwrap()).unwrap();
+    let (_, mut job) = epochs_trained(folder.path());
+    let mut snapshot = Snapshot::from_bytes(&job.checkpoint().unwrap().unwrap()).unwrap();
     snapshot.u32s("format".to_owned(), vec![1]);
-    run.save_checkpoint(&snapshot.to_bytes().unwrap()).unwrap();
-    let (epochs, run) = epochs_trained(folder.path());
+    job.save_checkpoint(&snapshot.to_bytes().unwrap()).unwrap();
+    let (epochs, job) = epochs_trained(folder.path());
     assert_eq!(epochs, 5);
-    assert!(run.warnings()[0].contains("another version"), "{:?}", run.warnings());
+    assert!(job.warnings()[0].contains("another version"), "{:?}", job.warnings());
 }
 
 /// The labels of the crowd have changed, but the checkpoint file has the same name.
@@ -97,11 +97,11 @@ fn a_checkpoint_of_other_annotations_is_not_resumed() {
     let trained = |a: &Annotations, seed: u64, files: bool| {
         let described = described(a);
         let train = TrainSpec { checkpoint_epochs: Some(3), ..select(Select::Last, 5) };
-        let mut run = Run::new(seed);
-        run.keep_checkpoint(files.then(|| folder.path().join("state")));
+        let mut job = JobContext::new(seed);
+        job.keep_checkpoint(files.then(|| folder.path().join("state")));
         let evidence = Evidence { annotations: a, described: Some(&described) };
-        let fitted = with(train, Dl::default()).fit(evidence, &mut run).unwrap();
-        (fitted.model, run.warnings().iter().filter(|w| w.contains("checkpoint")).count())
+        let fitted = with(train, Dl::default()).fit(evidence, &mut job).unwrap();
+        (fitted.model, job.warnings().iter().filter(|w| w.contains("checkpoint")).count())
     };
     let (one, other) = (agreeing(), {
         let rows: Vec<(u32, u32, u32)> = (0..80).map(|n| (n / 2, n % 2, (n / 2 + 1) % 3)).collect();
@@ -121,9 +121,9 @@ fn a_damaged_checkpoint_starts_the_training_anew_with_a_warning() {
     let folder = tempfile::tempdir().unwrap();
     epochs_trained(folder.path());
     std::fs::write(folder.path().join("state"), "cut sh").unwrap();
-    let (epochs, run) = epochs_trained(folder.path());
+    let (epochs, job) = epochs_trained(folder.path());
     assert_eq!(epochs, 5);
-    let warning = &run.warnings()[0];
+    let warning = &job.warnings()[0];
     assert!(warning.contains("damaged") && warning.contains("state"), "{warning}");
 }
 
@@ -134,11 +134,11 @@ fn a_checkpoint_of_other_features_of_annotators_is_not_resumed() {
     for (values, rows) in [([0.5, -2.5], [None, Some(0)]), ([0.5, -2.0], [Some(0), None])] {
         let folder = tempfile::tempdir().unwrap();
         let warnings = |described: &QuestionFeatures| {
-            let mut run = Run::new(1);
-            run.keep_checkpoint(Some(folder.path().join("state")));
+            let mut job = JobContext::new(1);
+            job.keep_checkpoint(Some(folder.path().join("state")));
             let evidence = Evidence { annotations: &a, described: Some(described) };
-            readers(0.1, 40).fit(evidence, &mut run).unwrap();
-            run.warnings().iter().filter(|warning| warning.contains("checkpoint")).count()
+            readers(0.1, 40).fit(evidence, &mut job).unwrap();
+            job.warnings().iter().filter(|warning| warning.contains("checkpoint")).count()
         };
         let first = with_annotators(&a);
         assert_eq!([warnings(&first), warnings(&first)], [0, 0]);
@@ -154,7 +154,7 @@ fn a_checkpoint_of_other_features_of_annotators_is_not_resumed() {
 fn a_checkpoint_of_other_held_out_labels_or_of_another_backbone_is_not_resumed() {
     let a = agreeing();
     let select_by = select(Select::AnnotationLikelihood, 5);
-    let [_, held_out] = split_annotations(&select_by, &a, &Run::new(1)).unwrap().unwrap();
+    let [_, held_out] = split_annotations(&select_by, &a, &JobContext::new(1)).unwrap().unwrap();
     let mut rows: Vec<(u32, u32, u32)> = Vec::new();
     let mut changed = 0;
     for i in 0..40 {
@@ -170,14 +170,14 @@ fn a_checkpoint_of_other_held_out_labels_or_of_another_backbone_is_not_resumed()
     for (other, dropout) in [(&relabelled, 0.5), (&a, 0.25)] {
         let folder = tempfile::tempdir().unwrap();
         let warnings = |a: &Annotations, dropout: f64| {
-            let mut run = Run::new(1);
-            run.keep_checkpoint(Some(folder.path().join("state")));
+            let mut job = JobContext::new(1);
+            job.keep_checkpoint(Some(folder.path().join("state")));
             let described = described(a);
             let evidence = Evidence { annotations: a, described: Some(&described) };
             let mut model = with(select_by.clone(), Dl::default());
             model.network.backbone.dropout = dropout;
-            model.fit(evidence, &mut run).unwrap();
-            run.warnings().iter().filter(|warning| warning.contains("checkpoint")).count()
+            model.fit(evidence, &mut job).unwrap();
+            job.warnings().iter().filter(|warning| warning.contains("checkpoint")).count()
         };
         assert_eq!([warnings(&a, 0.5), warnings(&a, 0.5)], [0, 0]);
         assert_eq!(warnings(other, dropout), 1, "{dropout}");

@@ -208,7 +208,7 @@ fn a_weight_decay_that_turns_the_sign_of_parameters_is_named_as_the_cause() {
     let kind = KINDS.iter().find(|kind| kind.kind == "crowd_layer").unwrap();
     let (model, described) = (kind.load(parameters).unwrap().model, described(&a));
     let evidence = Evidence { annotations: &a, described: Some(&described) };
-    let error = model.fit(evidence, &mut Run::new(1)).unwrap_err().to_string();
+    let error = model.fit(evidence, &mut JobContext::new(1)).unwrap_err().to_string();
     assert!(error.contains("where: model.train.optimiser.weight_decay\n"), "{error}");
 }
 

@@ -101,14 +101,14 @@ fn trusted_instances_give_the_first_matrices() {
     let mut a = tiny(2, &[(0, 0, 0), (0, 1, 1), (1, 0, 1), (2, 0, 0), (2, 1, 1)]);
     a.trusted = Some(vec![Some(0), Some(1), None]);
     let model = Tcl { initialise: Initialise::Trusted, ..Tcl::default() };
-    let fitted = model.aggregate((&a).into(), &mut Run::new(1)).unwrap().unwrap();
+    let fitted = model.aggregate((&a).into(), &mut JobContext::new(1)).unwrap().unwrap();
     let (of_0, of_1) = (2.0 / 3.0 * 2.0 / 3.0, 1.0 / 3.0 * 0.5);
     near(&fitted.posterior.row(2), &[of_0 / (of_0 + of_1), of_1 / (of_0 + of_1)]);
     near(&fitted.posterior.row(1), &[0.0, 1.0]);
-    let votes = Tcl::default().aggregate((&a).into(), &mut Run::new(1)).unwrap().unwrap();
+    let votes = Tcl::default().aggregate((&a).into(), &mut JobContext::new(1)).unwrap().unwrap();
     near(&votes.posterior.row(2), &[0.5, 0.5]);
     a.trusted = None;
-    let error = model.aggregate((&a).into(), &mut Run::new(1)).unwrap_err();
+    let error = model.aggregate((&a).into(), &mut JobContext::new(1)).unwrap_err();
     assert!(error.to_string().contains("no trusted instance"), "{error}");
 }
 
@@ -120,7 +120,7 @@ fn the_first_prior_counts_the_trusted_instances_of_each_class() {
     let mut a = tiny(2, &[(0, 0, 0), (3, 0, 1), (4, 0, 1)]);
     a.trusted = Some(vec![Some(0), Some(0), Some(0), Some(1), None]);
     let model = Tcl { initialise: Initialise::Trusted, ..Tcl::default() };
-    let fitted = model.aggregate((&a).into(), &mut Run::new(1)).unwrap().unwrap();
+    let fitted = model.aggregate((&a).into(), &mut JobContext::new(1)).unwrap().unwrap();
     near(&fitted.posterior.row(4), &[0.5, 0.5]);
 }
 
@@ -151,10 +151,10 @@ fn a_classifier_that_nothing_calibrates_is_a_warning_with_its_reason() {
     let warnings = |a: &Annotations, described: &crate::frame::QuestionFeatures| {
         let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
         let spec = on_cpu(train, Tcl { rounds: 1, ..Tcl::default() });
-        let (evidence, mut run) =
-            (Evidence { annotations: a, described: Some(described) }, Run::new(1));
-        spec.fit(evidence, &mut run).unwrap();
-        let own = run.warnings().iter().filter(|w| w.contains("the classifier is not calibrated"));
+        let (evidence, mut job) =
+            (Evidence { annotations: a, described: Some(described) }, JobContext::new(1));
+        spec.fit(evidence, &mut job).unwrap();
+        let own = job.warnings().iter().filter(|w| w.contains("the classifier is not calibrated"));
         own.cloned().collect::<Vec<String>>()
     };
     let of_none = warnings(&a, &described);
@@ -187,11 +187,11 @@ fn the_e_step_replaces_the_targets_of_instances_without_features() {
     let (a, described) = with_one_instance_without_features();
     let evidence = Evidence { annotations: &a, described: Some(&described) };
     let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
-    let (spec, mut run) = (on_cpu(train, AggNet::default()), Run::new(1));
+    let (spec, mut job) = (on_cpu(train, AggNet::default()), JobContext::new(1));
     let batching = spec.network.train.batching(AggNet::DROPS_LAST_BATCH);
     let data = TrainingData::new(evidence, None, true, batching).unwrap();
-    let mut trainer = trainer_of(&spec, &data, evidence, &run);
-    trainer.train(&mut run).unwrap();
+    let mut trainer = trainer_of(&spec, &data, evidence, &job);
+    trainer.train(&mut job).unwrap();
     let label_1_of_annotators_0_and_1 = [1.0 / 43.0, 12.0 / 13.0, 1.0 / 19.0];
     let label_0_of_annotator_2 = [0.4, 2.0 / 9.0, 0.75];
     let r = agg_net::MIN_ANNOTATOR_PROBABILITY;
@@ -248,12 +248,12 @@ fn rows_of_an_average_of_counted_matrices_sum_to_one_or_are_zero() {
     let evidence = Evidence { annotations: &a, described: Some(&described) };
     for select in [Select::Last, Select::Valid] {
         let train = TrainSpec { epochs: 2, average: 0.9, select, ..TrainSpec::default() };
-        let (spec, mut run) = (on_cpu(train, AggNet::default()), Run::new(1));
+        let (spec, mut job) = (on_cpu(train, AggNet::default()), JobContext::new(1));
         let batching = spec.network.train.batching(AggNet::DROPS_LAST_BATCH);
         let data = TrainingData::new(evidence, None, true, batching).unwrap();
         let valid: Vec<(u32, u32)> = (0..6).map(|i| (i, i % 3)).collect();
-        let mut trainer = Trainer { valid: &valid, ..trainer_of(&spec, &data, evidence, &run) };
-        trainer.train(&mut run).unwrap();
+        let mut trainer = Trainer { valid: &valid, ..trainer_of(&spec, &data, evidence, &job) };
+        trainer.train(&mut job).unwrap();
         let matrices = trainer.annotator_params.tables[0].values.chunks(3);
         let sums: Vec<f32> = matrices.map(|row| row.iter().sum()).collect();
         let is_whole = |sum: &f32| *sum == 0.0 || (sum - 1.0).abs() < 1e-6;

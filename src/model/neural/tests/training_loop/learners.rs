@@ -80,8 +80,8 @@ impl CrowdNet for Pair {
         }]
     }
 
-    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
-        MajorityVote::default().fit(evidence, run).map(Some)
+    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
+        MajorityVote::default().fit(evidence, job).map(Some)
     }
 }
 
@@ -286,12 +286,12 @@ fn learners_learn_the_same_from_inputs_that_are_copied_ahead() {
     spec.network.train.batch_size = Some(7);
     let data = TrainingData::new(evidence, None, true, spec.network.train.batching(false)).unwrap();
     let parameters = |copies_ahead: bool| -> Vec<f32> {
-        let mut run = Run::new(1);
-        let mut trainer = trainer_of(&spec, &data, evidence, &run);
+        let mut job = JobContext::new(1);
+        let mut trainer = trainer_of(&spec, &data, evidence, &job);
         if copies_ahead {
             trainer.learners.use_gpu_operations();
         }
-        trainer.train(&mut run).unwrap();
+        trainer.train(&mut job).unwrap();
         if copies_ahead {
             let alone = trainer.learners.all().map(|learner| learner.network.copied_alone());
             assert_eq!(alone.collect::<Vec<_>>(), [2 + 1 + 1, 2 + 1 + 1]);
@@ -316,7 +316,7 @@ fn a_saved_model_predicts_with_all_its_learners() {
     let fitted = fit(&pair(adam(0.02), &[(TrainingStage::Mean, 3)]), &a, &described).unwrap();
     let trained = fitted.model.as_ref().unwrap();
     let model = SavedModel::new(&trained.description, &trained.parameters, Some("cpu"));
-    let again = predict::<Pair>(model, described.matrix(), &Run::new(1)).unwrap();
+    let again = predict::<Pair>(model, described.matrix(), &JobContext::new(1)).unwrap();
     assert_eq!(fitted.predictions.as_ref(), Some(&again.classes));
     let (p, q) = ("", "teacher.");
     let snapshot = numbers(fitted);

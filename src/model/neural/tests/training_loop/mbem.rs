@@ -55,8 +55,8 @@ fn single_annotations_tell_mbem_who_exchanges_the_classes() {
 #[test]
 fn a_class_that_the_network_never_predicts_is_a_warning() {
     let a = tiny(4, &[(0, 0, 0), (1, 0, 1), (2, 0, 2)]);
-    let (run, model) = (Run::new(1), Mbem::default());
-    let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 0, run: &run };
+    let (job, model) = (JobContext::new(1), Mbem::default());
+    let task = Task { evidence: (&a).into(), dims: a.dims(), hidden: 0, job: &job };
     let warnings = |prior: [f32; 4]| {
         let mut annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
         annotator_params.tables[1].values = prior.to_vec();

@@ -132,9 +132,9 @@ fn parameters_that_are_frozen_to_the_end_are_a_warning() {
         let model = SingleConfusion { identity_epochs: Some(frozen), ..SingleConfusion::default() };
         let train = TrainSpec { epochs: 3, ..TrainSpec::default() };
         let evidence = Evidence { annotations: &a, described: Some(&described) };
-        let mut run = Run::new(1);
-        on_cpu(train, model).fit(evidence, &mut run).unwrap();
-        run.warnings().iter().filter(|warning| warning.contains("frozen")).count()
+        let mut job = JobContext::new(1);
+        on_cpu(train, model).fit(evidence, &mut job).unwrap();
+        job.warnings().iter().filter(|warning| warning.contains("frozen")).count()
     };
     assert_eq!([2, 3].map(warnings), [0, 1]);
 }
@@ -148,10 +148,10 @@ fn rates_that_train_next_to_nothing_are_a_warning() {
         let optimiser = OptimiserSpec { learning_rate, warmup, ..OptimiserSpec::default() };
         let train = TrainSpec { epochs: 3, optimiser, ..TrainSpec::default() };
         let evidence = Evidence { annotations: &a, described: Some(&described) };
-        let mut run = Run::new(1);
-        on_cpu(train, CrowdLayer::default()).fit(evidence, &mut run).unwrap();
+        let mut job = JobContext::new(1);
+        on_cpu(train, CrowdLayer::default()).fit(evidence, &mut job).unwrap();
         ["learning rate of phase", "rates rise over"]
-            .map(|text| run.warnings().iter().filter(|warning| warning.contains(text)).count())
+            .map(|text| job.warnings().iter().filter(|warning| warning.contains(text)).count())
     };
     assert_eq!(warnings(3, 0.1), [0, 0]);
     assert_eq!(warnings(4, 0.1), [0, 1]);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::frame::QuestionFeatures;
+use crate::job_context::{Cancel, Progress};
 use crate::model::neural::tests::*;
-use crate::run::{Cancel, Progress};
 
 /// Stops the run at the end of an epoch.
 struct StopAfter(AtomicU32, Cancel);
@@ -36,24 +36,24 @@ pub(in crate::model::neural) fn assert_resumes_in<N: CrowdNet>(
     evidence: Evidence<'_>,
     interrupted: impl IntoIterator<Item = u32>,
 ) {
-    assert_resumes_by(|run| Ok(vec![model.fit(evidence, run)?]), interrupted);
+    assert_resumes_by(|job| Ok(vec![model.fit(evidence, job)?]), interrupted);
 }
 
 /// The same for fits of any kind.
 pub(in crate::model::neural) fn assert_resumes_by(
-    fit: impl Fn(&mut Run) -> Result<Vec<Fitted>>,
+    fit: impl Fn(&mut JobContext) -> Result<Vec<Fitted>>,
     interrupted: impl IntoIterator<Item = u32>,
 ) {
-    let whole = fit(&mut Run::new(1)).unwrap();
+    let whole = fit(&mut JobContext::new(1)).unwrap();
     let folder = tempfile::tempdir().unwrap();
     for epochs in interrupted {
-        let mut run = Run::new(1);
-        run.keep_checkpoint(Some(folder.path().join(epochs.to_string())));
-        let mut first = run.clone();
+        let mut job = JobContext::new(1);
+        job.keep_checkpoint(Some(folder.path().join(epochs.to_string())));
+        let mut first = job.clone();
         first.cancel = Cancel::default();
         first.progress = Arc::new(StopAfter(AtomicU32::new(epochs), first.cancel.clone()));
         assert!(fit(&mut first).is_err(), "{epochs}");
-        for (resumed, whole) in fit(&mut run).unwrap().iter().zip(&whole) {
+        for (resumed, whole) in fit(&mut job).unwrap().iter().zip(&whole) {
             assert!(resumed.model == whole.model, "interrupted after {epochs} epochs");
             assert_eq!(resumed.posterior, whole.posterior, "interrupted after {epochs} epochs");
             assert_eq!(resumed.report, whole.report, "interrupted after {epochs} epochs");

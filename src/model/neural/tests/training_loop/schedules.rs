@@ -176,8 +176,8 @@ impl CrowdNet for SplitEpochs {
         Default::default()
     }
 
-    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
-        Dl::default().aggregate(evidence, run)
+    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
+        Dl::default().aggregate(evidence, job)
     }
 }
 

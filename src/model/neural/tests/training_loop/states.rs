@@ -40,8 +40,8 @@ impl CrowdNet for TwoViews {
         vec![LearnerSpec { name, backbone, heads, input, optimiser: None }]
     }
 
-    fn aggregate(&self, evidence: Evidence<'_>, run: &mut Run) -> Result<Option<Fitted>> {
-        MajorityVote::default().fit(evidence, run).map(Some)
+    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
+        MajorityVote::default().fit(evidence, job).map(Some)
     }
 }
 
@@ -130,11 +130,11 @@ fn acts_change_the_targets_and_estimates_that_they_name() {
     let a = crowd();
     let described = described(&a);
     let folder = tempfile::tempdir().unwrap();
-    let mut run = Run::new(1);
-    run.keep_checkpoint(Some(folder.path().join("state")));
+    let mut job = JobContext::new(1);
+    job.keep_checkpoint(Some(folder.path().join("state")));
     let evidence = Evidence { annotations: &a, described: Some(&described) };
-    let fitted = two_views(0.0, 1).fit(evidence, &mut run).unwrap();
-    let saved = Snapshot::from_bytes(&run.checkpoint().unwrap().unwrap()).unwrap();
+    let fitted = two_views(0.0, 1).fit(evidence, &mut job).unwrap();
+    let saved = Snapshot::from_bytes(&job.checkpoint().unwrap().unwrap()).unwrap();
     let class_of = |i: usize| if i.is_multiple_of(4) { i % 3 } else { (i + 1) % 3 };
     let second = saved.take_f64s("targets.second").unwrap();
     for (i, row) in second.chunks(3).enumerate() {

@@ -45,9 +45,9 @@ fn co_labels_of_tcls_are_classifier_times_aggregator_over_the_prior() {
 #[test]
 fn the_prior_of_tcls_is_the_share_of_each_class_among_trusted_instances() {
     let mut a = tiny(3, &[(0, 0, 0), (1, 0, 1), (2, 0, 0)]);
-    let run = Run::new(1);
+    let job = JobContext::new(1);
     let prior = |a: &Annotations| {
-        let task = Task { evidence: a.into(), dims: a.dims(), hidden: 0, run: &run };
+        let task = Task { evidence: a.into(), dims: a.dims(), hidden: 0, job: &job };
         Tcls::default().tables(&task).unwrap()[1].row(0)
     };
     near(&prior(&a), &[1.0 / 3.0; 3]);
@@ -66,7 +66,7 @@ fn tcls_refuses_missing_answers_with_their_share() {
     a.trusted = Some(vec![None, None, None, Some(1)]);
     let of = |max_missing: f64| {
         let model = Tcls { max_missing, ..Tcls::default() };
-        model.aggregate((&a).into(), &mut Run::new(1))
+        model.aggregate((&a).into(), &mut JobContext::new(1))
     };
     let error = of(0.37).unwrap_err().to_string();
     let found =
@@ -96,7 +96,7 @@ fn tcls_is_right_where_annotators_who_copy_each_other_are_wrong() {
         let found = |i: &usize| best(posterior.row(*i)).is_some_and(|(k, _)| k == i % 3);
         (0..120).filter(found).count()
     };
-    let start = model.aggregate((&a).into(), &mut Run::new(1)).unwrap().unwrap();
+    let start = model.aggregate((&a).into(), &mut JobContext::new(1)).unwrap().unwrap();
     let train = TrainSpec { epochs: 5, ..TrainSpec::default() };
     let fitted = fit(&on_cpu(train, model), &a, &described).unwrap();
     let (before, after) = (right(&start.posterior.dense()), right(&fitted.posterior.dense()));

@@ -13,18 +13,18 @@ pub(in crate::model::neural) fn trainer_of<'a, N: CrowdNet>(
     spec: &'a Neural<N>,
     data: &'a TrainingData<'a>,
     evidence: Evidence<'_>,
-    run: &Run,
+    job: &JobContext,
 ) -> Trainer<'a, N> {
     let Neural { network: NetworkSpec { train, .. }, model } = spec;
     let dims = evidence.annotations.dims();
     let sizes = spec.sizes(evidence.annotations, evidence.described.unwrap());
     let (precision, device) = (train.precision, &Device::Cpu);
-    let setting = LearnerSetting { precision, sizes: &sizes, run, device, saved: None };
+    let setting = LearnerSetting { precision, sizes: &sizes, job, device, saved: None };
     let learners = Learners::new(spec.learners(&sizes), &setting).unwrap();
     let hidden = learners.classifier.network.hidden();
-    let task = Task { evidence, dims, hidden, run };
+    let task = Task { evidence, dims, hidden, job };
     let annotator_params = AnnotatorParams { tables: model.tables(&task).unwrap() };
-    let aggregated = model.aggregate(evidence, &mut run.clone()).unwrap();
+    let aggregated = model.aggregate(evidence, &mut job.clone()).unwrap();
     Trainer {
         model,
         fingerprint: None,

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::json;
 
 use crate::frame::{Gold, QuestionFeatures, Role};
+use crate::job_context::Progress;
 use crate::model::ModelKind;
 use crate::model::neural::fit::split_annotations;
 use crate::model::neural::tests::fits::{agreeing, fit, parameters};
 use crate::model::neural::tests::*;
 use crate::model::saved::snapshot::Snapshot;
-use crate::run::Progress;
 use crate::testing::{assert_close, described, weighted};
 
 /// Counts the epochs that end.
@@ -44,10 +44,10 @@ fn every_model_that_diverges_says_so_at_once_and_names_the_learning_rate() {
             optimiser["annotator_delay"] = 0.into();
             let model = kind.load(parameters).unwrap().model;
             let epochs = Arc::new(AtomicU64::new(0));
-            let mut run = Run::new(1);
-            run.progress = Arc::new(Epochs(Arc::clone(&epochs)));
+            let mut job = JobContext::new(1);
+            job.progress = Arc::new(Epochs(Arc::clone(&epochs)));
             let evidence = Evidence { annotations: &a, described: Some(&described) };
-            let error = model.fit(evidence, &mut run).expect_err(kind.kind);
+            let error = model.fit(evidence, &mut job).expect_err(kind.kind);
             assert_eq!(error.exit_code(), 4, "{}: {error}", kind.kind);
             assert!(error.to_string().contains("learning_rate"), "{}: {error}", kind.kind);
             assert!(error.to_string().contains("found: a loss of"), "{}: {error}", kind.kind);
@@ -115,7 +115,7 @@ fn held_out_annotations_change_no_parameter() {
     let a = agreeing();
     let described = described(&a);
     let train = TrainSpec { held_out: 0.4, ..select(Select::AnnotationLikelihood, 1) };
-    let [training, held_out] = split_annotations(&train, &a, &Run::new(1)).unwrap().unwrap();
+    let [training, held_out] = split_annotations(&train, &a, &JobContext::new(1)).unwrap().unwrap();
     let rows = |part: &Annotations, shift: u32| {
         (0..40)
             .flat_map(|i| part.triples_of(i).map(move |(r, label, _)| (i as u32, r, label)))
@@ -145,7 +145,7 @@ fn held_out_annotations_change_no_parameter() {
         let on = |a: &Annotations| {
             let model = kind.load(parameters.clone()).unwrap().model;
             let evidence = Evidence { annotations: a, described: Some(&described) };
-            let fitted = model.fit(evidence, &mut Run::new(1)).unwrap();
+            let fitted = model.fit(evidence, &mut JobContext::new(1)).unwrap();
             Snapshot::from_bytes(&fitted.model.unwrap().parameters).unwrap()
         };
         let (one, other) = (on(&a), on(&changed));
@@ -248,10 +248,10 @@ fn settings_of_annotators_are_a_warning_where_descent_trains_no_annotator() {
             let train = json!({"epochs": 3, "optimiser": {key: value}});
             let model = kind.load(json!({"device": "cpu", "train": train})).unwrap().model;
             let evidence = Evidence { annotations: &a, described: Some(&described) };
-            let mut run = Run::new(1);
-            model.fit(evidence, &mut run).unwrap();
-            let warns = run.warnings().iter().any(|warning| warning.contains(key));
-            assert_eq!(warns, !trains_annotators(kind), "{}: {:?}", kind.kind, run.warnings());
+            let mut job = JobContext::new(1);
+            model.fit(evidence, &mut job).unwrap();
+            let warns = job.warnings().iter().any(|warning| warning.contains(key));
+            assert_eq!(warns, !trains_annotators(kind), "{}: {:?}", kind.kind, job.warnings());
         }
     }
 }
@@ -290,7 +290,7 @@ fn a_fit_without_a_rate_has_that_of_its_annotations() {
         let train = TrainSpec { epochs: 3, optimiser, ..TrainSpec::default() };
         let spec = on_cpu(train, MaxMig::default());
         let evidence = Evidence { annotations: &a, described: Some(&described) };
-        spec.fit(evidence, &mut Run::new(1)).unwrap().posterior
+        spec.fit(evidence, &mut JobContext::new(1)).unwrap().posterior
     };
     assert_eq!(fitted(None), fitted(Some(0.1 / 16.0)));
     assert_ne!(fitted(None), fitted(Some(0.1)));

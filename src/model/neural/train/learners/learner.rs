@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use candle_core::Device;
 
 use crate::error::Result;
+use crate::job_context::JobContext;
 use crate::model::neural::data::inputs::{EmbeddingInput, Inputs, LearnerInput, Reader};
 use crate::model::neural::data::sizes::Sizes;
 use crate::model::neural::data::{TrainingData, batch::Batch};
@@ -26,7 +27,6 @@ use crate::model::neural::train::frozen::{FROZEN_SHARE, FrozenOutputs, MAX_FROZE
 use crate::model::neural::train::optimiser::optimiser_spec::OptimiserSpec;
 use crate::model::neural::{BackboneSpec, LearnerSubset};
 use crate::model::saved::snapshot::Snapshot;
-use crate::run::Run;
 
 /// The name of the learner that every model has.
 pub(crate) const CLASSIFIER: &str = "classifier";
@@ -51,7 +51,7 @@ pub struct LearnerSpec {
 pub(crate) struct LearnerSetting<'a> {
     pub(crate) precision: Precision,
     pub(crate) sizes: &'a Sizes,
-    pub(crate) run: &'a Run,
+    pub(crate) job: &'a JobContext,
     pub(crate) device: &'a Device,
     /// The arrays of a saved model; `None` if the parameters are to be initialised.
     pub(crate) saved: Option<&'a Snapshot>,
@@ -67,7 +67,7 @@ pub(crate) struct Learner {
     /// The number of values in a row of the input.
     width: usize,
     /// The run with the learner's random streams.
-    run: Run,
+    job: JobContext,
     /// The network's outputs for all training rows, in a phase that does not train it.
     pub(in crate::model::neural) frozen: Option<FrozenOutputs>,
 }
@@ -83,21 +83,22 @@ impl Learner {
         setting: &LearnerSetting<'_>,
     ) -> Result<Self> {
         let LearnerSpec { name, backbone, heads, input, optimiser } = spec;
-        let LearnerSetting { precision, sizes, run, device, saved } = *setting;
-        let run = if name == CLASSIFIER { run.clone() } else { run.part(name) };
+        let LearnerSetting { precision, sizes, job, device, saved } = *setting;
+        let part = if name == CLASSIFIER { job.clone() } else { job.part(name) };
         // The classifier has logits for each question.
         let n = if name == CLASSIFIER { sizes.n_questions() } else { 1 };
         let shape = NetShape { features: input.shape(sizes)?, classes: sizes.classes * n };
         let network = match saved {
-            None => Network::new(&backbone, precision, &heads, &shape, &run, device)?,
+            None => Network::new(&backbone, precision, &heads, &shape, &part, device)?,
             Some(saved) => {
                 let initialisation = backbone.initialisation;
-                let room = Parameters::within(&run, device, initialisation, saved.n_f32s());
+                let room = Parameters::within(&part, device, initialisation, saved.n_f32s());
                 Network::build(&backbone, precision, &heads, &shape, room)?
             }
         };
         let width = shape.features.iter().product();
-        let mut learner = Self { name, network, heads, input, optimiser, width, run, frozen: None };
+        let mut learner =
+            Self { name, network, heads, input, optimiser, width, job: part, frozen: None };
         if let Some(saved) = saved {
             let own = from_pytorch(&learner.part_of(saved), &learner.heads);
             learner.network.load(&own)?;
@@ -123,7 +124,7 @@ impl Learner {
 
     /// The number of rows that are predicted at once.
     pub(super) fn rows_at_once(&self) -> usize {
-        self.network.rows_at_once(self.run.share_of_memory(PREDICTION_SHARE, MAX_PREDICTION_BYTES))
+        self.network.rows_at_once(self.job.share_of_memory(PREDICTION_SHARE, MAX_PREDICTION_BYTES))
     }
 
     /// Computes the outputs for rows of the input, and keeps nothing for a backward pass.
@@ -185,7 +186,7 @@ impl Learner {
         } else if self.frozen.is_none() && !self.network.scaler.augments() {
             let predict = |rows: &[u32]| self.predict(data.inputs(), rows);
             let (rows, at_once) = (data.ids(self.input), self.rows_at_once());
-            let max_bytes = self.run.share_of_memory(FROZEN_SHARE, MAX_FROZEN_BYTES);
+            let max_bytes = self.job.share_of_memory(FROZEN_SHARE, MAX_FROZEN_BYTES);
             self.frozen = FrozenOutputs::of(rows, at_once, max_bytes, predict)?;
         }
         Ok(())
@@ -194,13 +195,13 @@ impl Learner {
     /// The reader of the learner's input; `None` if its outputs are frozen, or if it reads a table of parameters, which
     /// every step changes.
     pub(in crate::model::neural) fn reader(&self) -> Option<Reader> {
-        let Self { input, width, run, .. } = self;
+        let Self { input, width, job, .. } = self;
         let reader = || Reader {
             input: *input,
             width: *width,
             scaler: self.network.scaler.clone(),
             copied_outputs: self.network.copied_outputs(),
-            run: run.clone(),
+            job: job.clone(),
         };
         (self.frozen.is_none() && self.embedding().is_none()).then(reader)
     }
@@ -232,7 +233,7 @@ impl Learner {
         if self.input.ids(batch).is_empty() {
             return Ok((None, self.no_rows()));
         }
-        let mut rng = self.run.rng(stream);
+        let mut rng = self.job.rng(stream);
         let is_trained = trained.has(self.name);
         let mut mode = if is_trained { Mode::Training(&mut rng) } else { Mode::Fixed };
         let Some(embedding) = self.embedding() else {
@@ -273,9 +274,9 @@ mod tests {
             questions: Vec::new(),
             question: 0,
         };
-        let (run, device, precision) = (Run::new(1), Device::Cpu, Precision::F32);
+        let (job, device, precision) = (JobContext::new(1), Device::Cpu, Precision::F32);
         let setting =
-            LearnerSetting { precision, sizes: &sizes, run: &run, device: &device, saved: None };
+            LearnerSetting { precision, sizes: &sizes, job: &job, device: &device, saved: None };
         let spec = LearnerSpec {
             name: CLASSIFIER,
             backbone,

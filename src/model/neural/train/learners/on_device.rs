@@ -18,7 +18,7 @@ pub(crate) fn learners_on_device(
     setting: &LearnerSetting<'_>,
     batch_rows: impl FnOnce(&Learners) -> usize,
 ) -> Result<(Learners, Device)> {
-    let device = DeviceChoice::parse(name)?.open(setting.run, || {
+    let device = DeviceChoice::parse(name)?.open(setting.job, || {
         let learners = Learners::new(specs.clone(), setting)?;
         Ok(learners.multiply_adds(batch_rows(&learners)))
     })?;
@@ -35,11 +35,11 @@ pub(crate) fn rows_of_prediction(n: usize) -> impl FnOnce(&Learners) -> usize {
 mod tests {
     use super::*;
     use crate::frame::Evidence;
+    use crate::job_context::JobContext;
     use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
     use crate::model::neural::tests::training_loop::trainer::trainer_of;
     use crate::model::neural::{Dl, Neural};
-    use crate::run::Run;
     use crate::testing::{described, tiny};
 
     #[test]
@@ -50,7 +50,7 @@ mod tests {
         let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
         let data = TrainingData::new(evidence, None, true, batching).unwrap();
         let spec = Neural::<Dl>::default();
-        let learners = trainer_of(&spec, &data, evidence, &Run::new(1)).learners;
+        let learners = trainer_of(&spec, &data, evidence, &JobContext::new(1)).learners;
         let at_once = learners.rows_at_once();
         assert!(at_once > 1, "{at_once}");
         for (n, rows) in [(1, 1), (usize::MAX, at_once)] {

@@ -147,8 +147,8 @@ mod tests {
     use candle_core::backprop::GradStore;
 
     use super::*;
+    use crate::job_context::JobContext;
     use crate::model::neural::net::parameters::{Initialisation, Parameters};
-    use crate::run::Run;
 
     /// Gradients 2 and -1 from w = 1 at the rate 0.1: m = .2, .08 and v = .004, .004996, in the second step corrected by
     /// 1 - .9^2 and 1 - .999^2.
@@ -167,7 +167,8 @@ mod tests {
     /// first step again: minus the rate.
     #[test]
     fn a_network_counts_the_steps_of_its_optimiser() {
-        let parameters = Parameters::new(&Run::new(1), &Device::Cpu, Initialisation::Uniform);
+        let parameters =
+            Parameters::new(&JobContext::new(1), &Device::Cpu, Initialisation::Uniform);
         let (w, mut parameters) = parameters.build(|layers| layers.constant("w", 1, 1.0)).unwrap();
         let optimiser = Optimiser::new(&OptimiserSpec::default());
         let step = |parameters: &mut Parameters, gradient: f32| {

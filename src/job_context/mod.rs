@@ -82,7 +82,7 @@ const DEFAULT_MEMORY: usize = 8 << 30;
 
 /// The environment of one run.
 #[derive(Clone)]
-pub struct Run {
+pub struct JobContext {
     seed: u64,
     /// The source of timings.
     pub clock: Clock,
@@ -101,7 +101,7 @@ pub struct Run {
     checkpoint: Option<PathBuf>,
 }
 
-impl Run {
+impl JobContext {
     /// A run that reports no progress, on the shared thread pool, with 8 GiB of memory.
     #[must_use]
     pub fn new(seed: u64) -> Self {
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn streams_depend_on_seed_and_purpose_only() {
-        let draw = |seed, purpose: &str| Run::new(seed).rng(purpose).next_u64();
+        let draw = |seed, purpose: &str| JobContext::new(seed).rng(purpose).next_u64();
         assert_eq!(draw(1, "a"), draw(1, "a"));
         assert_ne!(draw(1, "a"), draw(1, "b"));
         assert_ne!(draw(1, "a"), draw(2, "a"));
@@ -321,42 +321,42 @@ mod tests {
 
     #[test]
     fn a_warning_is_kept_once_for_each_subject() {
-        let mut run = Run::new(1);
+        let mut job = JobContext::new(1);
         for subject in [None, Some("question `p`"), Some("question `q`")] {
-            run.warn_about(subject.map(str::to_owned));
+            job.warn_about(subject.map(str::to_owned));
             for warning in ["few rows", "no gold", "few rows"] {
-                run.warn(warning);
+                job.warn(warning);
             }
         }
         let want = ["", "question `p`: ", "question `q`: "]
             .map(|subject| [format!("{subject}few rows"), format!("{subject}no gold")]);
-        assert_eq!(run.warnings(), want.as_flattened());
+        assert_eq!(job.warnings(), want.as_flattened());
     }
 
     #[test]
     fn a_part_of_the_fit_repeats_no_warning_of_the_whole_and_names_itself() {
-        let mut run = Run::new(1);
-        run.warn_about(Some("question `p`".to_owned()));
-        run.warn("few rows");
-        run.warn_of_part(Some("the second fit"));
-        ["few rows", "no gold", "no gold"].into_iter().for_each(|warning| run.warn(warning));
-        run.warn_of_part(None);
-        run.warn("no gold");
+        let mut job = JobContext::new(1);
+        job.warn_about(Some("question `p`".to_owned()));
+        job.warn("few rows");
+        job.warn_of_part(Some("the second fit"));
+        ["few rows", "no gold", "no gold"].into_iter().for_each(|warning| job.warn(warning));
+        job.warn_of_part(None);
+        job.warn("no gold");
         let want = ["few rows", "the second fit: no gold", "no gold"];
-        assert_eq!(run.warnings(), want.map(|warning| format!("question `p`: {warning}")));
+        assert_eq!(job.warnings(), want.map(|warning| format!("question `p`: {warning}")));
     }
 
     #[cfg(feature = "neural")]
     #[test]
     fn a_warning_about_the_machine_comes_from_any_clone_and_is_kept_once() {
-        let mut run = Run::new(1);
-        run.warn_about(Some("question `p`".to_owned()));
-        for run in [run.clone(), run.part("a")] {
-            run.warn_of_machine("no GPU".to_owned());
+        let mut job = JobContext::new(1);
+        job.warn_about(Some("question `p`".to_owned()));
+        for job in [job.clone(), job.part("a")] {
+            job.warn_of_machine("no GPU".to_owned());
         }
-        assert!(run.warnings().is_empty());
-        run.keep_warnings_of_machine();
-        assert_eq!(run.warnings(), ["no GPU"]);
+        assert!(job.warnings().is_empty());
+        job.keep_warnings_of_machine();
+        assert_eq!(job.warnings(), ["no GPU"]);
     }
 
     /// The folder is a link to nowhere: nothing can be read from it, as before the first checkpoint.
@@ -366,9 +366,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let link = folder.path().join("checkpoints");
         std::os::unix::fs::symlink("nowhere", &link).unwrap();
-        let mut run = Run::new(1);
-        run.keep_checkpoint(Some(link.join("job.checkpoint")));
-        let error = run.checkpoint().unwrap_err();
+        let mut job = JobContext::new(1);
+        job.keep_checkpoint(Some(link.join("job.checkpoint")));
+        let error = job.checkpoint().unwrap_err();
         assert_eq!(error.exit_code(), 2, "{error}");
         let place = format!("not a folder\n  where: engine.checkpoints: {}\n", link.display());
         assert!(error.to_string().contains(&place), "{error}");
@@ -377,8 +377,8 @@ mod tests {
     /// Parts of a run have the run's memory.
     #[test]
     fn a_share_of_the_memory_has_an_upper_bound() {
-        let run = Run::new(1).with_memory(800);
-        assert_eq!((run.share_of_memory(8, 1000), run.part("a").share_of_memory(8, 60)), (100, 60));
-        assert_eq!(Run::new(1).share_of_memory(8, usize::MAX), 1 << 30);
+        let job = JobContext::new(1).with_memory(800);
+        assert_eq!((job.share_of_memory(8, 1000), job.part("a").share_of_memory(8, 60)), (100, 60));
+        assert_eq!(JobContext::new(1).share_of_memory(8, usize::MAX), 1 << 30);
     }
 }
