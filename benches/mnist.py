@@ -197,7 +197,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(os.cpu_count()) as pool:
         folder = Path(name)
         query = TRUTH.format(folder / "train.parquet")
-        call(args.labelmill, "sql", "--table", f"truth={args.data}/mnist/truth.parquet", "-c", query)
+        call(args.labelmill, "sql", "--write", "--table", f"truth={args.data}/mnist/truth.parquet", "-c", query)
         for p in (0.3, 0.35):
             drawn = crowds(args, folder, p)
             for model in MODELS:
