@@ -82,7 +82,7 @@ impl DecideSpec {
     pub fn decide(&self, a: &Annotations, fitted: &Fitted, seed: TieSeed, i: usize) -> Decided {
         let row = fitted.posterior.entries(i);
         let Some(Top { class: lowest, is_tied, largest: confidence, second }) =
-            Top::of(&row.values).filter(|_| a.has_evidence(i))
+            Top::from_row(&row.values).filter(|_| a.has_evidence(i))
         else {
             return Decided {
                 class: None,
@@ -133,7 +133,7 @@ pub struct TieSeed(u64);
 impl TieSeed {
     /// The seed of the frame's question in a run with this `seed`: the same seed where no questions are declared.
     #[must_use]
-    pub fn of(frame: &Frame, seed: u64) -> Self {
+    pub fn new(frame: &Frame, seed: u64) -> Self {
         Self(match &frame.question {
             Some(question) => {
                 job_context::seed_of_part(seed, &format!("question {}", question.text(0)))

@@ -52,7 +52,7 @@ pub struct Measures {
 impl Measures {
     /// The measures of an outcome.
     #[must_use]
-    pub fn of(outcome: &Outcome) -> Self {
+    pub fn from_outcome(outcome: &Outcome) -> Self {
         let share =
             |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
         let (counts, run) = (outcome.tally(), &outcome.run);
@@ -144,16 +144,16 @@ impl GateSpec {
 
     fn accuracy_problem(&self, measures: &Measures) -> Option<Problem> {
         let bound = self.min_accuracy?;
-        let place = format!("gate.min_accuracy = {bound}");
+        let location = format!("gate.min_accuracy = {bound}");
         match measures.accuracy {
             None => Some(
                 Problem::new("there is no gold to measure the accuracy on")
-                    .at(place)
+                    .at(location)
                     .help("give gold with the role `holdout`"),
             ),
             Some(lowest) => (lowest < bound).then(|| {
                 let found = share_of(lowest, measures.scored, "gold instances");
-                Problem::new("the accuracy is too low").at(place).found(found)
+                Problem::new("the accuracy is too low").at(location).found(found)
             }),
         }
     }

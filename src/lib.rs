@@ -21,7 +21,7 @@
 //! - [`sink`] publishes a run atomically, on local disk and on object stores. Async starts again here.
 //!
 //! [`pipeline`] is the whole flow on one screen: the first file to open. [`spec`] loads its settings from a TOML file.
-//! [`run`] provides everything impure (random streams, the clock, cancellation, progress), [`error`] defines the
+//! [`job_context`] provides everything impure (random streams, the clock, cancellation, progress), [`error`] defines the
 //! errors; [`escape`] makes text safe for a terminal, and [`redact`] hides the credentials in it. [`metrics`] scores
 //! labels against known classes, [`agreement`] annotators against each other, and [`diagnose`] measures what the data cannot support. [`commands`] holds the commands other than `run`: they read published runs, predict
 //! with saved classifiers, or simulate annotations for a known truth. [`model`] explains how to add a model.

@@ -35,11 +35,11 @@ pub fn keep_places(refuse_thread: fn(&str) -> !) {
 }
 
 /// The file and line, without the folders of the machine that compiled the file.
-fn short(place: &panic::Location<'_>) -> String {
-    let file = place.file();
+fn short(location: &panic::Location<'_>) -> String {
+    let file = location.file();
     let from =
         file.rfind("/src/").map_or(0, |at| file[..at].rfind('/').map_or(0, |slash| slash + 1));
-    format!("{}:{}", &file[from..], place.line())
+    format!("{}:{}", &file[from..], location.line())
 }
 
 /// The first line of the message of a caught panic.
@@ -54,7 +54,7 @@ pub(crate) fn message(payload: &(dyn Any + Send)) -> &str {
 pub fn describe(payload: &(dyn Any + Send)) -> String {
     let text = message(payload);
     match LAST.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        Some(place) => format!("a panic in {place}: {text}"),
+        Some(location) => format!("a panic in {location}: {text}"),
         None => format!("a panic: {text}"),
     }
 }

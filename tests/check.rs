@@ -113,8 +113,8 @@ fn a_problem_of_what_a_query_gives_is_at_the_query_for_every_command() {
         let query = format!("source.sql.{relation} = '{query}'\nsink.url = '{{dir}}out'\n");
         let file = job.write("pipeline.toml", &format!("{sources}{query}{GEM}"));
         for command in ["check", "run"] {
-            let place = format!("where: source.sql.{relation}\n");
-            assert_says(&run_fails(&[command, &file], 3), &[&place]);
+            let location = format!("where: source.sql.{relation}\n");
+            assert_says(&run_fails(&[command, &file], 3), &[&location]);
         }
     }
 }
@@ -282,7 +282,7 @@ fn ids_and_labels_of_another_type_than_the_annotations_have_are_found_before_a_r
     let gold = |file: &str| format!("source.gold = '{{dir}}{file}'\n{VOTE}");
     let features = |more: &str| format!("source.features = '{{dir}}{more}\n{GEM}");
     let people = "good.parquet'\nsource.annotator_features = '{dir}people.parquet'";
-    for (annotations, more, found, place) in [
+    for (annotations, more, found, location) in [
         ("text", gold("ids.parquet"), "Int64 here, Utf8 there", "source.gold"),
         ("text", gold("classes.parquet"), "Int64 here, Utf8 there", "source.gold"),
         ("integers", gold("bools.parquet"), "Boolean here, Int64 there", "source.gold"),
@@ -292,7 +292,7 @@ fn ids_and_labels_of_another_type_than_the_annotations_have_are_found_before_a_r
         let file = pipeline(annotations, &more);
         let error = run_fails(&["check", &file], 3);
         assert_problems(&error, &["has another type than the annotations have"]);
-        assert_says(&error, &[found, &format!("where: {place}\n")]);
+        assert_says(&error, &[found, &format!("where: {location}\n")]);
         run_fails(&["run", &file], 3);
     }
     for annotations in ["text", "integers"] {

@@ -14,8 +14,8 @@ const CROWD: &str = "source.annotations = [['i', 'a', 'x'], ['j', 'a', 'x'], ['j
 fn runs_may_lie_on_another_disk_than_the_link_to_the_newest() {
     let job = Job::new();
     let disk = |path: &Path| std::fs::metadata(path).unwrap().dev();
-    let places = [std::env::temp_dir(), "/dev/shm".into()];
-    let mut folders = places.iter().filter_map(|place| tempfile::tempdir_in(place).ok());
+    let locations = [std::env::temp_dir(), "/dev/shm".into()];
+    let mut folders = locations.iter().filter_map(|location| tempfile::tempdir_in(location).ok());
     let Some(other) = folders.find(|folder| disk(folder.path()) != disk(&job.path(""))) else {
         return eprintln!("SKIPPED: there is no other disk");
     };
@@ -51,29 +51,30 @@ fn a_sink_whose_folder_cannot_be_created_is_no_fault_of_the_data() {
 
 #[test]
 fn a_link_on_its_way_that_a_dead_writer_left_goes_with_its_lease() {
-    let place = WritersPlace::new(None, [40, 30], 3);
+    let location = WritersPlace::new(None, [40, 30], 3);
     let killed = |round: usize| {
-        let mut child = place.spawn(3 * round, &[]);
-        let run = place.out().join("runs").join(WritersPlace::id(3 * round));
+        let mut child = location.spawn(3 * round, &[]);
+        let run = location.out().join("runs").join(WritersPlace::id(3 * round));
         while !run.join("manifest.json").exists() && child.try_wait().unwrap().is_none() {
             std::hint::spin_loop();
         }
         let _ = child.kill();
         child.wait().unwrap();
-        count_leases(&place) > 0 && committed(&run).is_some()
+        count_leases(&location) > 0 && committed(&run).is_some()
     };
     let round = (1..50).find(|round| killed(*round)).expect("one dies after its commit");
-    let run = place.out().join("runs").join(WritersPlace::id(3 * round));
-    let lease = std::fs::read_dir(place.out().join("_leases")).unwrap().map(|e| e.unwrap().path());
+    let run = location.out().join("runs").join(WritersPlace::id(3 * round));
+    let lease =
+        std::fs::read_dir(location.out().join("_leases")).unwrap().map(|e| e.unwrap().path());
     let lease = lease.filter(|path| path.extension().unwrap() == "json").last().unwrap();
     let content = std::fs::read(&lease).unwrap();
     let again = || {
-        let url = |name: String| place.folder.join(name).display().to_string();
+        let url = |name: String| location.folder.join(name).display().to_string();
         let (input, output) = (url(format!("in-{}", 3 * round % 2)), url("out".to_owned()));
         let id = format!("sink.run_id={}", WritersPlace::id(3 * round));
-        let places = ["--annotations", &input, "--output", &output];
+        let locations = ["--annotations", &input, "--output", &output];
         let model = ["--model", "dawid_skene", "--set", "model.stop.max_iter=3", "--set", &id];
-        let done = labelmill().arg("aggregate").args(places).args(model).output().unwrap();
+        let done = labelmill().arg("aggregate").args(locations).args(model).output().unwrap();
         assert_says(&stderr(&done), &["nothing to do"]);
     };
     again();
@@ -82,14 +83,14 @@ fn a_link_on_its_way_that_a_dead_writer_left_goes_with_its_lease() {
     let target = Path::new("runs")
         .join(WritersPlace::id(3 * round))
         .join(files_of(&run).file_name().unwrap());
-    symlink(target, place.out().join("_latest")).unwrap();
+    symlink(target, location.out().join("_latest")).unwrap();
     again();
-    assert_eq!(count_leases(&place), 0);
-    place.assert_clean();
+    assert_eq!(count_leases(&location), 0);
+    location.assert_clean();
 }
 
-fn count_leases(place: &WritersPlace) -> usize {
-    let names = std::fs::read_dir(place.out().join("_leases")).unwrap();
+fn count_leases(location: &WritersPlace) -> usize {
+    let names = std::fs::read_dir(location.out().join("_leases")).unwrap();
     names.filter(|entry| entry.as_ref().unwrap().path().extension().unwrap() == "json").count()
 }
 
@@ -151,19 +152,19 @@ fn a_run_s_folder_that_was_there_before_stays_and_one_that_was_made_goes() {
 
 #[test]
 fn what_a_dead_writer_left_makes_room_on_a_full_disk() {
-    let place = WritersPlace::new(None, [4_000, 30], 55);
+    let location = WritersPlace::new(None, [4_000, 30], 55);
     let is_torn = (0..50).any(|n| {
-        let mut child = place.spawn(6 * n, &[]);
-        while place.unfinished().is_empty() && child.try_wait().unwrap().is_none() {
+        let mut child = location.spawn(6 * n, &[]);
+        while location.unfinished().is_empty() && child.try_wait().unwrap().is_none() {
             std::hint::spin_loop();
         }
         let _ = child.kill();
         child.wait().unwrap();
-        !place.unfinished().is_empty()
+        !location.unfinished().is_empty()
     });
     assert!(is_torn, "no kill came while tables were written");
-    let input = place.folder.join("in-1").display().to_string();
-    let output = place.out().display().to_string();
+    let input = location.folder.join("in-1").display().to_string();
+    let output = location.out().display().to_string();
     let model = ["--model", "majority_vote"];
     // With this limit no file may grow.
     let full = std::process::Command::new("sh")
@@ -173,8 +174,8 @@ fn what_a_dead_writer_left_makes_room_on_a_full_disk() {
         .output()
         .unwrap();
     assert_eq!(full.status.code(), Some(5), "{}", stderr(&full));
-    assert_eq!(place.unfinished(), Vec::<PathBuf>::new());
-    assert_eq!(count_leases(&place), 0);
-    place.run(7, &[]);
-    place.assert_clean();
+    assert_eq!(location.unfinished(), Vec::<PathBuf>::new());
+    assert_eq!(count_leases(&location), 0);
+    location.run(7, &[]);
+    location.assert_clean();
 }

@@ -102,8 +102,8 @@ fn a_table_of_the_run_without_a_column_is_refused() {
         of_table.for_each(|(_, columns)| columns.retain(|(name, _)| *name != column));
         let run = publish(&job, tables);
         let arguments = ["evaluate", "--run", &run, "--truth", &truth, "--confusion", &known];
-        let place = format!("where: {table}.{column}");
-        assert_says(&run_fails(&arguments, 3), &["a table of the run lacks a column", &place]);
+        let location = format!("where: {table}.{column}");
+        assert_says(&run_fails(&arguments, 3), &["a table of the run lacks a column", &location]);
     }
     let run = publish(&job, whole());
     assert_scores(&scores(&run, &truth, &["--confusion", &known]), &[("accuracy", 1.0)]);
@@ -114,7 +114,7 @@ fn a_null_among_ids_or_classes_of_the_run_is_refused() {
     let job = Job::new();
     let truth = job.write("truth.csv", "instance_id,class\ni,y\n");
     let with_null = || -> ArrayRef { Arc::new(StringArray::from(vec![Some("i"), None])) };
-    for (place, tables) in [
+    for (location, tables) in [
         (
             "labels.instance_id",
             vec![
@@ -132,7 +132,10 @@ fn a_null_among_ids_or_classes_of_the_run_is_refused() {
     ] {
         let run = publish(&job, tables);
         let error = run_fails(&["evaluate", "--run", &run, "--truth", &truth], 3);
-        assert_says(&error, &["null in place of an id", &format!("where: {place}"), "1 of 2 rows"]);
+        assert_says(
+            &error,
+            &["null in place of an id", &format!("where: {location}"), "1 of 2 rows"],
+        );
     }
 }
 

@@ -34,14 +34,14 @@ fn a_test_gives_the_features_that_the_model_learns_from() {
             ["`gem` learns from features, and the test gives none", "test[0].given.features"];
         assert_says(&run_fails(&[command, &file], 2), &parts);
     }
-    for (features, place) in [
+    for (features, location) in [
         ("[['i1', 'red']]", "test[0].given.features[0]"),
         ("[['i1', 1.0], ['i2', 1.0, 2.0]]", "test[0].given.features[1]"),
         ("[['i1', 1.0], [2, 1.0]]", "test[0].given.features[1]"),
         ("[['i1'], ['i2']]", "test[0].given.features[0]"),
     ] {
         let file = job.write("pipeline.toml", &pipeline(&format!("given.features = {features}")));
-        assert_says(&run_fails(&["test", &file], 2), &[&format!("where: {place}\n")]);
+        assert_says(&run_fails(&["test", &file], 2), &[&format!("where: {location}\n")]);
     }
 }
 
@@ -117,8 +117,8 @@ fn a_test_expects_the_facts_about_its_fit_and_none_about_a_published_run() {
     {
         for command in ["check", "test"] {
             let error = run_fails(&[command, &file(&format!("{column} = 0, converged = true"))], 2);
-            let place = format!("test[0].expect.run[0].{column}\n");
-            assert_says(&error, &[&format!("a test has no `{column}`"), &place]);
+            let location = format!("test[0].expect.run[0].{column}\n");
+            assert_says(&error, &[&format!("a test has no `{column}`"), &location]);
         }
     }
 }

@@ -189,7 +189,7 @@ fn gold_of_every_other_role_than_train_tells_the_model_nothing() {
 }
 
 /// Two questions about the same instances, and features of them.
-pub fn described(gold: &str) -> Job {
+pub fn with_features(gold: &str) -> Job {
     let job = Job::new();
     let rows = (0..60).flat_map(|i| (0..3).map(move |r| (i, r)));
     let mut annotations = "instance_id,annotator_id,label,question\n".to_owned();
@@ -217,7 +217,7 @@ fn gold_of_one_question_trains_no_other_question_s_classifier() {
         (0..40).map(|i| format!("i{i:02},c{},{role},{question}\n", 1 - i % 2)).collect()
     };
     let predictions = |gold: &str, question: &str| {
-        let job = described(gold);
+        let job = with_features(gold);
         let run = job.run(&format!("{NETWORK}source.gold = '{{dir}}gold.csv'"));
         let rows = read_table(&run, "predictions");
         let rows: Vec<_> =
@@ -236,7 +236,7 @@ fn gold_of_one_question_trains_no_other_question_s_classifier() {
 #[test]
 fn gold_of_one_question_neither_chooses_nor_scores_another_question_s_classifier() {
     let of_p = |gold: &str| {
-        let job = described(gold);
+        let job = with_features(gold);
         let run = job.run(&format!("{NETWORK}source.gold = '{{dir}}gold.csv'"));
         ["predictions", "metrics"].map(|table| {
             let rows = read_table(&run, table);

@@ -1,6 +1,6 @@
 //! The classes of gold: which of them are classes of the run, and what becomes of the others.
 
-use crate::gold::{CROWD, NETWORK, described, with_gold};
+use crate::gold::{CROWD, NETWORK, with_features, with_gold};
 use crate::job::{Job, assert_says, cells};
 use crate::support::{number, read_table};
 
@@ -65,7 +65,7 @@ fn gold_that_calibrates_counts_where_nobody_gave_its_class_as_a_label() {
 /// With gold of no other class, an epoch is selected all the same: each of them is wrong.
 #[test]
 fn an_epoch_is_selected_by_gold_of_a_class_that_nobody_gave_as_a_label() {
-    let job = described("i02,c9,valid,p\ni03,c9,valid,p\ni02,c0,valid,q\n");
+    let job = with_features("i02,c9,valid,p\ni03,c9,valid,p\ni02,c0,valid,q\n");
     let select = NETWORK.replace("train.epochs", "train.select = 'valid', train.epochs");
     let run = job.run(&format!("{select}source.gold = '{{dir}}gold.csv'"));
     let classes = cells(&read_table(&run, "classes"), &["question", "class"]);

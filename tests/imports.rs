@@ -242,10 +242,10 @@ fn no_files_import_each_other_in_a_circle() {
 
 #[test]
 fn no_stage_imports_from_a_later_one() {
-    let place = |module: &Module| STAGES.iter().position(|stage| *stage == module[0]);
+    let location = |module: &Module| STAGES.iter().position(|stage| *stage == module[0]);
     let mut upward = Vec::new();
     for ((from, to), name) in graph() {
-        let is_upward = match (place(&from), place(&to)) {
+        let is_upward = match (location(&from), location(&to)) {
             (Some(from), Some(to)) => from < to,
             (None, _) => from[0] != TESTING,
             (_, None) => true,

@@ -47,7 +47,7 @@ fn keys() -> BTreeSet<String> {
 /// A key that a test names, its place, and the test with all that it uses of its file.
 struct Named {
     key: String,
-    place: String,
+    location: String,
     test: String,
 }
 
@@ -59,17 +59,17 @@ fn named() -> (Vec<Named>, Vec<String>) {
         let items = items(&lines);
         for (n, line) in lines.iter().enumerate() {
             let Some(keys) = line.trim_start().strip_prefix("// keys: ") else { continue };
-            let place = format!("{}:{}", file.strip_prefix(root()).unwrap().display(), n + 1);
+            let location = format!("{}:{}", file.strip_prefix(root()).unwrap().display(), n + 1);
             let is_code = |n: &usize| !lines[*n].trim_start().starts_with("//");
             let start = (n..lines.len()).find(is_code).unwrap();
             let attribute = lines[start].trim_start();
             if !attribute.starts_with("#[test]") && !attribute.starts_with("#[tokio::test") {
-                misplaced.push(place.clone());
+                misplaced.push(location.clone());
             }
             let test = with_used(item(&lines, start), &items);
             named.extend(keys.split(',').map(|key| Named {
                 key: key.trim().to_owned(),
-                place: place.clone(),
+                location: location.clone(),
                 test: test.clone(),
             }));
         }
@@ -130,13 +130,13 @@ fn every_key_has_a_test_that_names_it() {
     assert!(keys.len() > 120, "{}", keys.len());
     let (named, misplaced) = named();
     assert!(misplaced.is_empty(), "keys are named above a test's attributes: {misplaced:#?}");
-    let places = |is_wrong: &dyn Fn(&Named) -> bool| -> Vec<String> {
+    let locations = |is_wrong: &dyn Fn(&Named) -> bool| -> Vec<String> {
         let wrong = named.iter().filter(|named| is_wrong(named));
-        wrong.map(|Named { key, place, .. }| format!("{place}: {key}")).collect()
+        wrong.map(|Named { key, location, .. }| format!("{location}: {key}")).collect()
     };
-    let unknown = places(&|named| !keys.contains(&named.key));
+    let unknown = locations(&|named| !keys.contains(&named.key));
     assert!(unknown.is_empty(), "the schema has no such key: {unknown:#?}");
-    let unused = places(&|named| {
+    let unused = locations(&|named| {
         let word = named.key.rsplit('.').next().unwrap();
         !has_word(&named.test, word)
     });

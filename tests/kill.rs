@@ -15,21 +15,21 @@ use crate::writers_place::{INSTANCES, WritersPlace};
 
 /// Kills this many rounds at seeded random moments, spread over the time that an undisturbed round takes: measured anew
 /// where no kill came while tables were written, because the machine had other work in one of the two times.
-fn survives_kills(place: &WritersPlace, rounds: usize) {
+fn survives_kills(location: &WritersPlace, rounds: usize) {
     let mut moments = JobContext::new(7).rng("kills");
     let (mut new, mut torn, mut round) = (0, 0, 0);
     for _ in 0..4 {
-        let whole = place.run(round, &[]).max(place.run(round + 1, &[]));
+        let whole = location.run(round, &[]).max(location.run(round + 1, &[]));
         round += 2;
         for n in 0..rounds {
-            let before = place.seen();
-            let mut child = place.spawn(round, &[]);
+            let before = location.seen();
+            let mut child = location.spawn(round, &[]);
             let share = (n as f64 + moments.random::<f64>()) / rounds as f64;
             std::thread::sleep(whole.mul_f64(share));
             child.kill().unwrap();
             child.wait().unwrap();
-            torn += usize::from(!place.unfinished().is_empty());
-            new += usize::from(place.assert_old_or_new(round, &before));
+            torn += usize::from(!location.unfinished().is_empty());
+            new += usize::from(location.assert_old_or_new(round, &before));
             round += 1;
         }
         eprintln!("{rounds} kills within {whole:?}: {torn} while writing, {new} after the commit");
@@ -38,9 +38,9 @@ fn survives_kills(place: &WritersPlace, rounds: usize) {
         }
     }
     assert!(torn > 0, "no kill came while tables were written");
-    place.run(round, &[]);
-    assert_eq!(place.published().unwrap().1, place.instances(round));
-    place.assert_clean();
+    location.run(round, &[]);
+    assert_eq!(location.published().unwrap().1, location.instances(round));
+    location.assert_clean();
 }
 
 #[test]
@@ -55,31 +55,31 @@ fn a_kill_at_any_moment_leaves_the_last_run_or_the_new_one_on_s3() {
 
 #[test]
 fn a_kill_at_each_request_to_s3_leaves_the_last_run_or_the_new_one() {
-    let place = WritersPlace::new(Some(Server::start()), [40, 30], 3);
-    place.run(0, &[]);
-    let new = place.survives_a_kill_at_each_request(|_| ());
+    let location = WritersPlace::new(Some(Server::start()), [40, 30], 3);
+    location.run(0, &[]);
+    let new = location.survives_a_kill_at_each_request(|_| ());
     assert!(new[0].starts_with("PutObject /crowd/out/latest.json"), "{new:?}");
 }
 
 #[test]
 fn a_kill_at_each_request_to_s3_of_a_run_that_takes_over_leaves_nothing() {
-    let place = WritersPlace::new(Some(Server::start()), [40, 30], 3);
-    place.run(0, &[]);
-    place.survives_a_kill_at_each_request(|round| {
-        let lived = place.killed_at("PutObject /crowd/out/runs", 3, round);
-        assert!(!lived && !place.unfinished().is_empty(), "round {round}");
+    let location = WritersPlace::new(Some(Server::start()), [40, 30], 3);
+    location.run(0, &[]);
+    location.survives_a_kill_at_each_request(|round| {
+        let lived = location.killed_at("PutObject /crowd/out/runs", 3, round);
+        assert!(!lived && !location.unfinished().is_empty(), "round {round}");
     });
 }
 
 #[test]
 fn a_kill_at_each_step_of_the_commit_on_disk_leaves_the_last_run_or_the_new_one() {
-    let place = WritersPlace::new(None, [40, 30], 3);
-    place.run(0, &[]);
+    let location = WritersPlace::new(None, [40, 30], 3);
+    location.run(0, &[]);
     for round in 1..25 {
-        let before = place.seen();
+        let before = location.seen();
         let steps = ["labels", "manifest.json", "run/part-00000.parquet", "_latest.json"];
-        let mut child = place.spawn(3 * round, &[]);
-        let run = place.out().join("runs").join(WritersPlace::id(3 * round));
+        let mut child = location.spawn(3 * round, &[]);
+        let run = location.out().join("runs").join(WritersPlace::id(3 * round));
         let is_there = || {
             let attempts = std::fs::read_dir(&run).into_iter().flatten().flatten();
             attempts
@@ -92,10 +92,10 @@ fn a_kill_at_each_step_of_the_commit_on_disk_leaves_the_last_run_or_the_new_one(
         }
         let _ = child.kill();
         child.wait().unwrap();
-        place.assert_old_or_new(3 * round, &before);
+        location.assert_old_or_new(3 * round, &before);
     }
-    place.run(100, &[]);
-    place.assert_clean();
+    location.run(100, &[]);
+    location.assert_clean();
 }
 
 /// The exit code, or the shell's code for death by a signal: a program cannot catch signals before it runs.
@@ -105,41 +105,41 @@ fn shell_code(status: ExitStatus) -> Option<i32> {
 
 #[test]
 fn a_signal_stops_the_job_with_its_code_and_leaves_nothing() {
-    let place = WritersPlace::new(None, INSTANCES, 55);
-    let whole = place.run(0, &[]);
-    let before = place.published();
+    let location = WritersPlace::new(None, INSTANCES, 55);
+    let whole = location.run(0, &[]);
+    let before = location.published();
     // A fit that never ends, so that even on a slow machine no signal comes after the commit.
     let endless = ["--set", "model.stop.max_iter=1000000000", "--set", "model.stop.tol=0"];
     for (n, (signal, code)) in [("TERM", 143), ("INT", 130)].into_iter().cycle().take(6).enumerate()
     {
-        let mut child = place.spawn(3, &endless);
+        let mut child = location.spawn(3, &endless);
         std::thread::sleep(whole.mul_f64(0.2 * n as f64));
         assert_eq!(child.try_wait().unwrap(), None, "attempt {n} ended by itself");
         send_signal(child.id(), signal);
         assert_eq!(shell_code(child.wait().unwrap()), Some(code), "SIG{signal}, attempt {n}");
-        assert_eq!(place.published(), before);
-        place.assert_clean();
+        assert_eq!(location.published(), before);
+        location.assert_clean();
     }
 }
 
 #[test]
 fn a_signal_between_two_uploads_to_s3_leaves_nothing() {
-    let place = WritersPlace::new(Some(Server::start()), [40, 30], 3);
-    let server = place.server.as_ref().unwrap();
-    place.run(0, &[]);
-    let before = place.published();
+    let location = WritersPlace::new(Some(Server::start()), [40, 30], 3);
+    let server = location.server.as_ref().unwrap();
+    location.run(0, &[]);
+    let before = location.published();
     for (signal, code) in [("TERM", 143), ("INT", 130)] {
         server.forget_requests();
         server.fault(Fault::Hold, "PutObject posteriors/", 0, 1);
-        let mut child = place.spawn(3, &[]);
+        let mut child = location.spawn(3, &[]);
         server.wait_for("PutObject posteriors/", 1);
         send_signal(child.id(), signal);
         // The process must receive the signal before the upload ends.
         std::thread::sleep(Duration::from_millis(50));
         server.release();
         assert_eq!(child.wait().unwrap().code(), Some(code), "SIG{signal}");
-        assert_eq!(place.published(), before);
-        place.assert_clean();
+        assert_eq!(location.published(), before);
+        location.assert_clean();
     }
 }
 

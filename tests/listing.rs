@@ -106,12 +106,12 @@ fn a_column_that_only_the_names_of_folders_tell_is_refused() {
     job.write("gold/role=holdout/g.csv", "instance_id,class\nj,y\n");
     let gold = format!("{}source.gold = '{{dir}}gold'\n", vote("in.csv", ""));
     let gold = gold.replace(VOTE, "") + VOTE;
-    for (place, name) in [
+    for (location, name) in [
         ("gold", "`role="),
         ("gold/role=holdout", "`role=holdout`"),
         ("gold/role=holdout/g.csv", "`role=holdout`"),
     ] {
-        let error = job.fails(&gold.replace("{dir}gold", &format!("{{dir}}{place}")), 3);
+        let error = job.fails(&gold.replace("{dir}gold", &format!("{{dir}}{location}")), 3);
         assert_says(&error, &[name, "source.gold", "write the column into the files"]);
     }
     job.write("days/question=q1/day=1/a.csv", &format!("{HEADER}i,a,x\n"));
@@ -257,11 +257,11 @@ fn errors_of_csv_files_say_what_is_wrong_and_what_to_do() {
         std::fs::write(job.path("in.csv"), content).unwrap();
         job.fails(&vote("in.csv", ""), 3)
     };
-    let place = format!(" {}", job.url("in.csv"));
+    let location = format!(" {}", job.url("in.csv"));
     let error = fails(b"instance_id,annotator_id,label\ni,a,x\ni,b,x,more\n");
     assert_says(
         &error,
-        &["not as many values as the header", "record 2", "3 names", "in quotes", &place],
+        &["not as many values as the header", "record 2", "3 names", "in quotes", &location],
     );
     assert!(!error.contains("1000 rows"), "{error}");
     let error = fails(b"instance_id,annotator_id,label\ni,a,x\ni,a\n");
@@ -271,10 +271,10 @@ fn errors_of_csv_files_say_what_is_wrong_and_what_to_do() {
     let error = fails(b"instance_id,annotator_id,label\ni,a,x\ni,caf\xe9,x\n");
     assert_says(
         &error,
-        &["the text is not UTF-8", "record 2, column `annotator_id`", "iconv", &place],
+        &["the text is not UTF-8", "record 2, column `annotator_id`", "iconv", &location],
     );
     let error = fails(b"instance_id,annotat\xe9,label\ni,a,x\n");
-    assert_says(&error, &["the text is not UTF-8", "iconv", &place]);
+    assert_says(&error, &["the text is not UTF-8", "iconv", &location]);
     let error = fails(b"instance_id;annotator_id;label\ni;a;x\n");
     assert_says(&error, &["`instance_id` is missing", "do `;` separate the columns?"]);
     let error = run_fails(&["sql", "-c", "select 1 +"], 2);

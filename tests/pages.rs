@@ -169,8 +169,8 @@ fn the_pipelines_of_the_pages_are_valid() {
             let has_date = block.contains("${ds}");
             let var = has_date.then(|| "ds=2026-01-02".to_owned()).into_iter().collect();
             let overrides = Overrides { set, var, ..Overrides::default() };
-            let place = path.display().to_string();
-            if let Err(error) = load(block, &place, &overrides) {
+            let location = path.display().to_string();
+            if let Err(error) = load(block, &location, &overrides) {
                 panic!("{error}\n{block}");
             }
             n += 1;

@@ -229,7 +229,7 @@ fn a_writer_has_a_lease_from_its_first_file_until_latest_has_moved() {
     };
     assert!(tried("PutObject"), "{before:#?}");
     assert!(before.last().is_some_and(|line| line.contains("DeleteObject")), "{before:#?}");
-    let place = |words: &[&str]| {
+    let location = |words: &[&str]| {
         let fits = |line: &&String| words.iter().all(|word| line.contains(word));
         lines
             .iter()
@@ -237,11 +237,11 @@ fn a_writer_has_a_lease_from_its_first_file_until_latest_has_moved() {
             .unwrap_or_else(|| panic!("{words:?} of {lines:#?}"))
     };
     let order = [
-        place(&["PutObject", "/out/_leases/"]),
-        place(&["PutObject", "/out/runs/"]),
-        place(&["PutObject", "manifest.json"]),
-        place(&["PutObject", "latest.json"]),
-        place(&["DeleteObject"]),
+        location(&["PutObject", "/out/_leases/"]),
+        location(&["PutObject", "/out/runs/"]),
+        location(&["PutObject", "manifest.json"]),
+        location(&["PutObject", "latest.json"]),
+        location(&["DeleteObject"]),
     ];
     assert!(order.is_sorted(), "{order:?}: {lines:#?}");
 }

@@ -116,9 +116,9 @@ fn the_errors_of_a_command_name_its_own_options() {
             "where: --output\n",
         ),
     ];
-    for (args, place) in cases {
+    for (args, location) in cases {
         let message = fails(&server, &args, 5);
-        assert_says(&message, &["the bucket `nowhere` does not exist", place]);
+        assert_says(&message, &["the bucket `nowhere` does not exist", location]);
         assert!(!message.contains("sink.url"), "{message}");
     }
 }

@@ -10,11 +10,11 @@ use crate::support::{
     labelmill, number, read_table, run_fails, run_ok, stderr, stdout, table_files, text,
 };
 
-/// Rows of `item,gold`: 400 instances of four classes, in the order that `place` gives.
-fn truth(job: &Job, name: &str, place: impl Fn(usize) -> usize) -> String {
+/// Rows of `item,gold`: 400 instances of four classes, in the order that `location` gives.
+fn truth(job: &Job, name: &str, location: impl Fn(usize) -> usize) -> String {
     let mut csv = "item,gold\n".to_owned();
     for n in 0..400 {
-        let i = place(n);
+        let i = location(n);
         let _ = writeln!(csv, "{i},{}", ["ant", "bee", "cow", "dog"][i * 7 % 4]);
     }
     job.write(name, &csv)
@@ -241,8 +241,8 @@ fn conal_is_told_which_classes_an_annotator_confuses() {
         let file = pipeline("conal", relation, "").replace("crowd/features", "drawn/features");
         read_table(&job.run(&file), "confusion_matrices")
     };
-    let described = model("annotator_features = '{dir}crowd/annotator_features'");
-    assert!(described != model(""));
+    let with_features = model("annotator_features = '{dir}crowd/annotator_features'");
+    assert!(with_features != model(""));
 }
 
 #[test]

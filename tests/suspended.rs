@@ -31,47 +31,49 @@ const SILENT: Duration = Duration::from_millis(2_200);
 /// rounds both want the same run id for different inputs, so that a mixture would show. In every third round the
 /// suspended writer stays on this machine. On S3 one request of the suspended writer is held until the other writer has
 /// ended; in every other pair of rounds this is the request that commits.
-fn survives_suspensions(place: &WritersPlace, seed: u64) {
+fn survives_suspensions(location: &WritersPlace, seed: u64) {
     let mut moments = JobContext::new(seed).rng("suspensions");
-    let whole = place.run(0, &[]).max(place.run(1, &[]));
+    let whole = location.run(0, &[]).max(location.run(1, &[]));
     let (mut suspended, mut late) = (0, 0);
     for n in 0..rounds() {
         let round = 3 * (n + 1);
         let own = WritersPlace::id(round);
-        let mut slow = place.spawn(round, &[&PROMISED[..], &["--set", &setting(&own)]].concat());
-        suspend(place, &slow, n, whole, &mut moments);
+        let mut slow = location.spawn(round, &[&PROMISED[..], &["--set", &setting(&own)]].concat());
+        suspend(location, &slow, n, whole, &mut moments);
         let other = if n % 2 == 0 { own.clone() } else { format!("beside-{n}") };
         let is_here = n % 3 == 2;
         if !is_here {
-            move_to_another_machine(&place.out());
+            move_to_another_machine(&location.out());
         }
         // The promised silence must be over when the other writer checks the leases. Others know it only by the times
         // of the leases, which the suspended writer does not touch.
-        age_leases(&place.out(), SILENT);
-        let quick = place.spawn(round + 1, &["--set", &setting(&other)]).wait().unwrap();
+        age_leases(&location.out(), SILENT);
+        let quick = location.spawn(round + 1, &["--set", &setting(&other)]).wait().unwrap();
         suspended += usize::from(slow.try_wait().unwrap().is_none());
-        late += place.server.as_ref().map_or(0, Server::n_held);
-        wake(place, &slow);
+        late += location.server.as_ref().map_or(0, Server::n_held);
+        wake(location, &slow);
         let slow = slow.wait().unwrap();
-        let shown = assert_all_whole(place);
+        let shown = assert_all_whole(location);
         // The suspended writer does nothing while the other one runs, so the other one must succeed.
         assert!(quick.success(), "round {round}: {quick}");
         // The suspended writer fails only if the other one took its run id meanwhile.
-        let is_taken = own == other && shown.contains(&(own.clone(), place.instances(round + 1)));
+        let is_taken =
+            own == other && shown.contains(&(own.clone(), location.instances(round + 1)));
         let taken = is_taken && slow.code() == Some(5);
         assert!(slow.success() || taken, "round {round}: {slow}");
         for (n, ended, id) in [(round, slow, own), (round + 1, quick, other)] {
             // Forced runs have a number behind their id; the two inputs have different sizes.
             let is_own = |(run, labels): &(String, usize)| {
-                (*run == id || run.starts_with(&format!("{id}-"))) && *labels == place.instances(n)
+                (*run == id || run.starts_with(&format!("{id}-")))
+                    && *labels == location.instances(n)
             };
             assert!(!ended.success() || shown.iter().any(is_own), "round {n}: `{id}` is not there");
         }
     }
     assert!(suspended > 0, "nobody was suspended while it ran");
-    assert!(late > 0 || place.server.is_none(), "no request came late");
-    place.run(3 * (rounds() + 2), &[]);
-    place.assert_clean();
+    assert!(late > 0 || location.server.is_none(), "no request came late");
+    location.run(3 * (rounds() + 2), &[]);
+    location.assert_clean();
 }
 
 fn setting(run_id: &str) -> String {
@@ -79,9 +81,9 @@ fn setting(run_id: &str) -> String {
 }
 
 /// Stops the writer at a random moment; on S3 also holds one of its requests until the writer wakes up.
-fn suspend(place: &WritersPlace, slow: &Child, n: usize, whole: Duration, moments: &mut Rng) {
+fn suspend(location: &WritersPlace, slow: &Child, n: usize, whole: Duration, moments: &mut Rng) {
     let is_commit = n % 4 < 2;
-    if let Some(server) = &place.server {
+    if let Some(server) = &location.server {
         server.forget_requests();
         match is_commit {
             true => server.fault(Fault::Hold, "PutObject manifest", 0, 1),
@@ -89,11 +91,11 @@ fn suspend(place: &WritersPlace, slow: &Child, n: usize, whole: Duration, moment
         }
     }
     std::thread::sleep(whole.mul_f64(moments.random::<f64>()));
-    if let Some(server) = place.server.as_ref().filter(|_| is_commit) {
+    if let Some(server) = location.server.as_ref().filter(|_| is_commit) {
         server.wait_for("PutObject manifest", 1);
     }
     send_signal(slow.id(), "STOP");
-    if let Some(server) = &place.server {
+    if let Some(server) = &location.server {
         // Requests that were sent before the suspension arrive first.
         std::thread::sleep(Duration::from_millis(100));
         // If the writer has not sent that request yet, the fault must not hit the other writer.
@@ -101,18 +103,18 @@ fn suspend(place: &WritersPlace, slow: &Child, n: usize, whole: Duration, moment
     }
 }
 
-fn wake(place: &WritersPlace, slow: &Child) {
+fn wake(location: &WritersPlace, slow: &Child) {
     send_signal(slow.id(), "CONT");
-    if let Some(server) = &place.server {
+    if let Some(server) = &location.server {
         server.release();
     }
 }
 
 /// Asserts that every committed run has its files with their sizes and rows, and that its tables belong together;
 /// returns the ids of the runs and their numbers of labels.
-fn assert_all_whole(place: &WritersPlace) -> Vec<(String, usize)> {
+fn assert_all_whole(location: &WritersPlace) -> Vec<(String, usize)> {
     let mut ids = Vec::new();
-    for run in std::fs::read_dir(place.out().join("runs")).unwrap() {
+    for run in std::fs::read_dir(location.out().join("runs")).unwrap() {
         let run = run.unwrap();
         if committed(&run.path()).is_none() {
             continue;
@@ -123,7 +125,7 @@ fn assert_all_whole(place: &WritersPlace) -> Vec<(String, usize)> {
         assert_eq!(instances(&files, "labels").len(), labels, "{run:?}");
         ids.push((run.file_name().into_string().unwrap(), labels));
     }
-    place.published().expect("a run is published");
+    location.published().expect("a run is published");
     ids
 }
 

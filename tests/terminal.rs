@@ -213,8 +213,8 @@ fn with_json_logs_every_line_is_an_object() {
     let lines = log_lines(&wrong, 2);
     assert_eq!(of_level(&lines, "ERROR").len(), 2, "{lines:?}");
     let first = &lines[0]["fields"];
-    let place = format!("{pipeline}: model.stop.max_itr");
-    assert_eq!((&first["exit_code"], &first["where"]), (&2.into(), &place.into()));
+    let location = format!("{pipeline}: model.stop.max_itr");
+    assert_eq!((&first["exit_code"], &first["where"]), (&2.into(), &location.into()));
     assert!(first["help"].as_str().unwrap().contains("max_iter"), "{first}");
 }
 

@@ -36,7 +36,7 @@ impl Categories {
                 (Scale::Numbers, labels.iter().map(|l| numbers[*l as usize]).collect())
             }
             None if is_listed => {
-                (Scale::Ordered, (0..classes.len()).map(|place| place as f64).collect())
+                (Scale::Ordered, (0..classes.len()).map(|position| position as f64).collect())
             }
             None => (Scale::Nominal, Vec::new()),
         };
@@ -54,8 +54,8 @@ impl Categories {
         }
         let of_label = match numbers(classes).filter(|_| self.scale == Scale::Numbers) {
             Some(numbers) => {
-                let place = |x: &f64| self.scores.binary_search_by(|score| score.total_cmp(x));
-                numbers.iter().map(|x| place(x).ok().map(|k| k as u32)).collect()
+                let position = |x: &f64| self.scores.binary_search_by(|score| score.total_cmp(x));
+                numbers.iter().map(|x| position(x).ok().map(|k| k as u32)).collect()
             }
             None => (0..classes.len().min(self.len()) as u32).map(Some).collect(),
         };
@@ -82,7 +82,7 @@ impl Categories {
 
     /// The category of a label.
     #[inline]
-    pub(super) fn of(&self, label: u32) -> Option<u32> {
+    pub(super) fn category(&self, label: u32) -> Option<u32> {
         self.of_label.get(label as usize).copied().flatten()
     }
 

@@ -51,11 +51,11 @@ impl PairedAnnotators {
             let i = instance as usize;
             answers.clear();
             for (annotator, label, _) in a.triples_of(i) {
-                if let Some(category) = categories.of(label) {
+                if let Some(category) = categories.category(label) {
                     answers.add(annotator, category);
                 }
             }
-            let (given, block) = (answers.by_annotator(), blocks.of(i) as u32);
+            let (given, block) = (answers.by_annotator(), blocks.block(i) as u32);
             for (n, (annotator, label)) in given.iter().enumerate() {
                 pairs.extend(given[n + 1..].iter().map(|(other, more)| AnswerPair {
                     annotators: [*annotator, *other],
@@ -67,11 +67,11 @@ impl PairedAnnotators {
         }
         // Stable, so that sums are in the order of instances.
         pairs.sort_by_key(|pair| pair.annotators);
-        Self::of(pairs)
+        Self::from_answers(pairs)
     }
 
     /// Of the pairs of answers, sorted by annotators.
-    fn of(mut answers: Vec<AnswerPair>) -> Self {
+    fn from_answers(mut answers: Vec<AnswerPair>) -> Self {
         let lengths: Vec<usize> =
             answers.chunk_by(|x, y| x.annotators == y.annotators).map(<[_]>::len).collect();
         let (mut compared, mut start, mut instances) = (Vec::new(), 0, Vec::new());
@@ -81,9 +81,9 @@ impl PairedAnnotators {
                 let mut categories: Vec<u32> = of_two.iter().flat_map(|pair| pair.labels).collect();
                 categories.sort_unstable();
                 categories.dedup();
-                let place = |k: u32| categories.partition_point(|other| *other < k) as u32;
+                let position = |k: u32| categories.partition_point(|other| *other < k) as u32;
                 for pair in of_two.iter_mut() {
-                    pair.labels = pair.labels.map(place);
+                    pair.labels = pair.labels.map(position);
                     instances.push(pair.instance);
                 }
                 compared.push(ComparedAnnotators { answers: start..start + n, categories });
@@ -114,14 +114,14 @@ impl PairedAnnotators {
             };
             zeros(&mut rows);
             zeros(&mut columns);
-            let score = |place: usize| {
-                let category = two.categories[place] as usize;
+            let score = |position: usize| {
+                let category = two.categories[position] as usize;
                 categories.scores().get(category).copied().unwrap_or_default()
             };
             let (mut n, mut observed) = (0.0, [0.0; 3]);
             for pair in &self.answers[two.answers.clone()] {
                 let weight = weights[pair.block as usize];
-                let [x, y] = pair.labels.map(|place| place as usize);
+                let [x, y] = pair.labels.map(|position| position as usize);
                 n += weight;
                 rows[x] += weight;
                 columns[y] += weight;
@@ -150,14 +150,14 @@ fn expected(rows: &[f64], columns: &[f64], n: f64, score: impl Fn(usize) -> f64)
     let same: f64 = rows.iter().zip(columns).map(|(r, c)| r * c).sum();
     let (mut linear, mut below) = (0.0, [0.0; 2]);
     let (mut sums, mut squares) = ([0.0; 2], 0.0);
-    for (place, (r, c)) in rows.iter().zip(columns).enumerate() {
-        if place > 0 {
+    for (position, (r, c)) in rows.iter().zip(columns).enumerate() {
+        if position > 0 {
             // As many distances cover the gap between two labels as have one end on each side.
-            let gap = score(place) - score(place - 1);
+            let gap = score(position) - score(position - 1);
             linear += gap * (below[0] * (n - below[1]) + (n - below[0]) * below[1]);
         }
         below = [below[0] + r, below[1] + c];
-        let x = score(place) - score(0);
+        let x = score(position) - score(0);
         sums = [sums[0] + r * x, sums[1] + c * x];
         squares += (r + c) * x * x;
     }
@@ -173,7 +173,8 @@ pub(super) fn expected_of_annotators(
     let mut of_column = vec![0.0; a.n_columns()];
     let mut parts: Vec<(u32, f64)> = Vec::new();
     for i in (0..a.dims().instances).filter(|i| blocks.takes(*i)) {
-        let all = a.annotations_of(i).filter(|(c, _)| categories.of(a.label_of(*c)).is_some());
+        let all =
+            a.annotations_of(i).filter(|(c, _)| categories.category(a.label_of(*c)).is_some());
         parts.clear();
         parts.extend(all);
         for of_one in parts.chunk_by(|x, y| a.annotator_of(x.0) == a.annotator_of(y.0)) {
@@ -188,7 +189,7 @@ pub(super) fn expected_of_annotators(
         if n > 0.0 {
             annotators += 1.0;
             for (count, label) in of_column[columns].iter().zip(a.labels_of(r)) {
-                if let Some(k) = categories.of(*label) {
+                if let Some(k) = categories.category(*label) {
                     shares[k as usize] += count / n;
                     own += (count / n).powi(2);
                 }

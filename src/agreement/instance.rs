@@ -39,7 +39,7 @@ impl InstanceCounts {
             if last.replace(annotator) != Some(annotator) {
                 self.end_annotator();
             }
-            let Some(category) = categories.of(label) else { continue };
+            let Some(category) = categories.category(label) else { continue };
             match self.parts.iter_mut().find(|(other, _)| *other == category) {
                 Some((_, sum)) => *sum += weight,
                 None => self.parts.push((category, weight)),

@@ -47,82 +47,97 @@ impl Statistic {
 
 /// Every statistic, in the order of the table.
 pub static STATISTICS: &[Statistic] = &[
-    of(
+    statistic(
         "percent_agreement",
         "share of the pairs of annotators that agree; mean over instances",
         NeededSums::Nothing,
         fleiss::percent,
     ),
-    of(
+    statistic(
         "scott_pi",
         "Scott's pi; every pair of answers counts the same",
         NeededSums::Nothing,
         fleiss::scott_pi,
     ),
-    of(
+    statistic(
         cohen::NAMES[0],
         "Cohen's kappa; mean over pairs of annotators",
         NeededSums::Nothing,
         |s, _| s.cohen[0],
     ),
-    of(cohen::NAMES[1], "Cohen's kappa with linear weights", NeededSums::Order, |s, _| s.cohen[1]),
-    of(cohen::NAMES[2], "Cohen's kappa with quadratic weights", NeededSums::Order, |s, _| {
-        s.cohen[2]
+    statistic(cohen::NAMES[1], "Cohen's kappa with linear weights", NeededSums::Order, |s, _| {
+        s.cohen[1]
     }),
-    of(
+    statistic(
+        cohen::NAMES[2],
+        "Cohen's kappa with quadratic weights",
+        NeededSums::Order,
+        |s, _| s.cohen[2],
+    ),
+    statistic(
         "conger_kappa",
         "Conger's kappa: Cohen's for any number of annotators",
         NeededSums::Nothing,
         cohen::conger,
     ),
-    of(
+    statistic(
         fleiss::NAME,
         "Fleiss' kappa; every instance counts the same",
         NeededSums::Nothing,
         fleiss::kappa,
     ),
-    of(
+    statistic(
         "brennan_prediger",
         "Brennan and Prediger's coefficient, or Bennett's S",
         NeededSums::Nothing,
         fleiss::brennan_prediger,
     ),
-    of(
+    statistic(
         "krippendorff_nominal",
         "Krippendorff's alpha of names",
         NeededSums::Nothing,
         krippendorff::nominal,
     ),
-    of(
+    statistic(
         "krippendorff_ordinal",
         "Krippendorff's alpha of ranks",
         NeededSums::Order,
         krippendorff::ordinal,
     ),
-    of(
+    statistic(
         "krippendorff_interval",
         "Krippendorff's alpha of numbers with a unit",
         NeededSums::Numbers,
         krippendorff::interval,
     ),
-    of(
+    statistic(
         "krippendorff_ratio",
         "Krippendorff's alpha of amounts",
         NeededSums::FewNumbers,
         krippendorff::ratio,
     ),
-    of("gwet_ac1", "Gwet's AC1", NeededSums::Nothing, gwet::ac1),
-    of("gwet_ac2_linear", "Gwet's AC2 with linear weights", NeededSums::Order, gwet::ac2_linear),
-    of(
+    statistic("gwet_ac1", "Gwet's AC1", NeededSums::Nothing, gwet::ac1),
+    statistic(
+        "gwet_ac2_linear",
+        "Gwet's AC2 with linear weights",
+        NeededSums::Order,
+        gwet::ac2_linear,
+    ),
+    statistic(
         "gwet_ac2_quadratic",
         "Gwet's AC2 with quadratic weights",
         NeededSums::Order,
         gwet::ac2_quadratic,
     ),
-    of("gwet_ac2_ordinal", "Gwet's AC2 with ordinal weights", NeededSums::Order, gwet::ac2_ordinal),
+    statistic(
+        "gwet_ac2_ordinal",
+        "Gwet's AC2 with ordinal weights",
+        NeededSums::Order,
+        gwet::ac2_ordinal,
+    ),
 ];
 
-const fn of(
+const fn statistic(
     name: &'static str,
     meaning: &'static str,
     needs: NeededSums,

@@ -137,7 +137,7 @@ impl SumBlocks {
 
     /// The block of an instance: its own where there are few.
     #[inline]
-    pub(super) fn of(self, instance: usize) -> usize {
+    pub(super) fn block(self, instance: usize) -> usize {
         if self.n == 1 {
             0
         } else if self.n >= self.instances {
@@ -182,7 +182,7 @@ impl BlockSums {
             for i in (0..range.len()).filter(|i| blocks.takes(first + i)) {
                 counts.count(categories, range.triples(i));
                 n_paired += u64::from(counts.annotators >= 2.0);
-                let start = blocks.of(first + i) * layout.len();
+                let start = blocks.block(first + i) * layout.len();
                 add_instance(&mut sums[start..start + layout.len()], &counts, categories, layout);
             }
             (sums, n_paired)

@@ -69,7 +69,7 @@ fn a_part_without_some_classes_keeps_the_scale_of_all() {
     let all = Categories::new(&texts(&["1", "10", "2"]), false);
     assert_eq!(all.scores(), [1.0, 2.0, 10.0]);
     let part = all.of_part(&texts(&["10", "2"]));
-    assert_eq!([part.of(0), part.of(1), part.of(2)], [Some(2), Some(1), None]);
+    assert_eq!([part.category(0), part.category(1), part.category(2)], [Some(2), Some(1), None]);
     let a = tiny(2, &[(0, 0, 0), (0, 1, 1), (1, 0, 0), (1, 1, 0)]);
     // Shares of 10 and 2 are .75 and .25; 10 and 2 are 8/9 of the greatest distance apart.
     let (d, chance) = (8.0 / 9.0, 2.0 * 0.75 * 0.25 / 6.0);

@@ -384,8 +384,8 @@ mod tests {
             let options = all.find_subcommand(name).unwrap().get_arguments();
             let options: Vec<_> =
                 options.filter_map(|o| o.get_long()).map(|o| format!("--{o}")).collect();
-            let place = command.place_of_run_id();
-            let advice = [command.help_if_taken(), command.help_if_swept(), place].join(" ");
+            let location = command.location_of_run_id();
+            let advice = [command.help_if_taken(), command.help_if_swept(), location].join(" ");
             for word in advice.split([' ', ',']).filter(|word| word.starts_with("--")) {
                 assert!(options.contains(&word.to_owned()), "`{name}` has no {word}");
             }

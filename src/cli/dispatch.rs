@@ -102,10 +102,10 @@ fn load_pipeline(args: &FileArgs) -> Result<PipelineSpec> {
 
 /// Loads a pipeline for a command that does not use these sections.
 fn load_without(args: &FileArgs, unused_sections: &'static [&'static str]) -> Result<PipelineSpec> {
-    let place = args.file.display().to_string();
+    let location = args.file.display().to_string();
     let text = read_text(&args.file)?;
     let overrides = Overrides { set: args.set.clone(), var: args.var.clone(), unused_sections };
-    load(&text, &place, &overrides).map(bounded)
+    load(&text, &location, &overrides).map(bounded)
 }
 
 /// The pipeline, with whose memory limit the process is bounded from now on.

@@ -42,13 +42,13 @@ pub(super) async fn command(
     let (run, tables, write) = (args.run.as_deref(), args.table.as_slice(), args.write);
     let what = Script { text, run, tables, write, engine };
     let stores = store(args.endpoint.as_deref());
-    let place = match (&args.query, &args.file) {
+    let location = match (&args.query, &args.file) {
         (Some(name), _) => format!("--query {name}"),
         (None, Some(file)) => file.display().to_string(),
         (None, None) => "-c".to_owned(),
     };
     let opened = SqlSession::open(&what, stores, warned).await;
-    let (session, statements) = opened.map_err(|e| at_options(e, &OPTIONS).or_at(&place))?;
+    let (session, statements) = opened.map_err(|e| at_options(e, &OPTIONS).or_at(&location))?;
     let is_one_of_several = statements.len() > 1;
     for (n, statement) in statements.into_iter().enumerate() {
         let printed = catch_panics(async {
@@ -58,7 +58,7 @@ pub(super) async fn command(
         let printed = printed.await.map_err(|e| {
             let statement = format!("statement {}", n + 1);
             let e = at_options(e, &OPTIONS);
-            e.or_at(if is_one_of_several { &statement } else { &place })
+            e.or_at(if is_one_of_several { &statement } else { &location })
         });
         if !printed? {
             break;

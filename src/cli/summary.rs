@@ -238,10 +238,10 @@ fn classes(result: &QuestionResult) -> String {
 fn gold(result: &QuestionResult) -> Option<String> {
     let frame = &result.frame;
     let unknown = &frame.unknown_gold;
-    let described = frame.described.iter().flat_map(|described| &described.gold);
+    let with_features = frame.with_features.iter().flat_map(|with_features| &with_features.gold);
     // Gold of instances with annotations and with features is listed twice.
     let of_instances = frame.gold.iter().chain(&unknown.of_instances);
-    let of_rows = described.chain(&unknown.of_feature_rows);
+    let of_rows = with_features.chain(&unknown.of_feature_rows);
     let parts: Vec<(Role, usize)> = Role::ALL
         .into_iter()
         .map(|role| {

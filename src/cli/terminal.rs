@@ -70,11 +70,11 @@ pub(super) fn print_error(error: &Error) {
     }
     for problem in &error.problems {
         let shown = |text: &String| clipped(&redacted(text)).into_owned();
-        let [place, found, help] =
-            [&problem.place, &problem.found, &problem.help].map(|text| text.as_ref().map(shown));
+        let [location, found, help] =
+            [&problem.location, &problem.found, &problem.help].map(|text| text.as_ref().map(shown));
         tracing::error!(
             target: MESSAGES,
-            { "where" = place, found, help, exit_code = error.exit_code() },
+            { "where" = location, found, help, exit_code = error.exit_code() },
             "{}",
             shown(&problem.what)
         );

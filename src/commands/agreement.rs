@@ -15,7 +15,7 @@ use super::at_options;
 use crate::agreement::{AgreementRow, Categories, measure};
 use crate::engine::EngineSpec;
 use crate::error::Result;
-use crate::frame::{FitBytes, Frame, FrameSpec, Reason, Rejects, Relations, collect};
+use crate::frame::{Frame, FrameSpec, MemoryEstimate, Reason, Rejects, Relations, collect};
 use crate::job_context::JobContext;
 use crate::pipeline::warn_of_rows;
 use crate::sink::RunTables;
@@ -193,7 +193,7 @@ async fn frames(
         features: None,
         annotator_features: None,
         given: Vec::new(),
-        fit_memory: Box::new(|_| Some(FitBytes::default())),
+        fit_memory: Box::new(|_| Some(MemoryEstimate::default())),
         scratch: spec.engine.scratch_folder(),
     };
     let of_frame = spec.frame.normalised(&spec.source.cleaning());

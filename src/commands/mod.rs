@@ -24,10 +24,10 @@ where
     K: AsRef<str>,
     O: AsRef<str>,
 {
-    let option_of = |place: &str| {
+    let option_of = |location: &str| {
         options.iter().find_map(|(key, option)| {
             let option = option.as_ref();
-            match place.strip_prefix(key.as_ref())? {
+            match location.strip_prefix(key.as_ref())? {
                 "" => Some(option.to_owned()),
                 // The URL or the folder.
                 rest => Some(format!("{option} {}", rest.strip_prefix(": ")?)),
@@ -35,7 +35,7 @@ where
         })
     };
     for problem in &mut error.problems {
-        let is_at_limit = problem.place.as_deref() == Some(MEMORY_LIMIT);
+        let is_at_limit = problem.location.as_deref() == Some(MEMORY_LIMIT);
         if is_at_limit || problem.help.as_deref() == Some(QUERY_MEMORY_HELP) {
             let raise =
                 option_of(MEMORY_LIMIT).map_or(String::new(), |option| format!("raise {option}, "));
@@ -43,9 +43,9 @@ where
                 "{raise}run on a machine, or in a container, with more memory, or give fewer rows"
             ));
         }
-        let named = problem.place.as_deref().and_then(option_of);
+        let named = problem.location.as_deref().and_then(option_of);
         if is_at_limit || named.is_some() {
-            problem.place = named;
+            problem.location = named;
         }
     }
     error
@@ -70,15 +70,15 @@ mod tests {
 
     #[test]
     fn an_option_takes_the_place_of_its_key_and_of_no_other() {
-        for (place, expected) in [
+        for (location, expected) in [
             ("source.features", "--features"),
             ("source.features: s3://b/f, in f.csv", "--features s3://b/f, in f.csv"),
             ("source.features_of", "source.features_of"),
             ("--model", "--model"),
         ] {
             let error =
-                at_options(Error::data("x").at(place), &[("source.features", "--features")]);
-            assert_eq!(error.problems[0].place.as_deref(), Some(expected));
+                at_options(Error::data("x").at(location), &[("source.features", "--features")]);
+            assert_eq!(error.problems[0].location.as_deref(), Some(expected));
         }
     }
 

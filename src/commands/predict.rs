@@ -113,7 +113,8 @@ async fn predict_and_publish(
         .ok_or_else(|| Error::bug("no features were registered"))?;
     let table = ctx.table_provider("features").await?.schema();
     check_columns(&number_columns(query.schema().inner()), &learned, &table, job)?;
-    let features = read_features(query, Scratch::of(&what.engine), "--features", job).await;
+    let features =
+        read_features(query, Scratch::from_engine(&what.engine), "--features", job).await;
     source.check_unchanged().await?;
     let features = features?;
     let read_at = job.clock.seconds();

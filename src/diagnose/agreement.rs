@@ -53,7 +53,7 @@ impl Agreement {
         let n = (a.len() / (8 * a.dims().labels.max(1))).clamp(1, MAX_RANGES);
         let ranges = ranges_of_instances(a.dims().instances, n).with_max_len(1);
         let sums: Vec<AgreementSums> =
-            ranges.map(|range| AgreementSums::of(a, range, &label)).collect();
+            ranges.map(|range| AgreementSums::count(a, range, &label)).collect();
         let mut sums = sums.into_iter();
         let Some(mut all) = sums.next() else { return Self::default() };
         for more in sums {
@@ -64,7 +64,11 @@ impl Agreement {
 }
 
 impl AgreementSums {
-    fn of(a: &Annotations, instances: Range<usize>, label: impl Fn(usize) -> Option<u32>) -> Self {
+    fn count(
+        a: &Annotations,
+        instances: Range<usize>,
+        label: impl Fn(usize) -> Option<u32>,
+    ) -> Self {
         let of_label = vec![0.0; a.dims().labels];
         let counts = Agreement::default();
         let mut sums = Self { counts, pairs: 0.0, agreeing: 0.0, triples: 0.0, of_label };
@@ -246,8 +250,8 @@ mod tests {
                 let mut rng = crate::job_context::rng(n, "labels");
                 let draw = |(i, r)| (i, r, u32::from(rng.random::<f64>() < share));
                 // Instances with 2 to 5 annotators.
-                let places = (0..300).flat_map(|i| (0..2 + i % 4).map(move |r| (i, r)));
-                let rows: Vec<_> = places.map(draw).collect();
+                let positions = (0..300).flat_map(|i| (0..2 + i % 4).map(move |r| (i, r)));
+                let rows: Vec<_> = positions.map(draw).collect();
                 Agreement::measure(&tiny(2, &rows), |_| None).chance.unwrap().z_score
             };
             let all: Vec<f64> = (0..200).map(z).filter(|z| z.is_finite()).collect();

@@ -44,7 +44,7 @@ struct PairSums {
 }
 
 impl PairSums {
-    fn of(pair: &AnnotatorPair) -> Self {
+    fn from_pair(pair: &AnnotatorPair) -> Self {
         let correlation = pair.correlation;
         Self { n: 1.0, correlation, squares: correlation * correlation, variance: pair.variance }
     }
@@ -76,7 +76,7 @@ struct CrowdSums {
 
 impl CrowdSums {
     fn add(&mut self, pair: &AnnotatorPair, times: f64) {
-        let own = PairSums::of(pair);
+        let own = PairSums::from_pair(pair);
         self.all.add(own, times);
         for r in [pair.annotator, pair.other] {
             self.of.entry(r).or_default().add(own, times);
@@ -85,7 +85,7 @@ impl CrowdSums {
 
     /// The pairs of each of two with others, and the pairs of the others.
     fn around(&self, pair: &AnnotatorPair) -> ([PairSums; 2], PairSums) {
-        let own = PairSums::of(pair);
+        let own = PairSums::from_pair(pair);
         let of = |r: u32| self.of.get(&r).copied().unwrap_or_default().without(own);
         let (r, s) = (of(pair.annotator), of(pair.other));
         ([r, s], self.all.without(own).without(r).without(s))

@@ -39,7 +39,7 @@ pub(super) struct AnnotationPair {
 
 impl AnnotatorPair {
     /// The annotations of one pair, in the order of instances.
-    pub(super) fn of(compared: &[AnnotationPair]) -> Self {
+    pub(super) fn compare(compared: &[AnnotationPair]) -> Self {
         let (mut n, mut agreed, mut expected, mut variance) = (0.0, 0.0, 0.0, 0.0);
         for two in compared {
             let (p, weight) = (f64::from(two.expected), f64::from(two.weight));
@@ -48,7 +48,7 @@ impl AnnotatorPair {
             expected += weight * p;
             variance += weight * p * (1.0 - p);
         }
-        let chance = PairByChance::of(compared, n);
+        let chance = PairByChance::compute(compared, n);
         let kappa = (chance.agreement < 1.0 - 1e-9)
             .then(|| (agreed / n - chance.agreement) / (1.0 - chance.agreement));
         let scale = (chance.spread[0] * chance.spread[1]).sqrt();
@@ -88,7 +88,7 @@ struct PairByChance {
 impl PairByChance {
     /// With the shares `p` and `q` of labels, the agreement is `sum p q`. That of `n` pairs has the variance
     /// `sum p q - sum p q (p + q) + (sum p q)^2` by `n - 1` over all their permutations (Fleiss, Cohen and Everitt 1969).
-    fn of(compared: &[AnnotationPair], n: f64) -> Self {
+    fn compute(compared: &[AnnotationPair], n: f64) -> Self {
         let mut shares: Vec<(u32, [f64; 2])> = Vec::with_capacity(2 * compared.len());
         for two in compared {
             let share = f64::from(two.weight);
@@ -125,7 +125,7 @@ mod tests {
             expected: 0.5,
             weight: 1.0,
         };
-        let found = AnnotatorPair::of(&[two(0, 0), two(0, 0), two(1, 1), two(0, 1)]);
+        let found = AnnotatorPair::compare(&[two(0, 0), two(0, 0), two(1, 1), two(0, 1)]);
         assert_eq!((found.annotator, found.other, found.n), (3, 5, 4));
         // By chance 3/4 * 2/4 + 1/4 * 2/4 = 1/2; the variance is 4 * 1/4, and 1/4.
         let got = [found.agreement, found.kappa.unwrap(), found.excess, found.z_score];
@@ -134,7 +134,7 @@ mod tests {
         let got = [found.correlation, found.variance];
         assert_close(&got, &[1.0 / 3.0_f64.sqrt(), 1.0 / 3.0], 1e-12, "correlation");
         for n in 1..100 {
-            let alone = AnnotatorPair::of(&vec![two(1, 1); n]);
+            let alone = AnnotatorPair::compare(&vec![two(1, 1); n]);
             assert_eq!((alone.kappa, alone.correlation, alone.variance), (None, 0.0, 0.0));
         }
     }

@@ -78,7 +78,7 @@ pub(super) fn measure(a: &Annotations, matrices: &ExplainingMatrices<'_>) -> Ann
     let sampled = instances_with_pairs(a, at_most);
     let blocks = sampled.par_chunks(INSTANCES_PER_BLOCK);
     let blocks: Vec<SampledBlock> =
-        blocks.map(|block| SampledBlock::of(a, matrices, block)).collect();
+        blocks.map(|block| SampledBlock::compare(a, matrices, block)).collect();
     let sum = |of: fn(&SampledBlock) -> f64| blocks.iter().map(of).sum::<f64>();
     let (instances, deviations) = (sum(|b| b.instances), sum(|b| b.deviations));
     let rho = if deviations > 0.0 { sum(|b| b.covariance) / deviations } else { 0.0 };
@@ -97,7 +97,7 @@ pub(super) fn measure(a: &Annotations, matrices: &ExplainingMatrices<'_>) -> Ann
     found.pairs = of_pairs
         .par_iter()
         .with_min_len(1024)
-        .map(|compared| AnnotatorPair::of(compared))
+        .map(|compared| AnnotatorPair::compare(compared))
         .collect();
     found.pattern = pattern(&found.pairs);
     mark_near_copies(&mut found.pairs);
@@ -115,7 +115,7 @@ pub(super) fn measure(a: &Annotations, matrices: &ExplainingMatrices<'_>) -> Ann
 }
 
 impl SampledBlock {
-    fn of(a: &Annotations, matrices: &ExplainingMatrices<'_>, instances: &[u32]) -> Self {
+    fn compare(a: &Annotations, matrices: &ExplainingMatrices<'_>, instances: &[u32]) -> Self {
         let mut block = Self::default();
         let mut answers = SharedAnswers::default();
         let (mut classes, mut rows) = (Vec::new(), Vec::new());
@@ -242,9 +242,11 @@ mod tests {
         for share in [0.05, 0.5] {
             let random = |n: u64| {
                 let mut rng = crate::job_context::rng(n, "labels");
-                let places = (0..200).flat_map(|i| (0..4).map(move |r| (i, (i * 7 + r * 3) % 11)));
-                let rows: Vec<_> =
-                    places.map(|(i, r)| (i, r, u32::from(rng.random::<f64>() < share))).collect();
+                let positions =
+                    (0..200).flat_map(|i| (0..4).map(move |r| (i, (i * 7 + r * 3) % 11)));
+                let rows: Vec<_> = positions
+                    .map(|(i, r)| (i, r, u32::from(rng.random::<f64>() < share)))
+                    .collect();
                 pattern_of(&rows)
             };
             let significant = (0..100).filter(|n| random(*n) > 3.1).count();

@@ -68,13 +68,13 @@ impl Default for EngineSpec {
 
 impl EngineSpec {
     /// Adds the spec's problems to `problems`.
-    pub fn check(&self, place: &str, problems: &mut Problems) {
+    pub fn check(&self, location: &str, problems: &mut Problems) {
         if let Some(text) = &self.memory_limit
             && let Err((what, help)) = check_limit(text)
         {
             problems.push(
                 Problem::new(what)
-                    .at(format!("{place}: engine.memory_limit"))
+                    .at(format!("{location}: engine.memory_limit"))
                     .found(format!("`{text}`"))
                     .help(help),
             );
@@ -84,7 +84,7 @@ impl EngineSpec {
         {
             problems.push(
                 Problem::new("checkpoints are kept in a local folder")
-                    .at(format!("{place}: engine.checkpoints"))
+                    .at(format!("{location}: engine.checkpoints"))
                     .found(format!("`{folder}`"))
                     .help("name a local folder, one that outlives the machine if the job is to resume on another"),
             );

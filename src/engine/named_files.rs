@@ -34,22 +34,22 @@ use crate::error::Error;
 /// The scheme of the roots of tables with a store of their own.
 const OWN_ROOT: &str = "source";
 
-/// The root of the store that serves only the files of the table `name`; `place` is what comes before their paths for a
+/// The root of the store that serves only the files of the table `name`; `location` is what comes before their paths for a
 /// person, such as `s3://bucket/`.
 ///
 /// # Errors
 /// When there is no such URL, which is a bug.
-pub(crate) fn own_root(name: &str, place: &str) -> Result<Url, Error> {
-    let (name, place) = (hex_of_text(name), hex_of_text(place));
-    Url::parse(&format!("{OWN_ROOT}://t{name}.{place}/"))
+pub(crate) fn own_root(name: &str, location: &str) -> Result<Url, Error> {
+    let (name, location) = (hex_of_text(name), hex_of_text(location));
+    Url::parse(&format!("{OWN_ROOT}://t{name}.{location}/"))
         .map_err(|e| Error::bug(format!("a table's URL: {e}")))
 }
 
 /// The location of a file below this root, as a person would write it.
 fn named_file(root: &Url, file: &Path) -> String {
-    let place = root.host_str().filter(|_| root.scheme() == OWN_ROOT);
-    let place = place.and_then(|host| text_of_hex(host.split_once('.')?.1));
-    format!("{}{file}", place.as_deref().unwrap_or(root.as_str()))
+    let location = root.host_str().filter(|_| root.scheme() == OWN_ROOT);
+    let location = location.and_then(|host| text_of_hex(host.split_once('.')?.1));
+    format!("{}{file}", location.as_deref().unwrap_or(root.as_str()))
 }
 
 fn hex_of_text(text: &str) -> String {
@@ -241,10 +241,10 @@ mod tests {
     #[test]
     fn a_file_of_a_table_with_its_own_store_is_named_where_it_really_is() {
         let file = Path::from("labels/a.parquet");
-        for place in ["/", "s3://crowd/"] {
-            let root = own_root("source.annotations", place).unwrap();
-            assert_eq!(named_file(&root, &file), format!("{place}labels/a.parquet"));
-            assert_ne!(root, own_root("source.gold", place).unwrap());
+        for location in ["/", "s3://crowd/"] {
+            let root = own_root("source.annotations", location).unwrap();
+            assert_eq!(named_file(&root, &file), format!("{location}labels/a.parquet"));
+            assert_ne!(root, own_root("source.gold", location).unwrap());
         }
         let foreign = Url::parse("s3://crowd/").unwrap();
         assert_eq!(named_file(&foreign, &file), "s3://crowd/labels/a.parquet");

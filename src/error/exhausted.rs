@@ -83,8 +83,8 @@ impl Error {
     /// The error for a local file or folder: `otherwise`, unless the system gave no more memory or files.
     pub(crate) fn of_io(cause: &io::Error, otherwise: Self) -> Self {
         let Some(exhausted) = Self::if_exhausted(&cause.to_string()) else { return otherwise };
-        match otherwise.problems.into_iter().find_map(|problem| problem.place) {
-            Some(place) => exhausted.at(place),
+        match otherwise.problems.into_iter().find_map(|problem| problem.location) {
+            Some(location) => exhausted.at(location),
             None => exhausted,
         }
     }

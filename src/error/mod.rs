@@ -75,7 +75,7 @@ pub struct Problem {
     /// The message: lower case, no full stop.
     pub what: String,
     /// Key path, file or column.
-    pub place: Option<String>,
+    pub location: Option<String>,
     /// The value that was found instead.
     pub found: Option<String>,
     /// The help line: what to do.
@@ -85,13 +85,13 @@ pub struct Problem {
 impl Problem {
     /// A problem with a message alone.
     pub fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), place: None, found: None, help: None }
+        Self { what: what.into(), location: None, found: None, help: None }
     }
 
     /// Sets the place.
     #[must_use]
-    pub fn at(mut self, place: impl Into<String>) -> Self {
-        self.place = Some(place.into());
+    pub fn at(mut self, location: impl Into<String>) -> Self {
+        self.location = Some(location.into());
         self
     }
 
@@ -115,7 +115,7 @@ impl fmt::Display for Problem {
         // The text may come from data, or from a location that was refused.
         let shown = |text: &str| escape::line(&clipped(&redacted(text)));
         f.write_str(&shown(&self.what))?;
-        let lines = [("where", &self.place), ("found", &self.found), ("help", &self.help)];
+        let lines = [("where", &self.location), ("found", &self.found), ("help", &self.help)];
         for (name, text) in lines {
             if let Some(text) = text {
                 write!(f, "\n  {name}: {}", shown(text))?;
@@ -232,8 +232,8 @@ impl Error {
 
     /// Sets the place.
     #[must_use]
-    pub fn at(self, place: impl Into<String>) -> Self {
-        self.amend(|p| p.place = Some(place.into()))
+    pub fn at(self, location: impl Into<String>) -> Self {
+        self.amend(|p| p.location = Some(location.into()))
     }
 
     /// Sets what was found there.
@@ -277,21 +277,21 @@ impl Error {
 
     /// Sets the place if there is none yet.
     #[must_use]
-    pub fn or_at(self, place: &str) -> Self {
+    pub fn or_at(self, location: &str) -> Self {
         self.amend(|p| {
-            p.place.get_or_insert_with(|| place.to_owned());
+            p.location.get_or_insert_with(|| location.to_owned());
         })
     }
 
     /// Moves every place that is the key `from`, or a key or an item below it, to the same one below `to`.
     #[must_use]
     pub(crate) fn moved(mut self, from: &str, to: &str) -> Self {
-        for place in self.problems.iter_mut().filter_map(|problem| problem.place.as_mut()) {
-            let below = place.strip_prefix(from);
+        for location in self.problems.iter_mut().filter_map(|problem| problem.location.as_mut()) {
+            let below = location.strip_prefix(from);
             if let Some(below) =
                 below.filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
             {
-                *place = format!("{to}{below}");
+                *location = format!("{to}{below}");
             }
         }
         self
@@ -382,9 +382,9 @@ mod tests {
 
     #[test]
     fn a_move_changes_places_below_the_key_and_nothing_else() {
-        let places = ["a.b", "a.b.c", "a.bc", "x.a.b", "file: a.b"];
-        let problem = |place: &str| Problem::new("a.b").found("a.b").help("a.b").at(place);
-        let mut error = Error::spec_problems(places.map(problem).to_vec());
+        let locations = ["a.b", "a.b.c", "a.bc", "x.a.b", "file: a.b"];
+        let problem = |location: &str| Problem::new("a.b").found("a.b").help("a.b").at(location);
+        let mut error = Error::spec_problems(locations.map(problem).to_vec());
         error.problems.push(Problem::new("a.b"));
         let moved = error.moved("a.b", "y.z").problems;
         let wanted = ["y.z", "y.z.c", "a.bc", "x.a.b", "file: a.b"];

@@ -56,7 +56,7 @@ impl LabelAxis {
         });
         let mut rank = vec![NULL; total];
         let order = classes.iter().chain(&extra);
-        order.clone().enumerate().for_each(|(place, n)| rank[*n as usize] = place as u32);
+        order.clone().enumerate().for_each(|(position, n)| rank[*n as usize] = position as u32);
         let labels = all.rows(order.map(|n| Some(sorted_place[*n as usize])))?;
         Ok(Self { labels: all.reordered(labels), n: classes.len(), rank, arrived })
     }

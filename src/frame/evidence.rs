@@ -15,12 +15,12 @@ pub struct Evidence<'a> {
     /// The annotations.
     pub annotations: &'a Annotations,
     /// The features of instances and annotators, where they are given.
-    pub described: Option<&'a QuestionFeatures>,
+    pub with_features: Option<&'a QuestionFeatures>,
 }
 
 impl<'a> From<&'a Annotations> for Evidence<'a> {
     fn from(annotations: &'a Annotations) -> Self {
-        Self { annotations, described: None }
+        Self { annotations, with_features: None }
     }
 }
 

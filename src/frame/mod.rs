@@ -18,11 +18,11 @@ mod rejects;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use annotations::blocks::{ITEMS_PER_BLOCK, MAX_RANGES, ranges_of_instances};
 pub use annotations::joint::{Joint, JointQuestion};
 pub use annotations::offsets::split_by;
 #[cfg(feature = "neural")]
 pub(crate) use annotations::offsets::{Cursors, count, prefix_sum};
-pub use annotations::units::{ITEMS_PER_BLOCK, MAX_RANGES, ranges_of_instances};
 pub use annotations::{
     AnnotationRows, Annotations, Dims, Duplicates, InstanceRange, Repeated, WeightIter, WeightSlice,
 };
@@ -41,7 +41,9 @@ pub use ids::Ids;
 pub(crate) use ids::exact_text::cast_exact_text;
 pub use ids::id_columns::{check_type_of_features, check_types_of};
 pub use memory::budget::BYTES_PER_ANNOTATION;
-pub use memory::fit_bytes::{FitBytes, FitBytesOf, FitMemory, QuestionSizes, dense_fit_bytes};
+pub use memory::estimate::{
+    EstimateMemory, EstimateOfJob, MemoryEstimate, QuestionSizes, dense_memory_estimate,
+};
 pub use question_set::QuestionSet;
 pub use rejects::{KEPT_CHARACTERS, Reason, Rejects};
 
@@ -104,7 +106,7 @@ pub struct Frame {
     /// The labels and those among them that are not listed; `None` where classes are not listed.
     pub listed: Option<Overlap>,
     /// The features of instances and annotators, where the model needs them.
-    pub described: Option<QuestionFeatures>,
+    pub with_features: Option<QuestionFeatures>,
     /// Rows that could not be used.
     pub rejects: Rejects,
     /// Questions without a frame, because none of their rows can be used. Only the first frame lists them.
@@ -132,7 +134,7 @@ impl Frame {
     /// The part that a model may see.
     #[must_use]
     pub fn evidence(&self) -> Evidence<'_> {
-        Evidence { annotations: &self.annotations, described: self.described.as_ref() }
+        Evidence { annotations: &self.annotations, with_features: self.with_features.as_ref() }
     }
 
     /// The classes as text, in their order.

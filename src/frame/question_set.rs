@@ -90,17 +90,17 @@ impl<'a> QuestionSet<'a> {
         let mut a = Annotations::build(dims, rows, Duplicates::Keep).map_err(repeated)?;
         a.trusted = trusted.iter().any(Option::is_some).then_some(trusted);
         a.joint = Some(Arc::new(joint));
-        Ok((a, self.described(dims.annotators)))
+        Ok((a, self.with_features(dims.annotators)))
     }
 
     /// The features of all questions; `None` where one has none.
-    fn described(&self, n_annotators: usize) -> Option<QuestionFeatures> {
+    fn with_features(&self, n_annotators: usize) -> Option<QuestionFeatures> {
         let all: Vec<&QuestionFeatures> =
-            self.evidence.iter().map(|e| e.described).collect::<Option<_>>()?;
+            self.evidence.iter().map(|e| e.with_features).collect::<Option<_>>()?;
         let rows_of_annotators = || {
             let mut rows = vec![None; n_annotators];
-            for (described, numbers) in all.iter().zip(&self.annotators) {
-                let own = described.annotators.iter().flat_map(|(_, rows)| rows);
+            for (with_features, numbers) in all.iter().zip(&self.annotators) {
+                let own = with_features.annotators.iter().flat_map(|(_, rows)| rows);
                 own.zip(numbers).for_each(|(row, n)| rows[*n as usize] = *row);
             }
             rows
@@ -119,7 +119,7 @@ impl<'a> QuestionSet<'a> {
         self.evidence.iter().enumerate().flat_map(|(index, evidence)| {
             let Dims { classes, labels, .. } = evidence.annotations.dims();
             let question = JointQuestion { index, classes, labels };
-            evidence.described.iter().flat_map(|d| &d.gold).map(move |gold| (question, gold))
+            evidence.with_features.iter().flat_map(|d| &d.gold).map(move |gold| (question, gold))
         })
     }
 }
@@ -174,8 +174,8 @@ mod tests {
         let questions = QuestionSet::of_frames(&frames).unwrap();
         assert_eq!(questions.instances, [[0, 1], [1, 2]]);
         assert_eq!(questions.annotators, [[0, 1], [1, 2]]);
-        let (a, described) = questions.join().unwrap();
-        assert!(described.is_none());
+        let (a, with_features) = questions.join().unwrap();
+        assert!(with_features.is_none());
         assert_eq!(a.dims(), Dims { instances: 4, annotators: 3, classes: 3, labels: 4 });
         let of = |i| a.triples_of(i).map(|(r, l, _)| (r, l)).collect::<Vec<_>>();
         // The label that is no class comes after the classes of the other question.

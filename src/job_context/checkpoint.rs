@@ -125,10 +125,10 @@ fn failed(file: &Path, done: &str, e: &io::Error) -> Error {
     let (folder, _) = folder_and_name(file);
     // A link that leads nowhere is in the folder's place too.
     let is_occupied = fs::symlink_metadata(folder).is_ok() && !folder.is_dir();
-    let (reason, place) =
+    let (reason, location) =
         if is_occupied { ("not a folder".to_owned(), folder) } else { (e.to_string(), file) };
     let failed = Error::of_folder(format!("the checkpoint cannot be {done}: {reason}"), e)
-        .at(format!("engine.checkpoints: {}", place.display()))
+        .at(format!("engine.checkpoints: {}", location.display()))
         .help("give it a folder that can be written to, or leave engine.checkpoints out");
     Error::of_io(e, failed)
 }
@@ -169,9 +169,9 @@ mod tests {
         let inside = occupied.join("job.checkpoint");
         for error in [read(&inside).unwrap_err(), save(&inside, b"state").unwrap_err()] {
             assert_eq!(error.exit_code(), 2, "{error}");
-            let place =
+            let location =
                 format!(": not a folder\n  where: engine.checkpoints: {}\n", occupied.display());
-            assert!(error.to_string().contains(&place), "{error}");
+            assert!(error.to_string().contains(&location), "{error}");
         }
         assert_eq!(fs::read(&occupied).unwrap(), b"mine");
     }

@@ -96,7 +96,7 @@ pub struct JobContext {
     warnings: Warnings,
     /// The section of the pipeline file with the parameters of the model that is fitted.
     model_section: &'static str,
-    /// The warnings of [`Run::warn_of_machine`], of this run and of all its clones.
+    /// The warnings of [`JobContext::warn_of_machine`], of this run and of all its clones.
     of_machine: Arc<Mutex<Vec<String>>>,
     checkpoint: Option<PathBuf>,
 }
@@ -205,7 +205,7 @@ impl JobContext {
     }
 
     /// Begins all further warnings with a question. Of warnings that differ in numbers and in names in backticks only, those
-    /// of a few questions are reported; [`Run::sum_up_warnings`] counts the others.
+    /// of a few questions are reported; [`JobContext::sum_up_warnings`] counts the others.
     pub(crate) fn warn_about_question(&mut self, question: Option<String>) {
         self.warnings.set_subject(question, true);
     }
@@ -245,7 +245,7 @@ impl JobContext {
         }
     }
 
-    /// As [`Run::warn`], with a code by which programs know the warning.
+    /// As [`JobContext::warn`], with a code by which programs know the warning.
     pub fn warn_code(&mut self, code: WarningCode, message: impl std::fmt::Display) {
         self.warn(format!("{message} [{}]", code.name()));
     }
@@ -256,7 +256,7 @@ impl JobContext {
     }
 
     /// Reports a warning about the machine, such as that its GPU cannot be used; once only, whatever the subject.
-    /// [`Run::keep_warnings_of_machine`] adds it to the others.
+    /// [`JobContext::keep_warnings_of_machine`] adds it to the others.
     ///
     /// # Why
     /// The code that opens a device has only a reference to the run, or a clone of it.
@@ -370,8 +370,8 @@ mod tests {
         job.keep_checkpoint(Some(link.join("job.checkpoint")));
         let error = job.checkpoint().unwrap_err();
         assert_eq!(error.exit_code(), 2, "{error}");
-        let place = format!("not a folder\n  where: engine.checkpoints: {}\n", link.display());
-        assert!(error.to_string().contains(&place), "{error}");
+        let location = format!("not a folder\n  where: engine.checkpoints: {}\n", link.display());
+        assert!(error.to_string().contains(&location), "{error}");
     }
 
     /// Parts of a run have the run's memory.

@@ -188,7 +188,7 @@ pub struct AnnotatorMatrix<'a> {
 impl Confusion {
     /// The matrix of annotator `r`; `sums` is a buffer for the sums of its rows.
     #[must_use]
-    pub fn of<'a>(
+    pub fn matrix<'a>(
         &'a self,
         a: &'a Annotations,
         r: usize,
@@ -236,7 +236,7 @@ impl Confusion {
     }
 
     fn mean_diagonal(&self, a: &Annotations, r: usize, sums: &mut Vec<f64>) -> f64 {
-        let (matrix, n) = (self.of(a, r, sums), a.dims().classes);
+        let (matrix, n) = (self.matrix(a, r, sums), a.dims().classes);
         let mut columns = a.columns_of(r).zip(a.labels_of(r)).peekable();
         let diagonal = |k: usize| {
             let own = columns.next_if(|(_, label)| **label as usize == k);

@@ -12,8 +12,11 @@ use crate::spec::{Problems, check_schema};
 ///
 /// # Errors
 /// When the question has no features.
-pub(super) fn described_of<'a>(evidence: Evidence<'a>, kind: &str) -> Result<&'a QuestionFeatures> {
-    evidence.described.ok_or_else(|| {
+pub(super) fn with_features_of<'a>(
+    evidence: Evidence<'a>,
+    kind: &str,
+) -> Result<&'a QuestionFeatures> {
+    evidence.with_features.ok_or_else(|| {
         Error::spec(format!("`{kind}` learns from features"))
             .at("source.features")
             .help("set source.features, or choose a label-only model")
@@ -63,10 +66,10 @@ pub(super) fn without(
 pub(super) fn warn_of_annotator_features(
     kind: &str,
     is_read: bool,
-    described: &QuestionFeatures,
+    with_features: &QuestionFeatures,
     job: &mut JobContext,
 ) {
-    let Some((_, rows)) = described.annotator_matrix() else { return };
+    let Some((_, rows)) = with_features.annotator_matrix() else { return };
     let without = rows.iter().filter(|row| row.is_none()).count();
     if !is_read {
         job.warn(format!(
@@ -99,11 +102,11 @@ pub(super) fn single_annotations(a: &Annotations) -> Option<String> {
 /// # Errors
 /// When they do not fit the schema, or break a rule of the model.
 pub(super) fn spec_of<S: Spec>(parameters: Value, change: impl FnOnce(&mut S)) -> Result<S> {
-    let (place, mut problems) = ("model.json: parameters", Problems::default());
-    check_schema(&parameters, &schemars::schema_for!(S).to_value(), place, &mut problems);
+    let (location, mut problems) = ("model.json: parameters", Problems::default());
+    check_schema(&parameters, &schemars::schema_for!(S).to_value(), location, &mut problems);
     let mut spec: S = serde_json::from_value(parameters).map_err(misfit)?;
     change(&mut spec);
-    spec.check(place, &mut problems);
+    spec.check(location, &mut problems);
     problems.into_result().map_err(|mut e| {
         e.stage = Stage::Data;
         e

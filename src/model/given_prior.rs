@@ -12,14 +12,15 @@ const TOLERANCE: f64 = 1e-3;
 const KEY: &str = "class_prior";
 
 /// Adds a problem where the shares are not those of a distribution that leaves every class possible.
-pub(super) fn check_shares(shares: Option<&Vec<f64>>, place: &str, problems: &mut Problems) {
+pub(super) fn check_shares(shares: Option<&Vec<f64>>, location: &str, problems: &mut Problems) {
     let Some(shares) = shares else { return };
     let sum: f64 = shares.iter().sum();
     if shares.iter().all(|share| *share > 0.0) && (sum - 1.0).abs() <= TOLERANCE {
         return;
     }
     let problem = Problem::new("the shares of the classes are above 0 and sum to 1");
-    let problem = problem.at(format!("{place}.{KEY}")).found(format!("{shares:?}, of sum {sum}"));
+    let problem =
+        problem.at(format!("{location}.{KEY}")).found(format!("{shares:?}, of sum {sum}"));
     problems.push(problem.help("write one share for each class, in the order of the classes"));
 }
 

@@ -50,7 +50,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Error, Problem, Result, did_you_mean};
-use crate::frame::{Evidence, FitBytesOf, Matrix, QuestionSet, dense_fit_bytes};
+use crate::frame::{
+    EstimateMemory, Evidence, Matrix, MemoryEstimate, QuestionSet, QuestionSizes,
+    dense_memory_estimate,
+};
 use crate::job_context::JobContext;
 use crate::spec::Problems;
 pub use capabilities::{Capabilities, FeatureUse};
@@ -90,9 +93,9 @@ pub trait Spec:
         false
     }
     /// Checks rules that involve several fields; the range of a single field is an attribute of that field.
-    fn check(&self, _place: &str, _problems: &mut Problems) {}
+    fn check(&self, _location: &str, _problems: &mut Problems) {}
     /// Adds to `problems` the settings that no pipeline without gold can follow.
-    fn check_without_gold(&self, _place: &str, _problems: &mut Problems) {}
+    fn check_without_gold(&self, _location: &str, _problems: &mut Problems) {}
     /// The keys of sections that several kinds share, for which this kind accepts no other value than the default,
     /// because nothing in it depends on them. [`Spec::check`] refuses other values; tests compare the two.
     #[must_use]
@@ -126,6 +129,16 @@ pub trait Model: Send + Sync {
     /// How many more times a fit starts, beside which it holds the best fit so far.
     fn restarts(&self) -> u32 {
         0
+    }
+
+    /// The memory of a fit; `None` where it is too much to be counted. Without a method of its own, a model holds a
+    /// probability for each instance and class, and a matrix that all annotators share.
+    #[must_use]
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate>
+    where
+        Self: Sized,
+    {
+        dense_memory_estimate(sizes)
     }
 }
 
@@ -207,7 +220,7 @@ pub struct ModelKind {
     /// Predicts with a saved model of this kind; `None` for a kind that learns no classifier.
     pub predict: Option<Predict>,
     /// The memory of its fit.
-    pub fit_bytes: FitBytesOf,
+    pub memory_estimate: EstimateMemory,
     load: fn(Value) -> Result<LoadedModel, serde_json::Error>,
 }
 
@@ -229,7 +242,7 @@ pub struct LoadedModel {
 }
 
 impl ModelKind {
-    const fn of<S: Spec + Model>() -> Self {
+    const fn new<S: Spec + Model>() -> Self {
         Self::fitted_by::<S, S>()
     }
 
@@ -238,7 +251,7 @@ impl ModelKind {
     }
 
     const fn pairs<M: em::PairModel>() -> Self {
-        Self { fit_bytes: em::kernels::fit_bytes, ..Self::fitted_by::<M, em::ColumnEm<M>>() }
+        Self::fitted_by::<M, em::ColumnEm<M>>()
     }
 
     #[cfg(feature = "neural")]
@@ -247,11 +260,11 @@ impl ModelKind {
     }
 
     const fn classifier_em<S: gem::ClassifierEm + Model>() -> Self {
-        Self { fit_bytes: gem::fit_bytes::<S>, ..Self::with_features::<S>(gem::predict::<S>) }
+        Self::with_features::<S>(gem::predict::<S>)
     }
 
     const fn with_features<S: Spec + Model>(predict: Predict) -> Self {
-        Self { predict: Some(predict), ..Self::of::<S>() }
+        Self { predict: Some(predict), ..Self::new::<S>() }
     }
 
     const fn fitted_by<S: Spec, M: Model + From<S> + 'static>() -> Self {
@@ -264,7 +277,7 @@ impl ModelKind {
             capabilities: S::CAPABILITIES,
             fixed_keys: S::fixed_keys,
             predict: None,
-            fit_bytes: dense_fit_bytes,
+            memory_estimate: M::memory_estimate,
             load: |value| {
                 let spec: S = serde_json::from_value(preset::apply::<S>(value)?)?;
                 let parameters = serde_json::to_value(&spec)?;
@@ -273,9 +286,9 @@ impl ModelKind {
                     estimates_prior: spec.estimates_prior(),
                     model: Box::new(M::from(spec)),
                     parameters,
-                    check: Box::new(move |place, problems| checked.check(place, problems)),
-                    check_without_gold: Box::new(move |place, problems| {
-                        without_gold.check_without_gold(place, problems);
+                    check: Box::new(move |location, problems| checked.check(location, problems)),
+                    check_without_gold: Box::new(move |location, problems| {
+                        without_gold.check_without_gold(location, problems);
                     }),
                 })
             },

@@ -197,7 +197,7 @@ pub fn tied(row: &[f64]) -> impl Iterator<Item = usize> {
 /// ```
 #[must_use]
 pub fn best(row: &[f64]) -> Option<(usize, bool)> {
-    let top = Top::of(row)?;
+    let top = Top::from_row(row)?;
     Some((top.class, top.is_tied))
 }
 
@@ -217,7 +217,7 @@ pub(crate) struct Top {
 impl Top {
     /// The top of a row; `None` where no probability is above -inf, as in a row of NaN or without classes.
     #[inline]
-    pub(crate) fn of(row: &[f64]) -> Option<Self> {
+    pub(crate) fn from_row(row: &[f64]) -> Option<Self> {
         let (mut class, mut largest, mut second) = (0, f64::NEG_INFINITY, f64::NEG_INFINITY);
         // Without a branch: no processor could predict which class is the best.
         for (k, p) in row.iter().enumerate() {
@@ -282,7 +282,7 @@ mod tests {
             for code in 0..7_usize.pow(n) {
                 let row: Vec<f64> = (0..n).map(|k| numbers[code / 7_usize.pow(k) % 7]).collect();
                 let Some(class) = tied(&row).next() else {
-                    assert_eq!(Top::of(&row), None, "{row:?}");
+                    assert_eq!(Top::from_row(&row), None, "{row:?}");
                     continue;
                 };
                 let is_tied = tied(&row).count() > 1;
@@ -291,10 +291,10 @@ mod tests {
                 let others = (0..row.len()).filter(|k| Some(*k) != first).map(|k| row[k]);
                 let second = others.fold(f64::NEG_INFINITY, f64::max);
                 let want = Top { class, is_tied, largest, second };
-                assert_eq!(Top::of(&row), Some(want), "{row:?}");
+                assert_eq!(Top::from_row(&row), Some(want), "{row:?}");
             }
         }
-        assert_eq!(Top::of(&[f64::NEG_INFINITY; 2]), None);
+        assert_eq!(Top::from_row(&[f64::NEG_INFINITY; 2]), None);
         assert_eq!(best(&[0.0, f64::INFINITY]), Some((1, false)));
     }
 

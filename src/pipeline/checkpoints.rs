@@ -19,7 +19,7 @@ pub struct Checkpoints {
 
 impl Checkpoints {
     /// The files of the job with this digest. Removes unfinished files that a killed process left.
-    pub(super) fn of(spec: &PipelineSpec, digest: &str) -> Self {
+    pub(super) fn new(spec: &PipelineSpec, digest: &str) -> Self {
         let folder = spec.engine.checkpoints.as_ref().map(PathBuf::from);
         let all = Self { folder, job: digest[..16].to_owned(), n_named: 0 };
         if let Some(folder) = &all.folder {

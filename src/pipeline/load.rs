@@ -8,19 +8,23 @@ use crate::spec::{self, Overrides, Problems};
 /// Reads a pipeline from its text.
 ///
 /// # Errors
-/// Every problem of syntax, names, types and ranges at once, with `place` (the file) and its key path.
-pub fn load(text: &str, place: &str, overrides: &Overrides) -> Result<PipelineSpec> {
-    from_table(spec::parse(text, place)?, place, overrides)
+/// Every problem of syntax, names, types and ranges at once, with `location` (the file) and its key path.
+pub fn load(text: &str, location: &str, overrides: &Overrides) -> Result<PipelineSpec> {
+    from_table(spec::parse(text, location)?, location, overrides)
 }
 
 /// Builds a pipeline from a TOML table, as `labelmill aggregate` does.
 ///
 /// # Errors
 /// As [`load`].
-pub fn from_table(table: toml::Table, place: &str, overrides: &Overrides) -> Result<PipelineSpec> {
-    let spec: PipelineSpec = spec::from_table(table, place, overrides, schema())?;
+pub fn from_table(
+    table: toml::Table,
+    location: &str,
+    overrides: &Overrides,
+) -> Result<PipelineSpec> {
+    let spec: PipelineSpec = spec::from_table(table, location, overrides, schema())?;
     let mut problems = Problems::default();
-    spec.check(place, &mut problems);
+    spec.check(location, &mut problems);
     problems.into_result()?;
     Ok(spec)
 }

@@ -1,12 +1,12 @@
 //! The whole job on one screen: `source -> frame -> model -> tables -> sink`.
 
 mod checkpoints;
-mod examples;
 mod inputs;
 mod load;
 mod schema;
 mod score;
 mod spec;
+mod tests_spec;
 mod warnings;
 
 use std::sync::atomic::AtomicUsize;
@@ -19,10 +19,12 @@ use crate::agreement::{self, Categories};
 use crate::decide::{Tally, TieSeed};
 use crate::diagnose::{Agreement, Diagnosis, dependence};
 use crate::error::{Error, Problem, Result, Stage};
-use crate::frame::{FitBytes, Frame, QuestionSet, QuestionSizes, Relations, Scratch, collect};
+use crate::frame::{
+    Frame, MemoryEstimate, QuestionSet, QuestionSizes, Relations, Scratch, collect,
+};
 use crate::gate::Measures;
 use crate::job_context::JobContext;
-use crate::model::calibration::{Lack, calibrate, check_data, report_lacks};
+use crate::model::calibration::{NoCalibrationData, calibrate, check_data, report_lacks};
 use crate::model::fitted::Fitted;
 use crate::model::{Model, model_kind};
 use crate::redact::{redacted, redacted_json};
@@ -34,12 +36,12 @@ use crate::source::{InferenceScope, Source};
 use crate::tables::metrics::Metric;
 use crate::tables::{FilledTable, Outcome, QuestionResult, RunRecord, Table};
 pub use checkpoints::Checkpoints;
-pub use examples::{GivenSpec, TestSpec};
 pub(crate) use inputs::inputs;
 pub use load::{from_table, load};
 pub use schema::schema;
 use score::Scorer;
 pub use spec::PipelineSpec;
+pub use tests_spec::{GivenSpec, TestSpec};
 use warnings::{
     warn_of_agreement, warn_of_dependence, warn_of_loss_to_vote, warn_of_one_time_annotators,
     warn_of_switched_classes,
@@ -77,7 +79,7 @@ pub async fn run(
     let run_id = match sink.begin(&identity, rerun.force).await? {
         BeginOutcome::Done(manifest) => {
             // A process that was killed after its commit left them.
-            Checkpoints::of(spec, &identity.digest).remove();
+            Checkpoints::new(spec, &identity.digest).remove();
             // The gate is not a part of the job's digest: changed bounds apply to the committed run too.
             spec.gate.check_committed(&manifest.run_id, &manifest.measures)?;
             return sink.done_before(*manifest).await;
@@ -89,7 +91,7 @@ pub async fn run(
     source.open(&ctx, InferenceScope::Whole).await?;
     let frames = read(spec, &ctx, &source, job).await?;
     let read_at = job.clock.seconds();
-    let mut checkpoints = Checkpoints::of(spec, &identity.digest);
+    let mut checkpoints = Checkpoints::new(spec, &identity.digest);
     let mut outcome = tokio::task::block_in_place(|| fit(spec, frames, &mut checkpoints, job))?;
     outcome.run = RunRecord {
         run_id,
@@ -100,7 +102,7 @@ pub async fn run(
         peak_memory_bytes: crate::job_context::peak_memory_bytes(),
         ..outcome.run
     };
-    let measures = Measures::of(&outcome);
+    let measures = Measures::from_outcome(&outcome);
     let checked = spec.gate.check(&measures, &outcome.rejects());
     let refused = if rerun.keep_rejected { checked.err() } else { checked.map(|()| None)? };
     let tables = FilledTable::all(&outcome, |name| spec.sink.writes(name));
@@ -175,7 +177,7 @@ async fn read_relations(
     job: &mut JobContext,
 ) -> Result<Vec<Frame>> {
     let kind = model_kind(&spec.model.kind)?;
-    let (calibration, of_one_start) = (spec.calibration.clone(), kind.fit_bytes);
+    let (calibration, of_one_start) = (spec.calibration.clone(), kind.memory_estimate);
     let starts_again = spec.model.load()?.model.restarts() > 0;
     let of_model = move |sizes: &QuestionSizes| {
         let bytes = of_one_start(sizes)?;
@@ -184,9 +186,9 @@ async fn read_relations(
     let (are_together, of_others) =
         (kind.capabilities.fits_questions_together, AtomicUsize::new(0));
     let fit_memory = move |sizes: &QuestionSizes| {
-        let own = calibration.fit_bytes(of_model, sizes)?;
+        let own = calibration.memory_estimate(of_model, sizes)?;
         let before = if are_together { of_others.fetch_add(own.working, Relaxed) } else { 0 };
-        Some(FitBytes { working: own.working.checked_add(before)?, ..own })
+        Some(MemoryEstimate { working: own.working.checked_add(before)?, ..own })
     };
     let mut relations = Relations {
         annotations: source.annotations(ctx).await?,
@@ -205,7 +207,7 @@ async fn read_relations(
     warn_of_unread_tables(spec, job);
     if kind.capabilities.features.are_read() {
         let features = source.features(ctx, job).await?;
-        relations.features = features.map(|query| (query, Scratch::of(&spec.engine)));
+        relations.features = features.map(|query| (query, Scratch::from_engine(&spec.engine)));
         relations.annotator_features = source.annotator_features(ctx, job).await?;
     } else {
         warn_of_unread_features(spec, job);
@@ -247,7 +249,7 @@ fn fit_questions(
         check_data(&spec.calibration, &frames)?;
     }
     let (mut results, mut metrics) = (Vec::with_capacity(frames.len()), Vec::new());
-    let mut lacks: Vec<Lack> = Vec::new();
+    let mut lacks: Vec<NoCalibrationData> = Vec::new();
     let mut together = fit_together(spec, loaded.model.as_ref(), &frames, checkpoints, job)?;
     for (question, frame) in frames.into_iter().enumerate() {
         let subject = frame.subject();
@@ -321,7 +323,7 @@ fn fit_question(
         warn_of_switched_classes(&frame, confusion, job);
     }
     let dependence = pool.install(|| dependence(&frame.annotations, &fitted));
-    let tie_seed = TieSeed::of(&frame, spec.seed);
+    let tie_seed = TieSeed::new(&frame, spec.seed);
     let scorer = Scorer { decide: &spec.decide, tie_seed, frame: &frame };
     let mut is_calibrated = false;
     let (measured, lack) = if spec.calibration.is_on() {
@@ -333,10 +335,10 @@ fn fit_question(
         is_calibrated = calibrated.lack.is_none() && !calibrated.gold_roles.is_empty();
         match calibrated.lack.take() {
             None => (scorer.of_calibrated(before, &fitted, calibrated, job), None),
-            lack => (scorer.of(&fitted), lack),
+            lack => (scorer.metrics(&fitted), lack),
         }
     } else {
-        (scorer.of(&fitted), None)
+        (scorer.metrics(&fitted), None)
     };
     let tally = pool.install(|| Tally::count(&spec.decide, &frame.annotations, &fitted, tie_seed));
     let label = |i| spec.decide.decide(&frame.annotations, &fitted, tie_seed, i).class;
@@ -362,9 +364,9 @@ fn fit_question(
 const AGREEMENT_SAMPLE: usize = 250_000;
 
 /// Refuses NaN and infinities, which no table may hold; `what` gave them.
-fn refuse_not_finite(fitted: &Fitted, what: &str, place: &str) -> Result<()> {
+fn refuse_not_finite(fitted: &Fitted, what: &str, location: &str) -> Result<()> {
     let Some(found) = fitted.not_finite() else { return Ok(()) };
-    let problem = Problem::new(format!("{what} gave NaN or an infinity: {found}")).at(place);
+    let problem = Problem::new(format!("{what} gave NaN or an infinity: {found}")).at(location);
     Err(Error::new(Stage::Bug, problem))
 }
 

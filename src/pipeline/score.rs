@@ -25,7 +25,7 @@ pub(super) struct ScoredRole {
 
 impl Scorer<'_> {
     /// Every metric for every gold role that the model did not see.
-    pub(super) fn of(&self, fitted: &Fitted) -> Vec<Metric> {
+    pub(super) fn metrics(&self, fitted: &Fitted) -> Vec<Metric> {
         let roles = self.scored(fitted).into_iter();
         roles.flat_map(|s| s.scored.all(s.prefix, s.role.word())).collect()
     }
@@ -85,11 +85,11 @@ impl Scorer<'_> {
                 scored.push(decided.class.map(|c| c as usize), row, gold.class as usize);
             }
             all.push(ScoredRole { role, prefix: "", scored });
-            if let (Some(predictions), Some(described)) =
-                (&fitted.predictions, &self.frame.described)
+            if let (Some(predictions), Some(with_features)) =
+                (&fitted.predictions, &self.frame.with_features)
             {
                 let mut scored = LabelsWithTruth::new(n);
-                for gold in described.gold.iter().chain(of_rows).filter(|g| g.role == role) {
+                for gold in with_features.gold.iter().chain(of_rows).filter(|g| g.role == role) {
                     let row = predictions.row(gold.instance as usize);
                     scored.push_prediction(row, gold.class as usize);
                 }

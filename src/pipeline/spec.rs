@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::examples::TestSpec;
+use super::tests_spec::TestSpec;
 use crate::decide::{DecideSpec, Ties};
 use crate::engine::EngineSpec;
 use crate::error::{Error, Problem, Result};
@@ -50,38 +50,38 @@ pub struct PipelineSpec {
 
 impl PipelineSpec {
     /// Adds the problems that the JSON Schema cannot find, within a section and between sections.
-    pub fn check(&self, place: &str, problems: &mut Problems) {
-        self.source.check(place, problems);
-        self.sink.check(place, problems);
-        let secret = secret_problem(&self.sink.url).map(|p| p.at(format!("{place}: sink.url")));
+    pub fn check(&self, location: &str, problems: &mut Problems) {
+        self.source.check(location, problems);
+        self.sink.check(location, problems);
+        let secret = secret_problem(&self.sink.url).map(|p| p.at(format!("{location}: sink.url")));
         secret.into_iter().for_each(|p| problems.push(p));
-        self.source.check_sink(&self.sink.url, place, problems);
-        self.calibration.check(self.source.has_gold(), place, problems);
-        self.engine.check(place, problems);
+        self.source.check_sink(&self.sink.url, location, problems);
+        self.calibration.check(self.source.has_gold(), location, problems);
+        self.engine.check(location, problems);
         if self.sink.keep_runs.is_some() && self.name.as_deref().unwrap_or_default().is_empty() {
             problems.push(
                 Problem::new("it is unknown which runs are of the same pipeline")
-                    .at(format!("{place}: sink.keep_runs"))
+                    .at(format!("{location}: sink.keep_runs"))
                     .help("give the pipeline a `name`: older runs of pipelines with that name are deleted"),
             );
         }
         if self.gate.min_accuracy.is_some() && !self.source.has_gold() {
             problems.push(
                 Problem::new("there is no gold to measure the accuracy on")
-                    .at(format!("{place}: gate.min_accuracy"))
+                    .at(format!("{location}: gate.min_accuracy"))
                     .help("set source.gold, with rows of the role `holdout`"),
             );
         }
-        self.store.check(place, problems);
+        self.store.check(location, problems);
         let kind = model_kind(&self.model.kind).ok();
         for (n, test) in self.test.iter().enumerate() {
-            test.check(&format!("{place}: test[{n}]"), kind, problems);
+            test.check(&format!("{location}: test[{n}]"), kind, problems);
         }
         let uses = kind.map_or(Capabilities::LABELS, |kind| kind.capabilities);
         if uses.confusion == FeatureUse::Needed && !Relation::Confusion.is_in(&self.source) {
             problems.push(
                 Problem::new(format!("`{}` needs confusion matrices", self.model.kind))
-                    .at(format!("{place}: source.confusion"))
+                    .at(format!("{location}: source.confusion"))
                     .help(
                         "set source.confusion to a table annotator_id, class, label, probability, or choose a model that \
                          estimates matrices, such as dawid_skene",
@@ -93,7 +93,7 @@ impl PipelineSpec {
         if uses.features == FeatureUse::Needed && !self.source.has_features() && !has_predictions {
             problems.push(
                 Problem::new(format!("`{}` learns from features", self.model.kind))
-                    .at(format!("{place}: source.features"))
+                    .at(format!("{location}: source.features"))
                     .help("set source.features, or choose a label-only model"),
             );
         }
@@ -102,7 +102,7 @@ impl PipelineSpec {
                 if self.decide.ties == Ties::ByPrior && !loaded.estimates_prior {
                     problems.push(
                         Problem::new(format!("`{}` has no prior to break ties by", self.model.kind))
-                            .at(format!("{place}: decide.ties"))
+                            .at(format!("{location}: decide.ties"))
                             .found("\"by_prior\"")
                             .help(
                                 "choose another value, or a model that estimates P(class), such as dawid_skene without \
@@ -110,10 +110,10 @@ impl PipelineSpec {
                             ),
                     );
                 }
-                let place = format!("{place}: model");
-                (loaded.check)(&place, problems);
+                let location = format!("{location}: model");
+                (loaded.check)(&location, problems);
                 if !self.source.has_gold() {
-                    (loaded.check_without_gold)(&place, problems);
+                    (loaded.check_without_gold)(&location, problems);
                 }
             }
             Err(e) => e.problems.into_iter().for_each(|p| problems.push(p)),

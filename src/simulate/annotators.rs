@@ -71,12 +71,12 @@ pub enum ClassShift {
 impl ClassShift {
     /// The target of each of `n` classes.
     fn targets(&self, n: usize) -> Vec<usize> {
-        let places = match self {
+        let positions = match self {
             Self::HalfOfClasses => n / 2,
-            Self::By(places) => places % n,
+            Self::By(positions) => positions % n,
             Self::Permutation(links) => return linked((0..n).collect(), links),
         };
-        (0..n).map(|k| (k + places) % n).collect()
+        (0..n).map(|k| (k + positions) % n).collect()
     }
 
     /// Why the targets are not a permutation of `n` classes without fixed points; `None` where they are.

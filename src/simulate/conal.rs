@@ -97,11 +97,11 @@ impl CommonNoise {
 impl Shares {
     /// The probability for the instance at this position among the annotated ones.
     #[must_use]
-    pub fn of(&self, place: usize, annotator: usize) -> f64 {
+    pub fn share(&self, position: usize, annotator: usize) -> f64 {
         match self.form {
             Form::Constant(share) => share,
             Form::Sigmoid { scale, b } => {
-                sigmoid(product(&self.annotators[annotator], &self.instances[place]) / scale + b)
+                sigmoid(product(&self.annotators[annotator], &self.instances[position]) / scale + b)
             }
         }
     }
@@ -116,8 +116,8 @@ impl Shares {
         classes: usize,
     ) -> Vec<f64> {
         let (mut sums, mut counts) = (vec![0.0; classes], vec![0_u32; classes]);
-        for (place, k) in class.enumerate() {
-            sums[k as usize] += self.of(place, annotator);
+        for (position, k) in class.enumerate() {
+            sums[k as usize] += self.share(position, annotator);
             counts[k as usize] += 1;
         }
         let all = sums.iter().sum::<f64>() / f64::from(counts.iter().sum::<u32>().max(1));

@@ -218,7 +218,7 @@ pub(super) fn answers(
             let draw: f64 = answers.random();
             let mut confusion = &members[r].own;
             if let Some((shares, common)) = noise {
-                let share = shares.of(n, r);
+                let share = shares.share(n, r);
                 let is_common = sources.random::<f64>() < share;
                 confusion = if is_common { common } else { confusion };
                 origins.push((is_common, share));

@@ -235,7 +235,7 @@ impl AnnotatorType {
             Self::Adversarial(p, names) => {
                 let names = match names {
                     ClassShift::HalfOfClasses => String::new(),
-                    ClassShift::By(places) => format!(" {places}"),
+                    ClassShift::By(locations) => format!(" {locations}"),
                     ClassShift::Permutation(links) => linked(links),
                 };
                 format!("adversarial({}{names})", short(p))

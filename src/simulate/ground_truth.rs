@@ -115,20 +115,20 @@ impl Registered {
             let (truth, crowd) = self.crowd(&truth, job).await?;
             (truth, Some(crowd))
         } else {
-            (Truth::of(&truth).map_err(|e| e.or_at("--truth"))?, None)
+            (Truth::from_batch(&truth).map_err(|e| e.or_at("--truth"))?, None)
         };
         if truth.skipped > 0 {
             job.warn(format!("{} rows of the truth lack an instance or a class", truth.skipped));
         }
         let features = match self.source.features(&self.ctx, job).await? {
             Some(query) => {
-                let scratch = Scratch::of(&self.engine);
+                let scratch = Scratch::from_engine(&self.engine);
                 Some(read_features(query, scratch, "--features", job).await?)
             }
             None => None,
         };
         self.source.check_unchanged().await?;
-        Ok(GroundTruth { crowd, ..GroundTruth::of(truth, features)? })
+        Ok(GroundTruth { crowd, ..GroundTruth::new(truth, features)? })
     }
 
     /// Reads the given crowd, and its truth.
@@ -154,7 +154,7 @@ impl Registered {
         let given = read_all(query, "annotations of the crowd")
             .await
             .map_err(|e| e.or_at("--annotations"))?;
-        let crowd = TrueCrowd::of(truth, &given).map_err(|e| e.or_at("--annotations"))?;
+        let crowd = TrueCrowd::from_batches(truth, &given).map_err(|e| e.or_at("--annotations"))?;
         if crowd.skipped > 0 {
             job.warn(format!(
                 "{} annotations are left out: their instance has no true class, or there is no annotator or label",
@@ -171,7 +171,7 @@ impl Registered {
 }
 
 impl GroundTruth {
-    fn of(truth: Truth, features: Option<Features>) -> Result<Self> {
+    fn new(truth: Truth, features: Option<Features>) -> Result<Self> {
         let Truth { instances, classes, class, .. } = truth;
         let rows = match &features {
             Some(features) => rows_of(features, &instances)?,

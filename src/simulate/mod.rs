@@ -149,7 +149,7 @@ pub async fn simulate(
     let contents = Contents { tables, ..Contents::default() };
     let manifest = sink.publish(&run_id, &identity, &contents, job).await?;
     link_tables(&sink, &manifest, job);
-    let summary = CrowdSummary::of(&ground_truth, &crowd);
+    let summary = CrowdSummary::new(&ground_truth, &crowd);
     Ok(Simulated { published: sink.published(manifest, Some(summary)).await, parameters })
 }
 

@@ -47,7 +47,7 @@ pub struct GivenCrowd {
 impl Plan {
     /// A plan in which every annotator of `groups` labels every instance.
     #[must_use]
-    pub fn of(groups: Vec<Group>) -> Self {
+    pub fn new(groups: Vec<Group>) -> Self {
         Self {
             groups,
             redundancy: None,

@@ -54,7 +54,7 @@ pub struct LoadedRecipe {
 }
 
 impl Recipe {
-    const fn of<D>(name: &'static str, source: &'static str, summary: &'static str) -> Self
+    const fn new<D>(name: &'static str, source: &'static str, summary: &'static str) -> Self
     where
         D: Design + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static,
     {
@@ -112,15 +112,15 @@ const CONAL: &str = "Chu, Ma and Wang 2021, arXiv:2012.13052";
 const LIA: &str = "Platanios et al. 2020, LIA";
 
 const fn tcl(name: &'static str, summary: &'static str) -> Recipe {
-    Recipe::of::<Groups>(name, TCL, summary)
+    Recipe::new::<Groups>(name, TCL, summary)
 }
 
 /// Every recipe, in the order of `labelmill simulate --list`.
 pub static RECIPES: &[Recipe] = &[
-    Recipe::of::<Groups>("groups", "labelmill", "any groups of annotators, in words"),
-    Recipe::of::<OneType>("tanno-mnist", TANNO, "five annotators of one type and skill")
+    Recipe::new::<Groups>("groups", "labelmill", "any groups of annotators, in words"),
+    Recipe::new::<OneType>("tanno-mnist", TANNO, "five annotators of one type and skill")
         .with(&["valid=0.1"]),
-    Recipe::of::<FourAnnotatorTypes>("tanno-cifar", TANNO, "four annotators with habits, right on 0.45")
+    Recipe::new::<FourAnnotatorTypes>("tanno-cifar", TANNO, "four annotators with habits, right on 0.45")
         .classes(10),
     tcl("tcl-ind-1", "sparse: symmetric 0.8 and 0.7, pair 0.45; right on 0.35").with(&[
         "groups=10*symmetric(0.8), 10*symmetric(0.7), 10*pair(0.45)",
@@ -167,23 +167,23 @@ pub static RECIPES: &[Recipe] = &[
         "trusted=0.02",
         "annotate_trusted=true",
     ]),
-    Recipe::of::<OnBlobs>("conal-synthetic", CONAL, "common noise, on instances that are drawn")
+    Recipe::new::<OnBlobs>("conal-synthetic", CONAL, "common noise, on instances that are drawn")
         .needs(Needs::Nothing)
         .with(&["annotated=0.8"]),
-    Recipe::of::<ConfusionMixture>("conal", CONAL, "common noise that depends on the features given")
+    Recipe::new::<ConfusionMixture>("conal", CONAL, "common noise that depends on the features given")
         .needs(Needs::Features),
     // Of 50000 training images 40000 are annotated and the others are used to choose the epoch; test images are not
     // among them.
-    Recipe::of::<ConfusionMixture>("conal-cifar", CONAL, "common noise on pairs that look alike")
+    Recipe::new::<ConfusionMixture>("conal-cifar", CONAL, "common noise on pairs that look alike")
         .needs(Needs::Features)
         .classes(10)
         .with(&["noise=symmetric", "pairs=3-5 1-9 4-7 0-2 6-8", "annotated=0.8", "valid=1"]),
-    Recipe::of::<RealCrowd>("real", LIA, "a crowd that is given: less of it, drawn anew, oracles beside")
+    Recipe::new::<RealCrowd>("real", LIA, "a crowd that is given: less of it, drawn anew, oracles beside")
         .needs(Needs::Annotations),
-    Recipe::of::<Predictors>("lia-predictors", LIA, "each confuses one pair; features show which"),
-    Recipe::of::<FixedBudget>("mbem", KHETAN, "few hammers among many spammers, for a fixed budget"),
-    Recipe::of::<SeniorityDesign>("max-mig-low", MAX_MIG, "ten seniors right on 0.2, and juniors"),
-    Recipe::of::<SeniorityDesign>("max-mig-high", MAX_MIG, "five seniors who confuse pairs, and juniors")
+    Recipe::new::<Predictors>("lia-predictors", LIA, "each confuses one pair; features show which"),
+    Recipe::new::<FixedBudget>("mbem", KHETAN, "few hammers among many spammers, for a fixed budget"),
+    Recipe::new::<SeniorityDesign>("max-mig-low", MAX_MIG, "ten seniors right on 0.2, and juniors"),
+    Recipe::new::<SeniorityDesign>("max-mig-high", MAX_MIG, "five seniors who confuse pairs, and juniors")
         .classes(10)
         .with(&["expertise=high"]),
 ];

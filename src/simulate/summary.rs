@@ -28,7 +28,7 @@ pub struct CrowdSummary {
 }
 
 impl CrowdSummary {
-    pub(super) fn of(ground_truth: &GroundTruth, crowd: &SimulatedCrowd) -> Self {
+    pub(super) fn new(ground_truth: &GroundTruth, crowd: &SimulatedCrowd) -> Self {
         let expected = crowd.members.iter().map(|m| m.confusion.accuracy(&crowd.shares));
         Self {
             instances: ground_truth.class.len(),

@@ -144,7 +144,7 @@ pub struct Published<T> {
 
 fn another_job(manifest: &Manifest, command: JobCommand) -> Error {
     Error::spec("the run id belongs to another job")
-        .at(command.place_of_run_id())
+        .at(command.location_of_run_id())
         .found(format!("`{}`, committed {}", manifest.run_id, manifest.committed_at))
         .help(command.help_if_taken())
 }
@@ -174,7 +174,7 @@ pub enum JobCommand {
 }
 
 impl JobCommand {
-    pub(crate) fn place_of_run_id(self) -> &'static str {
+    pub(crate) fn location_of_run_id(self) -> &'static str {
         match self {
             Self::Run => "sink.run_id",
             Self::Predict | Self::Simulate => "--output",
@@ -182,7 +182,7 @@ impl JobCommand {
     }
 
     /// The key or the option that names the folder of the runs.
-    pub(crate) fn place_of_sink(self) -> &'static str {
+    pub(crate) fn location_of_sink(self) -> &'static str {
         match self {
             Self::Run => "sink.url",
             Self::Predict | Self::Simulate => "--output",
@@ -286,10 +286,10 @@ const MAX_RUN_ID_BYTES: usize = 200;
 
 impl SinkSpec {
     /// Adds the spec's problems to `problems`.
-    pub fn check(&self, place: &str, problems: &mut Problems) {
+    pub fn check(&self, location: &str, problems: &mut Problems) {
         for (i, name) in self.tables.iter().flatten().enumerate() {
             if let Err(problem) = find_table(name) {
-                problems.push(problem.at(format!("{place}: sink.tables[{i}]")));
+                problems.push(problem.at(format!("{location}: sink.tables[{i}]")));
             }
         }
         if let Some(id) = &self.run_id {
@@ -302,7 +302,7 @@ impl SinkSpec {
                     Problem::new(
                         "a run id names a folder: up to 200 letters, digits, - _ . = only",
                     )
-                    .at(format!("{place}: sink.run_id"))
+                    .at(format!("{location}: sink.run_id"))
                     .found(format!("`{id}`")),
                 );
             }

@@ -63,9 +63,9 @@ pub fn files(outcome: &Outcome, cleaning: &Cleaning) -> Result<Vec<(String, Vec<
         description[PARAMETERS_DIGEST] = json!(digest(&trained.parameters));
         description["labelmill"] = json!(env!("CARGO_PKG_VERSION"));
         description["classes"] = to_json(&classes)?;
-        let described = frame.described.as_ref();
-        if let Some(described) = described.filter(|d| !d.features.columns.is_empty()) {
-            description["columns"] = json!(described.features.columns);
+        let with_features = frame.with_features.as_ref();
+        if let Some(with_features) = with_features.filter(|d| !d.features.columns.is_empty()) {
+            description["columns"] = json!(with_features.features.columns);
         }
         description["instance_type"] = json!(frame.instances.values().data_type().to_string());
         if !cleaning.is_empty() {
@@ -163,15 +163,15 @@ pub(crate) async fn load(url: &str, stores: &StoreSpec) -> Result<(Value, Vec<u8
     } else {
         in_run(&PublishedRun::find(url, stores).await?)?
     };
-    let (place, folder) = folder;
-    let file = |name: &str| shown(&place.url, &folder.clone().join(name));
+    let (location, folder) = folder;
+    let file = |name: &str| shown(&location.url, &folder.clone().join(name));
     let read = async |name: &str| -> Result<Vec<u8>> {
-        if let Some(local) = place.local() {
-            let below = folder.parts().skip(place.path.parts().count());
+        if let Some(local) = location.local() {
+            let below = folder.parts().skip(location.path.parts().count());
             let path = below.fold(local, |path, part| path.join(part.as_ref())).join(name);
             return regular_file::read(&path, regular_file::STATE_BYTES).map_err(|e| {
                 if e.kind() == std::io::ErrorKind::NotFound {
-                    return no_model(&place, name);
+                    return no_model(&location, name);
                 }
                 let what = format!("the model cannot be read: {e}");
                 let help = "name a folder with the files of a model, and check its rights";
@@ -182,12 +182,12 @@ pub(crate) async fn load(url: &str, stores: &StoreSpec) -> Result<(Value, Vec<u8
                 Error::of_io(&e, unread.at(path.display().to_string()).help(help))
             });
         }
-        match place.store.get(&folder.clone().join(name)).await {
+        match location.store.get(&folder.clone().join(name)).await {
             Ok(found) => {
                 let bytes = found.bytes().await;
                 Ok(bytes.map_err(|e| Error::from(e).or_at(&file(name)))?.to_vec())
             }
-            Err(object_store::Error::NotFound { .. }) => Err(no_model(&place, name)),
+            Err(object_store::Error::NotFound { .. }) => Err(no_model(&location, name)),
             Err(e) => Err(Error::from(e).or_at(&file(name))),
         }
     };
@@ -214,10 +214,10 @@ pub(crate) async fn load(url: &str, stores: &StoreSpec) -> Result<(Value, Vec<u8
 }
 
 /// Resolves links on local disk: `latest` may move to another run before the second file is read.
-fn resolved(place: StoreLocation, stores: &StoreSpec) -> Result<StoreLocation> {
-    match place.local().and_then(|folder| folder.canonicalize().ok()) {
+fn resolved(location: StoreLocation, stores: &StoreSpec) -> Result<StoreLocation> {
+    match location.local().and_then(|folder| folder.canonicalize().ok()) {
         Some(folder) => open(&parse_url(&folder.display().to_string())?, stores),
-        None => Ok(place),
+        None => Ok(location),
     }
 }
 
@@ -239,21 +239,21 @@ fn in_run(run: &PublishedRun) -> Result<(StoreLocation, Path)> {
     let folders: Vec<&str> = files.filter_map(|file| file.strip_suffix(DESCRIPTION)).collect();
     let is_only = |folder: &&str| folder.ends_with("/model/") || *folder == "model/";
     match folders.iter().find(|folder| is_only(folder)) {
-        Some(folder) => Ok((run.place.clone(), run.path(folder))),
-        None if folders.is_empty() => Err(no_model(&run.place, &format!("model/{DESCRIPTION}"))),
+        Some(folder) => Ok((run.location.clone(), run.path(folder))),
+        None if folders.is_empty() => Err(no_model(&run.location, &format!("model/{DESCRIPTION}"))),
         None => {
-            let of_question = |folder: &&str| shown(&run.place.url, &run.path(folder));
+            let of_question = |folder: &&str| shown(&run.location.url, &run.path(folder));
             Err(Error::data("the run has a model for each of its questions")
-                .at(run.place.url.to_string())
+                .at(run.location.url.to_string())
                 .found(offenders(folders.iter().map(of_question)))
                 .help("name the folder of one of them: model/0 is that of the first question, in sorted order"))
         }
     }
 }
 
-fn no_model(place: &StoreLocation, name: &str) -> Error {
+fn no_model(location: &StoreLocation, name: &str) -> Error {
     Error::data("there is no trained model here")
-        .at(place.url.to_string())
+        .at(location.url.to_string())
         .found(format!("no {name}"))
         .help("name a run of a model that learns from features, or its model folder")
 }

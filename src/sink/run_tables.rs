@@ -50,7 +50,7 @@ async fn table(text: &str, stores: &StoreSpec) -> Result<TableSearch> {
     };
     let tables = run.tables().await?;
     let found = tables.into_iter().find(|(name, _)| *name == table).map(|(_, objects)| objects);
-    Ok(found.map_or(TableSearch::Missing, |objects| TableSearch::Found(run.place, objects)))
+    Ok(found.map_or(TableSearch::Missing, |objects| TableSearch::Found(run.location, objects)))
 }
 
 /// Registers every table of a run under its name: the files that its manifest lists, and no others.
@@ -61,7 +61,7 @@ pub async fn register_run(ctx: &SessionContext, url: &str, stores: &StoreSpec) -
     let named = |e: Error| e.or_at(&format!("--run {}", redacted_location(url)));
     let run = PublishedRun::find(url, stores).await.map_err(named)?;
     for (table, objects) in run.tables().await.map_err(named)? {
-        let files = Files { place: run.place.clone(), format: Format::Parquet, objects };
+        let files = Files { location: run.location.clone(), format: Format::Parquet, objects };
         register_files(ctx, table, &files).await?;
     }
     Ok(run.manifest)

@@ -34,9 +34,9 @@ pub(super) fn to_json(values: &ArrayRef) -> Result<Value> {
     Ok(json!({"type": data_type.to_string(), "values": text}))
 }
 
-/// The values of [`to_json`]; `place` is the file, for errors.
-pub(super) fn from_json(value: &Value, place: &str) -> Result<ArrayRef> {
-    let damaged = || Error::data("the model's classes cannot be read").at(place);
+/// The values of [`to_json`]; `location` is the file, for errors.
+pub(super) fn from_json(value: &Value, location: &str) -> Result<ArrayRef> {
+    let damaged = || Error::data("the model's classes cannot be read").at(location);
     let name = value["type"].as_str().ok_or_else(damaged)?;
     // The parser is recursive, and no type of ids has a long name.
     let name = Some(name).filter(|name| name.len() < 128).ok_or_else(damaged)?;

@@ -86,7 +86,7 @@ impl Source {
             job.warn_about(None);
             match found {
                 Ok(found) => files.push((name.to_owned(), found)),
-                Err(e) => errors.push(e.or_at(&place(spec, name, url))),
+                Err(e) => errors.push(e.or_at(&key_and_url(spec, name, url))),
             }
             if errors.last().is_some_and(|e| e.stage == Stage::Store) {
                 break;
@@ -147,7 +147,7 @@ impl Source {
             columns.of_contract.clone_from(&contract);
         }
         let opened = files::register(ctx, name, files, &columns, look).await;
-        opened.map_err(|e| within(e, &self.place_of(name)))?;
+        opened.map_err(|e| within(e, &self.location_of(name)))?;
         if relation.is_none() {
             return Ok(());
         }
@@ -155,7 +155,7 @@ impl Source {
         let lacks = contract.iter().filter(|name| schema.index_of(name).is_err());
         let lacks = lacks.map(String::as_str);
         let has_query = self.sql(name).is_some();
-        unread::refuse_columns_of_folders(&files.place, &files.objects, lacks, has_query)
+        unread::refuse_columns_of_folders(&files.location, &files.objects, lacks, has_query)
             .map_err(|e| e.or_at(&self.spec.key(name)))
     }
 
@@ -201,18 +201,18 @@ impl Source {
     pub async fn check_unchanged(&self) -> Result<()> {
         for (name, files) in &self.files {
             let checked = pinned::check_unchanged(files).await;
-            checked.map_err(|e| within(e.into(), &self.place_of(name)))?;
+            checked.map_err(|e| within(e.into(), &self.location_of(name)))?;
         }
         Ok(())
     }
 
     /// The place of an error about a table of files.
-    fn place_of(&self, table: &str) -> String {
+    fn location_of(&self, table: &str) -> String {
         let url = self.spec.all().into_iter().find_map(|(name, location)| match location {
             Location::Url(url) if name == table => Some(url.as_str()),
             _ => None,
         });
-        place(&self.spec, table, url.unwrap_or_default())
+        key_and_url(&self.spec, table, url.unwrap_or_default())
     }
 
     /// The user's query of a relation, where there is one.
@@ -332,17 +332,17 @@ impl Source {
     }
 }
 
-/// The key that declares a table, and its URL: the place of an error.
-fn place(spec: &SourceSpec, table: &str, url: &str) -> String {
+/// The key that declares a table, and its URL: the location of an error.
+fn key_and_url(spec: &SourceSpec, table: &str, url: &str) -> String {
     format!("{}: {url}", spec.key(table))
 }
 
 /// Adds the source's key and URL to the place of each problem.
-fn within(mut error: Error, place: &str) -> Error {
+fn within(mut error: Error, location: &str) -> Error {
     for problem in &mut error.problems {
-        problem.place = Some(match problem.place.take() {
-            Some(file) => format!("{place}, in {file}"),
-            None => place.to_owned(),
+        problem.location = Some(match problem.location.take() {
+            Some(file) => format!("{location}, in {file}"),
+            None => location.to_owned(),
         });
     }
     error

@@ -191,11 +191,11 @@ impl ColumnsSpec {
 
 impl SourceSpec {
     /// Adds every problem of this section to `problems`.
-    pub fn check(&self, place: &str, problems: &mut Problems) {
+    pub fn check(&self, location: &str, problems: &mut Problems) {
         if self.annotations.is_none() && self.sql.annotations.is_none() {
             problems.push(
                 Problem::new("there are no annotations to read")
-                    .at(format!("{place}: source.annotations"))
+                    .at(format!("{location}: source.annotations"))
                     .help("set source.annotations to a file, a folder or a glob"),
             );
         }
@@ -209,29 +209,30 @@ impl SourceSpec {
             if one == other {
                 problems.push(
                     Problem::new(format!("the column `{one}` is mapped twice"))
-                        .at(format!("{place}: source.columns.{key}"))
+                        .at(format!("{location}: source.columns.{key}"))
                         .help("instances, annotators and labels are three columns; a query in source.sql.annotations can copy one"),
                 );
             }
         }
-        for (name, location) in self.all() {
-            let Location::Url(url) = location else { continue };
-            let problem = secret_problem(url).map(|p| p.at(format!("{place}: {}", self.key(name))));
+        for (name, table) in self.all() {
+            let Location::Url(url) = table else { continue };
+            let problem =
+                secret_problem(url).map(|p| p.at(format!("{location}: {}", self.key(name))));
             problem.into_iter().for_each(|p| problems.push(p));
         }
         let named = self.named();
         let is_taken = |name: &str| named.iter().any(|(own, _)| *own == name);
         for (name, problem) in name_problems(self.tables.keys().map(String::as_str), is_taken) {
-            problems.push(problem.at(format!("{place}: source.tables.{name}")));
+            problems.push(problem.at(format!("{location}: source.tables.{name}")));
         }
     }
 
     /// Adds a problem for each source that would read the sink's own files.
-    pub fn check_sink(&self, sink: &str, place: &str, problems: &mut Problems) {
-        for (name, location) in self.all() {
-            let Location::Url(url) = location else { continue };
+    pub fn check_sink(&self, sink: &str, location: &str, problems: &mut Problems) {
+        for (name, table) in self.all() {
+            let Location::Url(url) = table else { continue };
             let problem = sink_problem(&self.key(name), url, sink);
-            problem.into_iter().for_each(|p| problems.push(p.at(format!("{place}: sink.url"))));
+            problem.into_iter().for_each(|p| problems.push(p.at(format!("{location}: sink.url"))));
         }
     }
 

@@ -45,13 +45,13 @@ const LARGE_INTEGER: &str =
 /// Parses a TOML text.
 ///
 /// # Errors
-/// When the text is not TOML; the error names `place` (the file) and the line.
-pub fn parse(text: &str, place: &str) -> Result<toml::Table> {
+/// When the text is not TOML; the error names `location` (the file) and the line.
+pub fn parse(text: &str, location: &str) -> Result<toml::Table> {
     let whole = text;
     let not_toml = |what: String, byte: Option<usize>| {
         let line = byte.map(|byte| text[..byte].matches('\n').count() + 1);
         Error::spec(what)
-            .at(line.map_or_else(|| place.to_owned(), |l| format!("{place}:{l}")))
+            .at(line.map_or_else(|| location.to_owned(), |l| format!("{location}:{l}")))
             .help("the file must be TOML; see `labelmill schema`")
     };
     if let Some(byte) = nesting::too_deep(text) {
@@ -100,27 +100,27 @@ fn is_of_large_integer(message: &str) -> bool {
 /// Builds a spec from a table that `schema` describes, with the additions of the command line.
 ///
 /// # Errors
-/// Every problem of names, types and ranges at once, with `place` (the file) and its key path.
+/// Every problem of names, types and ranges at once, with `location` (the file) and its key path.
 pub fn from_table<T: DeserializeOwned>(
     mut table: toml::Table,
-    place: &str,
+    location: &str,
     overrides: &Overrides,
     schema: &Value,
 ) -> Result<T> {
     let mut problems = Problems::default();
     let mut variables = Variables::new(&overrides.var, overrides.unused_sections)?;
-    variables.substitute(&mut table, place, &mut problems);
+    variables.substitute(&mut table, location, &mut problems);
     variables.check_used(&mut problems);
     for assignment in &overrides.set {
         set(&mut table, assignment)?;
     }
-    checked(table, place, schema, problems)
+    checked(table, location, schema, problems)
 }
 
 /// Builds a spec from a table that `schema` describes, unless it has a problem beside those in `problems`.
 fn checked<T: DeserializeOwned>(
     mut table: toml::Table,
-    place: &str,
+    location: &str,
     schema: &Value,
     mut problems: Problems,
 ) -> Result<T> {
@@ -131,19 +131,19 @@ fn checked<T: DeserializeOwned>(
         {
             problems.push(
                 Problem::new("the number must be finite")
-                    .at(format!("{place}: {path}"))
+                    .at(format!("{location}: {path}"))
                     .found(number.to_string()),
             );
         }
     });
     let value = serde_json::to_value(&table)
-        .map_err(|e| Error::spec(format!("a value has no JSON form: {e}")).at(place))?;
-    validate::validate(&value, schema, place, &mut problems);
+        .map_err(|e| Error::spec(format!("a value has no JSON form: {e}")).at(location))?;
+    validate::validate(&value, schema, location, &mut problems);
     // TOML has no null: each of them is a number that is not finite.
     problems.0.retain(|problem| problem.found.as_deref() != Some("`null`"));
     problems.into_result()?;
     serde_path_to_error::deserialize(toml::Value::Table(table)).map_err(|e| {
-        Error::spec(e.inner().message().to_owned()).at(format!("{place}: {}", e.path()))
+        Error::spec(e.inner().message().to_owned()).at(format!("{location}: {}", e.path()))
     })
 }
 
@@ -188,7 +188,7 @@ fn set(table: &mut toml::Table, assignment: &str) -> Result<()> {
 /// Every unknown key, wrong type and value out of range at once.
 pub(crate) fn assigned<T: schemars::JsonSchema + serde::de::DeserializeOwned>(
     assignments: impl IntoIterator<Item = impl AsRef<str>>,
-    place: &str,
+    location: &str,
 ) -> Result<T> {
     let mut table = toml::Table::new();
     for assignment in assignments {
@@ -197,12 +197,12 @@ pub(crate) fn assigned<T: schemars::JsonSchema + serde::de::DeserializeOwned>(
     let mut schema = schemars::schema_for!(T).to_value();
     // serde does not support `deny_unknown_fields` on a struct with a flattened one.
     schema["additionalProperties"] = Value::Bool(false);
-    checked(table, place, &schema, Problems::default())
+    checked(table, location, &schema, Problems::default())
 }
 
 /// Adds a problem for everything in `value` that `schema` does not allow.
-pub(crate) fn check_schema(value: &Value, schema: &Value, place: &str, problems: &mut Problems) {
-    validate::validate(value, schema, place, problems);
+pub(crate) fn check_schema(value: &Value, schema: &Value, location: &str, problems: &mut Problems) {
+    validate::validate(value, schema, location, problems);
 }
 
 /// The default of every field of a spec type, by key: `labelmill models KIND` prints it next to the field's meaning.
@@ -250,13 +250,13 @@ mod tests {
     #[test]
     fn the_first_column_of_a_line_has_the_number_of_its_line() {
         let deep = format!("x = {}", "[\n".repeat(81));
-        for (text, place) in [
+        for (text, location) in [
             ("a = 1\na = 2\n", "p.toml:2\n"),
             ("a = 1\r\n\r\n  a = 2", "p.toml:3\n"),
             (deep.as_str(), "p.toml:81\n"),
         ] {
             let error = parse(text, "p.toml").unwrap_err().to_string();
-            assert!(error.contains(place), "{error}");
+            assert!(error.contains(location), "{error}");
         }
     }
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::join;
-use super::schema::places_of_key;
+use super::schema::locations_of_key;
 use super::validate::Validator;
 use crate::error::{Problem, nearest, offenders};
 
@@ -31,9 +31,9 @@ impl Validator<'_> {
             let others: Vec<_> = others.collect();
             // The key may be a slip of one that this kind has, or belong to a section of it.
             let is_near = nearest(key, own.iter().copied()).is_some();
-            let is_below = places_of_key(key, self.document, self.root)
-                .iter()
-                .any(|place| place.starts_with(&format!("{path}.")) && *place != join(path, key));
+            let is_below = locations_of_key(key, self.document, self.root).iter().any(|location| {
+                location.starts_with(&format!("{path}.")) && *location != join(path, key)
+            });
             if has(option, key) || others.is_empty() || is_near || is_below {
                 return true;
             }

@@ -46,16 +46,16 @@ pub(super) fn types(schema: &Value) -> Vec<&str> {
 }
 
 /// The paths of all keys of this name in the sections that `document` has, or may have.
-pub(super) fn places_of_key(key: &str, document: &Value, root: &Value) -> BTreeSet<String> {
-    let mut places = BTreeSet::new();
-    Search { key, root, places: &mut places }.section(Some(document), root, "", 0);
-    places
+pub(super) fn locations_of_key(key: &str, document: &Value, root: &Value) -> BTreeSet<String> {
+    let mut locations = BTreeSet::new();
+    Search { key, root, locations: &mut locations }.section(Some(document), root, "", 0);
+    locations
 }
 
 struct Search<'a> {
     key: &'a str,
     root: &'a Value,
-    places: &'a mut BTreeSet<String>,
+    locations: &'a mut BTreeSet<String>,
 }
 
 impl Search<'_> {
@@ -76,7 +76,7 @@ impl Search<'_> {
             let (path, value) = (join(path, name), value.and_then(|value| value.get(name)));
             self.section(value, property, &path, depth + 1);
             if name == self.key {
-                self.places.insert(path);
+                self.locations.insert(path);
             }
         }
     }

@@ -14,7 +14,7 @@
 
 use serde_json::Value;
 
-use super::schema::{alternatives, constants, kind_of, places_of_key, resolve, types};
+use super::schema::{alternatives, constants, kind_of, locations_of_key, resolve, types};
 use super::{COMMAND_LINE, LARGE_INTEGER, Problems, join};
 use crate::error::{Problem, did_you_mean, offenders};
 
@@ -25,14 +25,14 @@ const MAX_AMOUNT: f64 = 1e100;
 const MAX_PROBLEMS_WITH_SEARCH: usize = 20;
 
 /// Adds a problem for everything in `value` that `schema` does not allow.
-pub(super) fn validate(value: &Value, schema: &Value, place: &str, problems: &mut Problems) {
-    Validator { document: value, root: schema, place, problems }.value(value, schema, "");
+pub(super) fn validate(value: &Value, schema: &Value, location: &str, problems: &mut Problems) {
+    Validator { document: value, root: schema, location, problems }.value(value, schema, "");
 }
 
 pub(super) struct Validator<'a> {
     pub(super) document: &'a Value,
     pub(super) root: &'a Value,
-    place: &'a str,
+    location: &'a str,
     problems: &'a mut Problems,
 }
 
@@ -53,9 +53,12 @@ impl Validator<'_> {
     }
 
     pub(super) fn report(&mut self, path: &str, problem: Problem) {
-        let place =
-            if path.is_empty() { self.place.to_owned() } else { format!("{}: {path}", self.place) };
-        self.problems.push(problem.at(place));
+        let location = if path.is_empty() {
+            self.location.to_owned()
+        } else {
+            format!("{}: {path}", self.location)
+        };
+        self.problems.push(problem.at(location));
     }
 
     /// Chooses exactly one alternative: by `kind` where they have one, else the first whose type fits.
@@ -153,7 +156,7 @@ impl Validator<'_> {
                 problem = problem.help("write one text, without the brackets of a list");
             }
             if expected == "string" && (value.is_number() || value.is_boolean()) {
-                problem = problem.help(if self.place == COMMAND_LINE && !path.ends_with(']') {
+                problem = problem.help(if self.location == COMMAND_LINE && !path.ends_with(']') {
                     format!("write '{path}=\"{value}\"', with both kinds of quotes")
                 } else {
                     format!("write it as text: \"{value}\"")
@@ -223,10 +226,10 @@ impl Validator<'_> {
     fn unknown_key(&mut self, key: &str, known: &serde_json::Map<String, Value>, path: &str) {
         let help = did_you_mean(key, known.keys().map(String::as_str), || {
             let is_searched = self.problems.0.len() < MAX_PROBLEMS_WITH_SEARCH;
-            let places = is_searched.then(|| places_of_key(key, self.document, self.root));
-            let places = places.unwrap_or_default();
-            match places.first() {
-                Some(only) if places.len() == 1 => format!("did you mean `{only}`?"),
+            let locations = is_searched.then(|| locations_of_key(key, self.document, self.root));
+            let locations = locations.unwrap_or_default();
+            match locations.first() {
+                Some(only) if locations.len() == 1 => format!("did you mean `{only}`?"),
                 _ => {
                     format!("known here: {}", known.keys().cloned().collect::<Vec<_>>().join(", "))
                 }

@@ -28,7 +28,7 @@ impl Variables {
     pub(super) fn substitute(
         &mut self,
         table: &mut toml::Table,
-        place: &str,
+        location: &str,
         problems: &mut Problems,
     ) {
         for_each_value(table, |path, value| {
@@ -37,7 +37,7 @@ impl Variables {
             {
                 let section = path.split(['.', '[']).next().unwrap_or_default();
                 let needs_values = !self.unused_sections.contains(&section);
-                let key = format!("{place}: {path}");
+                let key = format!("{location}: {path}");
                 *text = self.expand(text, (&key, needs_values), problems);
             }
         });
@@ -63,7 +63,7 @@ impl Variables {
     fn expand(
         &mut self,
         text: &str,
-        (place, needs_values): (&str, bool),
+        (location, needs_values): (&str, bool),
         problems: &mut Problems,
     ) -> String {
         let mut out = String::new();
@@ -85,7 +85,7 @@ impl Variables {
                 let found = if shown == text { &rest[start..] } else { shown.as_str() };
                 problems.push(
                 Problem::new(format!("a variable {fault}"))
-                    .at(place)
+                    .at(location)
                     .found(format!("`{found}`"))
                     .help(
                         "write it as ${name}, of letters, digits, _, - and .; or $${ where no variable is meant",
@@ -98,7 +98,7 @@ impl Variables {
             match self.values.get(name) {
                 Some(value) => out.push_str(value),
                 None if needs_values => {
-                    problems.push(unknown_variable(name, &self.values).at(place));
+                    problems.push(unknown_variable(name, &self.values).at(location));
                 }
                 None => out.push_str(&rest[start..start + name.len() + 3]),
             }

@@ -98,21 +98,21 @@ const PIECE_BYTES: std::ops::RangeInclusive<usize> = 5 << 20..=5 << 30;
 
 impl StoreSpec {
     /// Adds the spec's problems to `problems`.
-    pub fn check(&self, place: &str, problems: &mut Problems) {
+    pub fn check(&self, location: &str, problems: &mut Problems) {
         if let Some(problem) = self.endpoint.as_deref().and_then(secret_problem) {
-            problems.push(problem.at(format!("{place}: store.endpoint")));
+            problems.push(problem.at(format!("{location}: store.endpoint")));
         } else if self.endpoint.as_deref().is_some_and(|endpoint| !is_of_a_server(endpoint)) {
             // Do not show the endpoint: without a scheme, any part of it could be a password.
             problems.push(
                 Problem::new("the endpoint is no URL of a server")
-                    .at(format!("{place}: store.endpoint"))
+                    .at(format!("{location}: store.endpoint"))
                     .help("write http:// or https://, the host and its port, as in \"https://minio.example:9000\""),
             );
         }
         if !parse_bytes(&self.piece_size).is_some_and(|bytes| PIECE_BYTES.contains(&bytes)) {
             problems.push(
                 Problem::new("not a size of pieces that stores take")
-                    .at(format!("{place}: store.piece_size"))
+                    .at(format!("{location}: store.piece_size"))
                     .found(format!("`{}`", self.piece_size))
                     .help("write a number and a unit from 5MiB to 5GiB, such as \"8MiB\""),
             );
@@ -304,7 +304,7 @@ fn s3_builder(spec: &StoreSpec) -> AmazonS3Builder {
 fn check_s3(spec: &StoreSpec) -> Result<()> {
     use AmazonS3ConfigKey::{AccessKeyId, Endpoint, Region, SecretAccessKey, SkipSignature, Token};
     let builder = s3_builder(spec);
-    for (key, place) in [
+    for (key, location) in [
         (AccessKeyId, "AWS_ACCESS_KEY_ID"),
         (SecretAccessKey, "AWS_SECRET_ACCESS_KEY"),
         (Token, "AWS_SESSION_TOKEN"),
@@ -313,7 +313,7 @@ fn check_s3(spec: &StoreSpec) -> Result<()> {
         let value = builder.get_config_value(&key).unwrap_or_default();
         if value.contains(|c: char| !c.is_ascii_graphic()) {
             return Err(Error::spec("a setting of the store holds what no header can")
-                .at(place)
+                .at(location)
                 .help(
                     "letters, digits and signs only: is there a space or a line break at its end?",
                 ));

@@ -58,7 +58,7 @@ mod tests {
     use crate::store::parse_url;
     use crate::store::pieces::Pieces;
 
-    fn place(bytes: usize) -> StoreLocation {
+    fn location(bytes: usize) -> StoreLocation {
         StoreLocation {
             url: parse_url("memory:///").unwrap(),
             store: Arc::new(InMemory::new()),
@@ -71,9 +71,9 @@ mod tests {
     async fn pieces_come_together_in_their_order() {
         let bytes: Bytes = (0..1_000_u32).flat_map(u32::to_le_bytes).collect();
         for piece in [1, 7, 1_000, 3_999, 4_000, 4_001] {
-            let place = place(piece);
-            place.upload(&Path::from("x"), bytes.clone()).await.unwrap();
-            let found = place.store.get(&Path::from("x")).await.unwrap().bytes().await.unwrap();
+            let location = location(piece);
+            location.upload(&Path::from("x"), bytes.clone()).await.unwrap();
+            let found = location.store.get(&Path::from("x")).await.unwrap().bytes().await.unwrap();
             assert_eq!(found, bytes, "pieces of {piece}");
         }
     }

@@ -40,7 +40,7 @@ impl OutcomeTable for AgreementTable {
         COLUMNS
     }
 
-    fn units(&self, result: &QuestionResult) -> usize {
+    fn blocks(&self, result: &QuestionResult) -> usize {
         result.diagnosis.statistics.len()
     }
 
@@ -48,10 +48,10 @@ impl OutcomeTable for AgreementTable {
         &self,
         outcome: &Outcome,
         question: usize,
-        units: Range<usize>,
+        blocks: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
         let QuestionResult { frame, diagnosis, .. } = &outcome.results[question];
-        let rows = &diagnosis.statistics[units];
+        let rows = &diagnosis.statistics[blocks];
         let reals = |of: fn(&AgreementRow) -> Option<f64>| -> ArrayRef {
             Arc::new(rows.iter().map(of).collect::<Float64Array>())
         };

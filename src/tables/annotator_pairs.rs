@@ -42,7 +42,7 @@ impl OutcomeTable for AnnotatorPairsTable {
         COLUMNS
     }
 
-    fn units(&self, result: &QuestionResult) -> usize {
+    fn blocks(&self, result: &QuestionResult) -> usize {
         result.diagnosis.dependence.pairs.len()
     }
 
@@ -50,10 +50,10 @@ impl OutcomeTable for AnnotatorPairsTable {
         &self,
         outcome: &Outcome,
         question: usize,
-        units: Range<usize>,
+        blocks: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
         let QuestionResult { frame, diagnosis, .. } = &outcome.results[question];
-        let pairs = &diagnosis.dependence.pairs[units];
+        let pairs = &diagnosis.dependence.pairs[blocks];
         let ids = |of: fn(&AnnotatorPair) -> u32| {
             frame.annotators.rows(pairs.iter().map(|pair| Some(of(pair))))
         };

@@ -33,7 +33,7 @@ impl OutcomeTable for AnnotatorsTable {
         COLUMNS
     }
 
-    fn units(&self, result: &QuestionResult) -> usize {
+    fn blocks(&self, result: &QuestionResult) -> usize {
         result.frame.annotators.len()
     }
 
@@ -41,20 +41,20 @@ impl OutcomeTable for AnnotatorsTable {
         &self,
         outcome: &Outcome,
         question: usize,
-        units: Range<usize>,
+        blocks: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
         let QuestionResult { frame, fitted, .. } = &outcome.results[question];
         let report = &fitted.report;
         let n_annotations =
-            units.clone().map(|r| i64::from(frame.annotations.rows_of_annotator(r)));
+            blocks.clone().map(|r| i64::from(frame.annotations.rows_of_annotator(r)));
         let end = |of: fn(&(f64, f64)) -> f64| match &report.skill_interval {
-            Some(all) => Float64Array::from_iter_values(all[units.clone()].iter().map(of)),
-            None => Float64Array::new_null(units.len()),
+            Some(all) => Float64Array::from_iter_values(all[blocks.clone()].iter().map(of)),
+            None => Float64Array::new_null(blocks.len()),
         };
         Ok(vec![
-            frame.annotators.range(units.clone()),
+            frame.annotators.range(blocks.clone()),
             Arc::new(Int64Array::from_iter_values(n_annotations)),
-            Arc::new(Float64Array::from(report.skill[units.clone()].to_vec())),
+            Arc::new(Float64Array::from(report.skill[blocks.clone()].to_vec())),
             Arc::new(end(|interval| interval.0)),
             Arc::new(end(|interval| interval.1)),
         ])

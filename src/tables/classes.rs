@@ -26,7 +26,7 @@ impl OutcomeTable for ClassesTable {
         COLUMNS
     }
 
-    fn units(&self, result: &QuestionResult) -> usize {
+    fn blocks(&self, result: &QuestionResult) -> usize {
         result.frame.annotations.dims().classes
     }
 
@@ -34,14 +34,14 @@ impl OutcomeTable for ClassesTable {
         &self,
         outcome: &Outcome,
         question: usize,
-        units: Range<usize>,
+        blocks: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
         let QuestionResult { frame, fitted, .. } = &outcome.results[question];
         let prior = |k: usize| fitted.report.prior.as_ref().map(|p| p[k]);
         Ok(vec![
-            frame.labels.range(units.clone()),
-            Arc::new(units.clone().map(|k| i64::try_from(k).ok()).collect::<Int64Array>()),
-            Arc::new(units.map(prior).collect::<Float64Array>()),
+            frame.labels.range(blocks.clone()),
+            Arc::new(blocks.clone().map(|k| i64::try_from(k).ok()).collect::<Int64Array>()),
+            Arc::new(blocks.map(prior).collect::<Float64Array>()),
         ])
     }
 }

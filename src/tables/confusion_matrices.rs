@@ -13,8 +13,8 @@ use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 
 use super::rows::cut::{longest_row, rows_of_batch};
 use super::{
-    COUNT, Column, ColumnType, Outcome, OutcomeTable, QuestionResult, REAL, TEXT, UnitSpan,
-    UnitSpans, column, nullable,
+    BlockSpans, COUNT, Column, ColumnType, Outcome, OutcomeTable, QuestionResult, REAL, TEXT,
+    UnitSpan, column, nullable,
 };
 use crate::error::Result;
 use crate::frame::Annotations;
@@ -66,32 +66,32 @@ impl OutcomeTable for ConfusionMatricesTable {
         COLUMNS
     }
 
-    /// A unit is the row of a class: first those of shared matrices, then those of each annotator.
-    fn units(&self, result: &QuestionResult) -> usize {
+    /// A block is the row of a class: first those of shared matrices, then those of each annotator.
+    fn blocks(&self, result: &QuestionResult) -> usize {
         let report = &result.fitted.report;
         let annotators = report.confusion.as_ref().map_or(0, |_| result.frame.annotators.len());
         (annotators + report.shared().count()) * result.frame.annotations.dims().classes
     }
 
-    fn rows_per_unit(&self, result: &QuestionResult) -> usize {
+    fn rows_per_block(&self, result: &QuestionResult) -> usize {
         result.frame.annotations.dims().labels
     }
 
-    /// A matrix of no more rows than a batch is not cut, so that time follows the rows and not the units, most of which
+    /// A matrix of no more rows than a batch is not cut, so that time follows the rows and not the blocks, most of which
     /// have no row where annotators have few annotations.
     ///
     /// A class counts as observed from an expected count of 0.5 on, and an annotator's expected counts sum to the weights
     /// of the annotations: at most twice as many classes as the total weight are observed.
-    fn unit_spans<'a>(&self, result: &'a QuestionResult) -> Option<UnitSpans<'a>> {
+    fn block_spans<'a>(&self, result: &'a QuestionResult) -> Option<BlockSpans<'a>> {
         let (a, report) = (&result.frame.annotations, &result.fitted.report);
         let (dims, shared) = (a.dims(), report.shared().count());
         let (room, weights) = (rows_of_batch(longest_row(&result.frame)), OnceLock::new());
-        let whole = UnitSpan { units: dims.classes, rows: dims.classes * dims.labels };
-        Some(Box::new(move |unit| {
-            let (matrix, class) = (unit / dims.classes, unit % dims.classes);
+        let whole = UnitSpan { blocks: dims.classes, rows: dims.classes * dims.labels };
+        Some(Box::new(move |block| {
+            let (matrix, class) = (block / dims.classes, block % dims.classes);
             let few = matrix.checked_sub(shared).filter(|r| !is_whole(a, *r));
             let (Some(r), Some(confusion)) = (few, &report.confusion) else {
-                let row = UnitSpan { units: 1, rows: dims.labels };
+                let row = UnitSpan { blocks: 1, rows: dims.labels };
                 return if whole.rows <= room { whole } else { row };
             };
             let labels = a.labels_of(r).len().max(1);
@@ -102,10 +102,10 @@ impl OutcomeTable for ConfusionMatricesTable {
             if observed * labels <= room {
                 return UnitSpan { rows: observed * labels, ..whole };
             }
-            let units = (room / labels).clamp(1, dims.classes - class);
+            let blocks = (room / labels).clamp(1, dims.classes - class);
             let observed =
-                (class..class + units).filter(|k| has_observed(confusion, a, r, *k)).count();
-            UnitSpan { units, rows: observed * labels }
+                (class..class + blocks).filter(|k| has_observed(confusion, a, r, *k)).count();
+            UnitSpan { blocks, rows: observed * labels }
         }))
     }
 
@@ -113,7 +113,7 @@ impl OutcomeTable for ConfusionMatricesTable {
         &self,
         outcome: &Outcome,
         question: usize,
-        units: Range<usize>,
+        blocks: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
         let result = &outcome.results[question];
         let mut cells = CellRows::default();
@@ -121,9 +121,9 @@ impl OutcomeTable for ConfusionMatricesTable {
         let shared: Vec<&CommonConfusion> = report.shared().collect();
         let n_common = usize::from(report.common.is_some());
         let n = result.frame.annotations.dims().classes.max(1);
-        for matrix in units.start / n..units.end.div_ceil(n) {
+        for matrix in blocks.start / n..blocks.end.div_ceil(n) {
             let first = matrix * n;
-            let classes = units.start.max(first) - first..units.end.min(first + n) - first;
+            let classes = blocks.start.max(first) - first..blocks.end.min(first + n) - first;
             match shared.get(matrix) {
                 Some(common) => {
                     cells.add_shared(result, common, matrix.checked_sub(n_common), classes);

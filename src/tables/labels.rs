@@ -33,7 +33,7 @@ impl OutcomeTable for LabelsTable {
         COLUMNS
     }
 
-    fn units(&self, result: &QuestionResult) -> usize {
+    fn blocks(&self, result: &QuestionResult) -> usize {
         result.frame.instances.len()
     }
 
@@ -41,15 +41,15 @@ impl OutcomeTable for LabelsTable {
         &self,
         outcome: &Outcome,
         question: usize,
-        units: Range<usize>,
+        blocks: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
         let QuestionResult { frame, fitted, tie_seed, .. } = &outcome.results[question];
         let a = &frame.annotations;
         let decided: Vec<_> =
-            units.clone().map(|i| outcome.decide.decide(a, fitted, *tie_seed, i)).collect();
-        let n_annotations = units.clone().map(|i| i64::from(a.rows_of_instance(i)));
+            blocks.clone().map(|i| outcome.decide.decide(a, fitted, *tie_seed, i)).collect();
+        let n_annotations = blocks.clone().map(|i| i64::from(a.rows_of_instance(i)));
         Ok(vec![
-            frame.instances.range(units.clone()),
+            frame.instances.range(blocks.clone()),
             frame.labels.rows(decided.iter().map(|d| d.class))?,
             Arc::new(decided.iter().map(|d| d.confidence).collect::<Float64Array>()),
             Arc::new(decided.iter().map(|d| d.margin).collect::<Float64Array>()),

@@ -50,7 +50,7 @@ impl OutcomeTable for MetricsTable {
         COLUMNS
     }
 
-    fn units(&self, _result: &QuestionResult) -> usize {
+    fn blocks(&self, _result: &QuestionResult) -> usize {
         1
     }
 
@@ -58,7 +58,7 @@ impl OutcomeTable for MetricsTable {
         &self,
         outcome: &Outcome,
         question: usize,
-        _units: Range<usize>,
+        _blocks: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
         let of_question = outcome.metrics.iter().filter(|(q, _)| *q == question);
         let rows: Vec<&Metric> = of_question.map(|(_, metric)| metric).collect();

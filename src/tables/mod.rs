@@ -1,7 +1,7 @@
 //! The fourth stage: the output tables. Each file declares one table: its schema and its rows.
 //!
 //! Every run writes every table that `sink.tables` does not leave out, even an empty one, so that a query always finds
-//! it. A table is cut into parts by its units (instances, annotators, rows of matrices), so that files do
+//! it. A table is cut into parts by its blocks (instances, annotators, rows of matrices), so that files do
 //! not depend on threads.
 
 mod agreement;
@@ -32,7 +32,7 @@ use crate::model::fitted::Fitted;
 pub(crate) use agreement::group_of;
 pub(crate) use probabilities::predictions;
 pub use rows::computed::ComputedTable;
-pub use rows::cut::{UnitSpan, UnitSpans};
+pub use rows::cut::{BlockSpans, UnitSpan};
 pub use rows::filled::FilledTable;
 pub(crate) use run::run;
 pub use run::{InputRecord, RunRecord};
@@ -132,7 +132,7 @@ pub trait Table: Send + Sync {
     fn batches(&self, part: usize) -> Box<dyn Iterator<Item = Result<RecordBatch>> + '_>;
     /// A few thousand rows of one part, from evenly spaced places; fewer of a part of few batches.
     fn sample(&self, part: usize) -> Box<dyn Iterator<Item = Result<RecordBatch>> + '_>;
-    /// Whether almost every unit has a value of its own in a column, in all of its rows, which are adjacent: a dictionary
+    /// Whether almost every block has a value of its own in a column, in all of its rows, which are adjacent: a dictionary
     /// of the values would not pay.
     fn is_distinct(&self, column: &str) -> bool;
 }
@@ -143,17 +143,17 @@ pub trait OutcomeTable: Sync {
     fn name(&self) -> &'static str;
     /// Its columns, without `question`.
     fn columns(&self) -> &'static [Column];
-    /// The number of units (instances, annotators, rows of matrices) of a question that its rows are computed from.
-    fn units(&self, result: &QuestionResult) -> usize;
-    /// The most rows of a unit.
-    fn rows_per_unit(&self, _result: &QuestionResult) -> usize {
+    /// The number of blocks (instances, annotators, rows of matrices) of a question that its rows are computed from.
+    fn blocks(&self, result: &QuestionResult) -> usize;
+    /// The most rows of a block.
+    fn rows_per_block(&self, _result: &QuestionResult) -> usize {
         1
     }
-    /// The spans of units that are not cut, where most units have far fewer rows than [`OutcomeTable::rows_per_unit`].
-    fn unit_spans<'a>(&self, _result: &'a QuestionResult) -> Option<UnitSpans<'a>> {
+    /// The spans of blocks that are not cut, where most blocks have far fewer rows than [`OutcomeTable::rows_per_block`].
+    fn block_spans<'a>(&self, _result: &'a QuestionResult) -> Option<BlockSpans<'a>> {
         None
     }
-    /// The columns' arrays for the rows of some units.
+    /// The columns' arrays for the rows of some blocks.
     ///
     /// # Errors
     /// When ids cannot be turned into rows.
@@ -161,7 +161,7 @@ pub trait OutcomeTable: Sync {
         &self,
         outcome: &Outcome,
         question: usize,
-        units: Range<usize>,
+        blocks: Range<usize>,
     ) -> Result<Vec<ArrayRef>>;
     /// Whether the rows are about the run and not about a question.
     fn is_about_the_run(&self) -> bool {
@@ -174,7 +174,7 @@ pub trait OutcomeTable: Sync {
     fn questions(
         &self,
         _result: &QuestionResult,
-        _units: Range<usize>,
+        _blocks: Range<usize>,
     ) -> Result<Option<ArrayRef>> {
         Ok(None)
     }

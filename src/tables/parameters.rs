@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::frame::{Frame, Ids};
 use crate::model::fitted::Report;
 
-/// A parameter's name, and its value for each unit.
+/// A parameter's name, and its value for each block.
 type NamedValues = (String, Vec<f64>);
 
 /// The parameters of annotators, or of instances.
@@ -48,28 +48,28 @@ impl OutcomeTable for ParametersTable {
         self.columns
     }
 
-    fn units(&self, result: &QuestionResult) -> usize {
+    fn blocks(&self, result: &QuestionResult) -> usize {
         let any = !(self.named)(&result.fitted.report).is_empty();
         if any { (self.ids)(&result.frame).len() } else { 0 }
     }
 
-    fn rows_per_unit(&self, result: &QuestionResult) -> usize {
+    fn rows_per_block(&self, result: &QuestionResult) -> usize {
         (self.named)(&result.fitted.report).len()
     }
 
-    /// A unit whose value is NaN does not have the parameter, and gets no row.
+    /// A block whose value is NaN does not have the parameter, and gets no row.
     fn rows(
         &self,
         outcome: &Outcome,
         question: usize,
-        units: Range<usize>,
+        blocks: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
         let QuestionResult { frame, fitted, .. } = &outcome.results[question];
         let named = (self.named)(&fitted.report);
-        let of_unit = |unit: usize| named.iter().map(move |(name, v)| (unit, name, v[unit]));
-        let known = || units.clone().flat_map(of_unit).filter(|(.., value)| !value.is_nan());
+        let of_block = |block: usize| named.iter().map(move |(name, v)| (block, name, v[block]));
+        let known = || blocks.clone().flat_map(of_block).filter(|(.., value)| !value.is_nan());
         Ok(vec![
-            (self.ids)(frame).rows(known().map(|(unit, ..)| Some(unit as u32)))?,
+            (self.ids)(frame).rows(known().map(|(block, ..)| Some(block as u32)))?,
             Arc::new(known().map(|(_, name, _)| Some(name)).collect::<StringArray>()),
             Arc::new(known().map(|(.., value)| value).collect::<Float64Array>()),
         ])

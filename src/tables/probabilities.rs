@@ -1,4 +1,4 @@
-//! `posteriors` and `predictions`: one row per unit and class, with the probability of the class.
+//! `posteriors` and `predictions`: one row per block and class, with the probability of the class.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -58,8 +58,8 @@ pub(super) static PREDICTIONS: ProbabilitiesTable = ProbabilitiesTable {
         column("probability", REAL, "P(class given features); an instance's rows sum to 1"),
     ],
     ids: |result| {
-        let described = result.frame.described.as_ref()?;
-        result.fitted.predictions.as_ref().map(|_| &described.features.ids)
+        let with_features = result.frame.with_features.as_ref()?;
+        result.fitted.predictions.as_ref().map(|_| &with_features.features.ids)
     },
     extend_with_row: |result, i, values| {
         if let Some(predictions) = &result.fitted.predictions {
@@ -78,11 +78,11 @@ impl OutcomeTable for ProbabilitiesTable {
         self.columns
     }
 
-    fn units(&self, result: &QuestionResult) -> usize {
+    fn blocks(&self, result: &QuestionResult) -> usize {
         (self.ids)(result).map_or(0, Ids::len)
     }
 
-    fn rows_per_unit(&self, result: &QuestionResult) -> usize {
+    fn rows_per_block(&self, result: &QuestionResult) -> usize {
         result.fitted.posterior.n_classes()
     }
 
@@ -90,36 +90,36 @@ impl OutcomeTable for ProbabilitiesTable {
         &self,
         outcome: &Outcome,
         question: usize,
-        units: Range<usize>,
+        blocks: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
         let result = &outcome.results[question];
         let Some(ids) = (self.ids)(result) else {
             return Ok(super::no_rows(self, outcome));
         };
-        let known: Vec<usize> = units.filter(|unit| (self.is_known)(result, *unit)).collect();
+        let known: Vec<usize> = blocks.filter(|block| (self.is_known)(result, *block)).collect();
         let mut values = Vec::with_capacity(known.len() * result.fitted.posterior.n_classes());
-        known.iter().for_each(|unit| (self.extend_with_row)(result, *unit, &mut values));
+        known.iter().for_each(|block| (self.extend_with_row)(result, *block, &mut values));
         let frame = &result.frame;
         let id_type = frame.instances.values().data_type();
         arrays(known.into_iter(), values, (ids, id_type), &frame.labels)
     }
 }
 
-/// Ids, classes and probabilities of some units, one table row for each class.
+/// Ids, classes and probabilities of some blocks, one table row for each class.
 ///
 /// # Shapes
-/// `values` is `[units, classes]`.
+/// `values` is `[blocks, classes]`.
 fn arrays(
-    units: impl ExactSizeIterator<Item = usize>,
+    blocks: impl ExactSizeIterator<Item = usize>,
     values: Vec<f64>,
     (ids, id_type): (&Ids, &DataType),
     classes: &Ids,
 ) -> Result<Vec<ArrayRef>> {
-    let n_classes = values.len().checked_div(units.len()).unwrap_or(0);
+    let n_classes = values.len().checked_div(blocks.len()).unwrap_or(0);
     let mut owners = Vec::with_capacity(values.len());
     let mut of_class = Vec::with_capacity(values.len());
-    for unit in units {
-        owners.extend(std::iter::repeat_n(unit as u32, n_classes));
+    for block in blocks {
+        owners.extend(std::iter::repeat_n(block as u32, n_classes));
         of_class.extend(0..n_classes as u32);
     }
     Ok(vec![
@@ -152,10 +152,10 @@ pub(crate) fn predictions<'a>(
         mean: ids.mean_bytes() + classes.mean_bytes(),
     };
     let table =
-        ComputedTable::new(PREDICTIONS.name, SchemaRef::clone(&schema), size, move |units| {
+        ComputedTable::new(PREDICTIONS.name, SchemaRef::clone(&schema), size, move |blocks| {
             let n_classes = predicted.n_classes();
-            let values = &predicted.values()[units.start * n_classes..units.end * n_classes];
-            let arrays = arrays(units, values.to_vec(), (ids, id_type), classes)?;
+            let values = &predicted.values()[blocks.start * n_classes..blocks.end * n_classes];
+            let arrays = arrays(blocks, values.to_vec(), (ids, id_type), classes)?;
             Ok(RecordBatch::try_new(SchemaRef::clone(&schema), arrays)?)
         });
     table.with_row_bytes(row_bytes)

@@ -32,7 +32,7 @@ impl OutcomeTable for RejectsTable {
         &COLUMNS
     }
 
-    fn units(&self, result: &QuestionResult) -> usize {
+    fn blocks(&self, result: &QuestionResult) -> usize {
         result.frame.all_rejects().map(|rejects| rejects.iter().count()).sum()
     }
 
@@ -40,10 +40,10 @@ impl OutcomeTable for RejectsTable {
         &self,
         outcome: &Outcome,
         question: usize,
-        units: Range<usize>,
+        blocks: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
         let all = outcome.results[question].frame.all_rejects().flat_map(Rejects::iter);
-        let rows: Vec<_> = all.skip(units.start).take(units.len()).collect();
+        let rows: Vec<_> = all.skip(blocks.start).take(blocks.len()).collect();
         let mut values = ListBuilder::new(StringBuilder::new());
         for (_, _, offenders) in &rows {
             values.append_value(offenders.iter().map(Some));
@@ -55,12 +55,12 @@ impl OutcomeTable for RejectsTable {
         ])
     }
 
-    fn questions(&self, result: &QuestionResult, units: Range<usize>) -> Result<Option<ArrayRef>> {
+    fn questions(&self, result: &QuestionResult, blocks: Range<usize>) -> Result<Option<ArrayRef>> {
         let Some(own) = &result.frame.question else { return Ok(None) };
         let left_out = result.frame.left_out.iter().map(|question| &question.question);
         let of_rows = std::iter::once(own).chain(left_out).zip(result.frame.all_rejects());
         let of_rows = of_rows.flat_map(|(question, all)| all.iter().map(move |_| question));
-        let values = of_rows.skip(units.start).take(units.len());
+        let values = of_rows.skip(blocks.start).take(blocks.len());
         let values: Vec<&dyn Array> = values.map(|question| question.values().as_ref()).collect();
         Ok(Some(concat(&values)?))
     }

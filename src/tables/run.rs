@@ -97,7 +97,7 @@ impl OutcomeTable for RunTable {
         COLUMNS
     }
 
-    fn units(&self, _result: &QuestionResult) -> usize {
+    fn blocks(&self, _result: &QuestionResult) -> usize {
         1
     }
 
@@ -109,9 +109,9 @@ impl OutcomeTable for RunTable {
         &self,
         outcome: &Outcome,
         _question: usize,
-        units: Range<usize>,
+        blocks: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
-        Ok(arrays(&outcome.run, units.len()))
+        Ok(arrays(&outcome.run, blocks.len()))
     }
 }
 

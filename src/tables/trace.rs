@@ -28,7 +28,7 @@ impl OutcomeTable for TraceTable {
         COLUMNS
     }
 
-    fn units(&self, result: &QuestionResult) -> usize {
+    fn blocks(&self, result: &QuestionResult) -> usize {
         result.fitted.trace.len()
     }
 
@@ -36,9 +36,9 @@ impl OutcomeTable for TraceTable {
         &self,
         outcome: &Outcome,
         question: usize,
-        units: Range<usize>,
+        blocks: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
-        let rows = &outcome.results[question].fitted.trace[units];
+        let rows = &outcome.results[question].fitted.trace[blocks];
         Ok(vec![
             Arc::new(StringArray::from_iter_values(rows.iter().map(|r| &r.phase))),
             Arc::new(Int64Array::from_iter_values(rows.iter().map(|r| i64::from(r.step)))),

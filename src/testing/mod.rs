@@ -114,7 +114,7 @@ pub fn frame_of([instances, annotators, labels]: [Ids; 3], annotations: Annotati
         gold_overlaps: Vec::new(),
         unread_gold: Vec::new(),
         listed: None,
-        described: None,
+        with_features: None,
         rejects: Rejects::default(),
         left_out: Vec::new(),
         warnings: Vec::new(),
@@ -174,7 +174,7 @@ impl Confusion {
     #[must_use]
     pub fn column(&self, a: &Annotations, r: usize, label: usize) -> Vec<f64> {
         let (mut sums, column) = (Vec::new(), a.column_of(r, label));
-        let matrix = self.of(a, r, &mut sums);
+        let matrix = self.matrix(a, r, &mut sums);
         (0..a.dims().classes).map(|k| matrix.cell(k, label, column).0).collect()
     }
 }
@@ -187,7 +187,7 @@ pub fn objectives(fitted: &Fitted) -> Vec<f64> {
 
 /// Features for every instance: the vote shares of each class, and the instance's number modulo 7.
 #[must_use]
-pub fn described(a: &Annotations) -> QuestionFeatures {
+pub fn with_features(a: &Annotations) -> QuestionFeatures {
     let n = a.dims().instances;
     let votes = Posterior::from_votes(a);
     let row = |i: usize| votes.row(i).iter().map(|p| *p as f32).chain([i as f32 % 7.0]);

@@ -61,21 +61,21 @@ pub(super) async fn scores(tables: &Tables<'_>, n_classes: usize) -> Result<Vec<
 /// help.
 struct MatrixSource {
     matrix: &'static str,
-    place: &'static str,
+    location: &'static str,
     max_probability: f64,
     help: &'static str,
 }
 
 const TRUE_MATRICES: MatrixSource = MatrixSource {
     matrix: "a true matrix",
-    place: "--confusion",
+    location: "--confusion",
     max_probability: 1.0,
     help: "write numbers from 0 to 1, and one row for each cell",
 };
 
 const RUN_MATRICES: MatrixSource = MatrixSource {
     matrix: "a matrix of the run",
-    place: "confusion_matrices",
+    location: "confusion_matrices",
     max_probability: MAX_PROBABILITY,
     help: WRITE_AGAIN,
 };
@@ -83,7 +83,7 @@ const RUN_MATRICES: MatrixSource = MatrixSource {
 /// Checks that the table of true matrices has their columns, and numbers as probabilities.
 fn check_true_matrices(known: &DataFrame) -> Result<()> {
     let refused = |what: &str, found: String, help: &str| {
-        Err(Error::data(what).at(TRUE_MATRICES.place).found(found).help(help))
+        Err(Error::data(what).at(TRUE_MATRICES.location).found(found).help(help))
     };
     let fields = known.schema().fields();
     let is_absent = |name: &&str| !fields.iter().any(|field| field.name() == *name);
@@ -127,7 +127,7 @@ async fn check_cells(matrices: &DataFrame, source: &MatrixSource) -> Result<()> 
             let row = |row: usize| {
                 found.iter().map(|column| value(column, row)).collect::<Vec<_>>().join(", ")
             };
-            let error = Error::data(format!("{} {what}", source.matrix)).at(source.place);
+            let error = Error::data(format!("{} {what}", source.matrix)).at(source.location);
             return Err(error.found(offenders((0..n).map(row))).help(source.help));
         }
     }

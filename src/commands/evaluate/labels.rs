@@ -195,7 +195,7 @@ impl ScoredLabels {
         let given = truth.classes.lookup("labels.label", &columns[1])?;
         let rows =
             ClassProbabilities::read(tables, "posteriors", &instances, &truth.classes).await?;
-        Self::of(truth, &instances, rows.as_ref(), |scored, i, row, class| {
+        Self::pair_up(truth, &instances, rows.as_ref(), |scored, i, row, class| {
             scored.push(given[i].map(|k| k as usize), row, class);
         })
         .map(Some)
@@ -215,7 +215,7 @@ impl ScoredLabels {
         }
         let rows =
             ClassProbabilities::read(tables, "predictions", &instances, &truth.classes).await?;
-        Self::of(truth, &instances, rows.as_ref(), |scored, _, row, class| {
+        Self::pair_up(truth, &instances, rows.as_ref(), |scored, _, row, class| {
             scored.push_prediction(row, class);
         })
         .map(Some)
@@ -225,7 +225,7 @@ impl ScoredLabels {
     ///
     /// # Errors
     /// When two rows of the truth are one instance, because their ids are one in the run's type, and give it two classes.
-    fn of(
+    fn pair_up(
         truth: &TrueClasses,
         instances: &Ids,
         rows: Option<&ClassProbabilities>,
@@ -282,9 +282,10 @@ impl ClassProbabilities {
         let instance = instances.lookup(&format!("{table}.instance_id"), &rows[0])?;
         let class = classes.lookup(&format!("{table}.class"), &rows[1])?;
         let probability = probabilities(table, &rows[2])?;
-        for (probability, place) in probability.values().iter().zip(instance.into_iter().zip(class))
+        for (probability, position) in
+            probability.values().iter().zip(instance.into_iter().zip(class))
         {
-            if let (Some(i), Some(k)) = place {
+            if let (Some(i), Some(k)) = position {
                 values[i as usize * n_classes + k as usize] = *probability;
             }
         }

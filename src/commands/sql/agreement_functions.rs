@@ -94,9 +94,11 @@ impl TextIds {
     fn sorted(&self) -> (Vec<&str>, Vec<u32>) {
         let mut all: Vec<(&str, u32)> = self.numbers.iter().map(|(t, n)| (&**t, *n)).collect();
         all.sort_unstable();
-        let mut places = vec![0; all.len()];
-        all.iter().enumerate().for_each(|(place, (_, n))| places[*n as usize] = place as u32);
-        (all.into_iter().map(|(text, _)| text).collect(), places)
+        let mut positions = vec![0; all.len()];
+        all.iter()
+            .enumerate()
+            .for_each(|(position, (_, n))| positions[*n as usize] = position as u32);
+        (all.into_iter().map(|(text, _)| text).collect(), positions)
     }
 }
 
@@ -110,8 +112,8 @@ impl Answers {
             classes: labels.len(),
             labels: labels.len(),
         };
-        let column = |column: usize, places: &[u32]| {
-            self.rows.iter().map(|row| places[row[column] as usize]).collect()
+        let column = |column: usize, positions: &[u32]| {
+            self.rows.iter().map(|row| positions[row[column] as usize]).collect()
         };
         let rows = AnnotationRows {
             instance: column(0, &of_instance),

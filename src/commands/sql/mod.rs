@@ -148,8 +148,8 @@ fn refuse_change(statement: &Statement) -> Result<()> {
 fn register_store(ctx: &SessionContext, url: &str, stores: &StoreSpec) -> Result<()> {
     let url = parse_url(url)?;
     if url.scheme() != "file" {
-        let place = open(&url, stores)?;
-        ctx.register_object_store(&place.root(), place.store);
+        let location = open(&url, stores)?;
+        ctx.register_object_store(&location.root(), location.store);
     }
     Ok(())
 }

@@ -44,7 +44,7 @@ impl RunQuery<'_> {
         stores: &StoreSpec,
         job: &mut JobContext,
     ) -> Result<(String, bool)> {
-        let places = places(self.tables, &source_of_run(ctx).await?)?;
+        let locations = locations(self.tables, &source_of_run(ctx).await?)?;
         let mut has_questions = false;
         for table in TABLES.iter().map(|table| table.name()).filter(|name| self.query.reads(name)) {
             if !ctx.table_exist(table)? {
@@ -62,7 +62,7 @@ impl RunQuery<'_> {
         let needed: Vec<&str> =
             RELATIONS.into_iter().filter(|relation| self.query.reads(relation)).collect();
         if !needed.is_empty() {
-            let source = source_at(ctx, &needed, places).await?;
+            let source = source_at(ctx, &needed, locations).await?;
             let source = Source::register(ctx, &source, stores, &RunTables, job).await?;
             for relation in needed {
                 let frame = match relation {
@@ -111,11 +111,11 @@ impl RunQuery<'_> {
 ///
 /// # Errors
 /// When one is malformed, or the run was made with no such table.
-fn places(tables: &[String], source: &Value) -> Result<Vec<(String, Location)>> {
+fn locations(tables: &[String], source: &Value) -> Result<Vec<(String, Location)>> {
     let own: SourceSpec = serde_json::from_value(source.clone()).unwrap_or_default();
     let known: Vec<&str> =
         RELATIONS.into_iter().chain(own.tables.keys().map(String::as_str)).collect();
-    let place = |table: &String| {
+    let location = |table: &String| {
         let (name, url) = table_with_url(table)?;
         if !known.contains(&name) {
             let all = || format!("write one of {}", offenders(&known));
@@ -125,22 +125,22 @@ fn places(tables: &[String], source: &Value) -> Result<Vec<(String, Location)>> 
         }
         Ok((name.to_owned(), Location::Url(url.to_owned())))
     };
-    tables.iter().map(place).collect()
+    tables.iter().map(location).collect()
 }
 
 /// The run's own sources, as its spec describes them, at their places now.
 async fn source_at(
     ctx: &SessionContext,
     needed: &[&str],
-    places: Vec<(String, Location)>,
+    locations: Vec<(String, Location)>,
 ) -> Result<SourceSpec> {
     let source = source_of_run(ctx).await?;
     let mut source: SourceSpec = serde_json::from_value(source).unwrap_or_default();
-    for (name, place) in places {
+    for (name, location) in locations {
         match name.as_str() {
-            "annotations" => source.annotations = Some(place),
-            "gold" => source.gold = Some(place),
-            _ => drop(source.tables.insert(name, place)),
+            "annotations" => source.annotations = Some(location),
+            "gold" => source.gold = Some(location),
+            _ => drop(source.tables.insert(name, location)),
         }
     }
     // A source that the query does not read need not be there any more.

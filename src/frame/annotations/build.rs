@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use super::blocks::ITEMS_PER_BLOCK;
 use super::by_column::ByColumn;
 use super::duplicates::{ByInstance, Duplicates, Repeated};
 use super::group::{Grouped, UngroupedRows};
 use super::offsets::{Cursors, count, number, owners, prefix_sum};
-use super::units::ITEMS_PER_BLOCK;
 use super::weights::Weights;
 use super::{Annotations, Dims};
 use crate::frame::given::GivenTables;
@@ -79,21 +79,21 @@ impl Annotations {
 
     /// Builds the view by column from the view by instance.
     pub(super) fn transposed(&self) -> ByColumn {
-        let mut places = Cursors(prefix_sum(&count(&self.columns, self.labels.len())));
+        let mut positions = Cursors(prefix_sum(&count(&self.columns, self.labels.len())));
         let mut instances = vec![0; self.columns.len()];
         let mut all = if self.are_weighted() { vec![1.0; self.columns.len()] } else { Vec::new() };
         let mut few = Vec::new();
         for i in 0..self.dims.instances {
             let weights = self.weights_of(i);
             for (n, column) in self.columns_of_instance(i).iter().enumerate() {
-                let place = places.next(*column);
-                instances[place] = number(i);
+                let position = positions.next(*column);
+                instances[position] = number(i);
                 if weights.is_ones() {
                     continue;
                 }
-                match (all.get_mut(place), weights.get(n)) {
+                match (all.get_mut(position), weights.get(n)) {
                     (Some(out), weight) => *out = weight,
-                    (None, weight) if weight != 1.0 => few.push((place, weight)),
+                    (None, weight) if weight != 1.0 => few.push((position, weight)),
                     (None, _) => {}
                 }
             }
@@ -101,11 +101,11 @@ impl Annotations {
         let weights = if self.are_weighted() {
             Weights::All(all)
         } else {
-            few.sort_unstable_by_key(|(place, _)| *place);
+            few.sort_unstable_by_key(|(position, _)| *position);
             let (positions, weights) = few.into_iter().unzip();
             Weights::few(instances.len(), positions, weights)
         };
-        ByColumn { offsets: places.offsets(), instances, weights }
+        ByColumn { offsets: positions.offsets(), instances, weights }
     }
 }
 
@@ -208,7 +208,7 @@ impl SortedColumns {
             number(own.start + self.labels[own].partition_point(|l| *l < label))
         };
         let rows = rows.par_iter_mut().zip(labels).with_min_len(ITEMS_PER_BLOCK);
-        rows.for_each(|(place, label)| *place = column(*place, *label));
+        rows.for_each(|(position, label)| *position = column(*position, *label));
     }
 }
 

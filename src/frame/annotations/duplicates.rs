@@ -6,9 +6,9 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::blocks::ITEMS_PER_BLOCK;
 use super::group::Grouped;
 use super::offsets::{number, split_by};
-use super::units::ITEMS_PER_BLOCK;
 use super::weights::Weights;
 
 /// What to do with repeated answers of one annotator to one instance (and question).

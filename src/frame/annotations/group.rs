@@ -50,17 +50,17 @@ impl Grouped {
         let mut rows_of_instance = vec![0; n_instances];
         let width = 1 << shift;
         let (mut columns_left, mut weights_left) = (columns.as_mut_slice(), weights.as_mut_slice());
-        let places = offsets[1..].chunks_mut(width).zip(rows_of_instance.chunks_mut(width));
+        let positions = offsets[1..].chunks_mut(width).zip(rows_of_instance.chunks_mut(width));
         let ranges = partitioned.bounds.windows(2).enumerate();
         let mut work = Vec::with_capacity(partitioned.bounds.len());
-        for ((range, bounds), (places, counts)) in ranges.zip(places) {
+        for ((range, bounds), (positions, counts)) in ranges.zip(positions) {
             let range_rows = bounds[0]..bounds[1];
             work.push(RangeSort {
                 first: range * width,
                 rows: &partitioned.rows[range_rows.clone()],
                 weight: partitioned.weight.get(range_rows.clone()).unwrap_or_default(),
                 start: range_rows.start,
-                places,
+                positions,
                 counts,
                 columns: columns_left.split_off_mut(..range_rows.len()).unwrap_or_default(),
                 // Empty if all weights are 1.
@@ -82,7 +82,7 @@ struct RangeSort<'a> {
     /// The number of rows in the ranges before it.
     start: usize,
     /// Where the rows of each instance begin; after [`RangeSort::run`], where they end.
-    places: &'a mut [usize],
+    positions: &'a mut [usize],
     counts: &'a mut [u32],
     columns: &'a mut [u32],
     weights: &'a mut [f64],
@@ -93,18 +93,18 @@ impl RangeSort<'_> {
         let local = |i: u32| i as usize - self.first;
         self.rows.iter().for_each(|(i, _)| self.counts[local(*i)] += 1);
         let mut begin = self.start;
-        for (place, count) in self.places.iter_mut().zip(&*self.counts) {
-            *place = begin;
+        for (position, count) in self.positions.iter_mut().zip(&*self.counts) {
+            *position = begin;
             begin += *count as usize;
         }
         for (row, (i, column)) in self.rows.iter().enumerate() {
-            let place = &mut self.places[local(*i)];
-            let at = *place - self.start;
+            let position = &mut self.positions[local(*i)];
+            let at = *position - self.start;
             self.columns[at] = *column;
             if let Some(weight) = self.weight.get(row) {
                 self.weights[at] = *weight;
             }
-            *place += 1;
+            *position += 1;
         }
     }
 }
@@ -162,8 +162,8 @@ fn partition(rows: &UngroupedRows, shift: u32, ranges: usize) -> PartitionedRows
         for row in start..(start + at_once).min(n) {
             let pair = (rows.instance[row], rows.column[row]);
             let cursor = &mut cursors[range_of(pair.0)];
-            cursor.rows.next().into_iter().for_each(|place| *place = pair);
-            cursor.weight.next().into_iter().for_each(|place| *place = rows.weight[row]);
+            cursor.rows.next().into_iter().for_each(|position| *position = pair);
+            cursor.weight.next().into_iter().for_each(|position| *position = rows.weight[row]);
         }
     });
     PartitionedRows { rows: partitioned, weight: weights, bounds }
@@ -190,14 +190,14 @@ mod tests {
             for i in 0..1000 {
                 let of_instance: Vec<usize> =
                     (0..20_000).filter(|row| instance[*row] as usize == i).collect();
-                let place = grouped.offsets[i]..grouped.offsets[i + 1];
+                let position = grouped.offsets[i]..grouped.offsets[i + 1];
                 let columns: Vec<u32> =
                     of_instance.iter().map(|row| 50_000 - *row as u32).collect();
-                assert_eq!(grouped.columns[place.clone()], columns, "{ranges} {i}");
+                assert_eq!(grouped.columns[position.clone()], columns, "{ranges} {i}");
                 assert_eq!(grouped.rows_of_instance[i] as usize, of_instance.len());
                 let weights: Vec<f64> =
                     of_instance.into_iter().filter(|_| is_weighted).map(weight).collect();
-                assert_eq!(grouped.weights.get(place).unwrap_or_default(), weights);
+                assert_eq!(grouped.weights.get(position).unwrap_or_default(), weights);
             }
         }
     }

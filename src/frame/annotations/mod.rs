@@ -16,6 +16,7 @@
 //! A slot is the position of an annotator in the order of the columns: by index, but those with a single annotation come
 //! after all others, so that the sums of an instance begin with the annotators that are known best.
 
+pub(super) mod blocks;
 mod build;
 mod by_column;
 mod duplicates;
@@ -24,7 +25,6 @@ pub(super) mod joint;
 mod mapped;
 pub(super) mod offsets;
 mod split;
-pub(super) mod units;
 mod weights;
 
 use std::ops::Range;

@@ -21,9 +21,9 @@ use crate::frame::ids::id_columns::id_columns;
 use crate::frame::ids::shown_column::ShownColumn;
 use crate::frame::ids::{Ids, Interner, NULL};
 use crate::frame::memory::budget::{
-    BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, HeldBytes, grown_bytes,
+    BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, Reservation, grown_bytes,
 };
-use crate::frame::memory::fit_bytes::QuestionSizes;
+use crate::frame::memory::estimate::QuestionSizes;
 use crate::frame::rejects::{Reason, Rejects};
 use crate::frame::{Frame, FrameSpec};
 
@@ -145,7 +145,7 @@ impl Collector {
         batch: &RecordBatch,
         (i, r, l): (&[u32], &[u32], &[u32]),
     ) -> Result<()> {
-        let extras = OptionalColumns::of(batch)?;
+        let extras = OptionalColumns::read(batch)?;
         self.read += batch.num_rows() as u64;
         let mut without_id = Vec::new();
         for row in 0..batch.num_rows() {
@@ -188,7 +188,7 @@ impl Collector {
         mut self,
         gold: Option<&GoldRows>,
         spec: &FrameSpec,
-        held: &mut HeldBytes<'_>,
+        held: &mut Reservation<'_>,
         folder: &ScratchFolder,
     ) -> Result<Finished> {
         let of_rows = [&self.instances, &self.annotators, &self.labels].map(Interner::len);
@@ -236,7 +236,7 @@ impl Collector {
         let same = same_instances.as_deref().unwrap_or_default();
         let stays = instances_that_stay(self.instances.len(), same, &gold_numbers);
         if self.rows.instance.is_empty() {
-            let nothing = Unlabelled::of(self.rejects, &stays, &gold_numbers);
+            let nothing = Unlabelled::new(self.rejects, &stays, &gold_numbers);
             return Ok(Finished::Nothing(Unlabelled { listed, ..nothing }));
         }
         tracing::debug!(rows = self.read, "read");
@@ -260,7 +260,7 @@ impl Collector {
             .into_annotations(dims, ranks, spec.duplicates, folder)?
             .map_err(|repeated| answered_again(&repeated, &instances, &annotators))?;
         tracing::debug!(annotations = annotations.len(), "views built");
-        let sizes = QuestionSizes::of(&annotations, GoldNumber::roles_of_read(&gold_numbers));
+        let sizes = QuestionSizes::new(&annotations, GoldNumber::roles_of_read(&gold_numbers));
         held.expect_fit(building, &sizes)?;
         let given_labels = used_labels.iter().filter(|used| **used).count();
         let shape = Shape {
@@ -286,7 +286,7 @@ impl Collector {
             gold_overlaps,
             unread_gold,
             listed,
-            described: None,
+            with_features: None,
             rejects: self.rejects,
             left_out: Vec::new(),
             warnings,
@@ -299,7 +299,7 @@ impl Collector {
     fn make_room(
         &mut self,
         spec: &FrameSpec,
-        held: &HeldBytes<'_>,
+        held: &Reservation<'_>,
         folder: &ScratchFolder,
     ) -> Result<()> {
         let looking = looking_bytes([&self.instances, &self.annotators, &self.labels]);

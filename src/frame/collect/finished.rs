@@ -30,7 +30,7 @@ pub(super) struct Unlabelled {
 
 impl Unlabelled {
     /// The rejects of a question, and the number of its instances: those for which `stays` is true.
-    pub(super) fn of(rejects: Rejects, stays: &[bool], gold: &[GoldNumber]) -> Self {
+    pub(super) fn new(rejects: Rejects, stays: &[bool], gold: &[GoldNumber]) -> Self {
         let holds_out = |g: &&GoldNumber| {
             g.role == Role::Holdout && g.class != NULL && stays[g.instance as usize]
         };

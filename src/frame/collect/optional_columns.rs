@@ -21,7 +21,7 @@ pub(super) struct OptionalColumns {
 }
 
 impl OptionalColumns {
-    pub(super) fn of(batch: &RecordBatch) -> Result<Self> {
+    pub(super) fn read(batch: &RecordBatch) -> Result<Self> {
         Ok(Self {
             weight: converted(batch, "weight", "numbers", numbers)?,
             annotated_at: converted(batch, "annotated_at", "times", times)?,

@@ -100,8 +100,8 @@ impl GoldValues {
         let mut is_read = Vec::new();
         if !missing.is_empty() {
             is_read.resize(instances.len(), false);
-            let places = rank.iter().filter(|place| **place != NULL);
-            places.for_each(|place| is_read[*place as usize] = true);
+            let positions = rank.iter().filter(|position| **position != NULL);
+            positions.for_each(|position| is_read[*position as usize] = true);
         }
         let read = (0..is_read.len()).filter(|i| is_read[*i]).map(|i| instances.text(i));
         let known = ("the annotations", rank.len(), read);
@@ -177,23 +177,23 @@ fn warn_of(overlap: &Overlap, job: &mut JobContext) {
 }
 
 /// The overlap of the annotated instances, none of which has features, with the `described` ones.
-pub(super) fn instances_without_features(frame: &Frame, described: &Ids) -> Overlap {
-    let overlap = without_features((&frame.instances, described, "instance"), "the features");
-    let is_exchanged = !described.is_empty() && has(&frame.annotators, &described.text(0));
+pub(super) fn instances_without_features(frame: &Frame, with_features: &Ids) -> Overlap {
+    let overlap = without_features((&frame.instances, with_features, "instance"), "the features");
+    let is_exchanged = !with_features.is_empty() && has(&frame.annotators, &with_features.text(0));
     if is_exchanged { overlap.advise(EXCHANGED) } else { overlap }
 }
 
 /// The overlap of ids of the annotations, none of which has features.
 pub(super) fn without_features(
-    (annotated, described, what): (&Ids, &Ids, &'static str),
+    (annotated, with_features, what): (&Ids, &Ids, &'static str),
     features: &'static str,
 ) -> Overlap {
     let unknown = (0..annotated.len()).map(|n| annotated.text(n)).collect();
-    let known = (0..described.len()).map(|n| described.text(n));
+    let known = (0..with_features.len()).map(|n| with_features.text(n));
     Overlap::new(
         what,
         ("the annotations", annotated.len(), unknown),
-        (features, described.len(), known),
+        (features, with_features.len(), known),
     )
 }
 

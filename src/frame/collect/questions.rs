@@ -18,7 +18,7 @@ use crate::frame::gold::GoldRows;
 use crate::frame::ids::id_columns::{id_columns, label_column};
 use crate::frame::ids::shown_column::ShownColumn;
 use crate::frame::ids::{Ids, Interner, NULL, as_text};
-use crate::frame::memory::budget::{Budget, HeldBytes};
+use crate::frame::memory::budget::{Budget, Reservation};
 use crate::frame::rejects::{Reason, Rejects};
 use crate::frame::{Duplicates, Frame, FrameSpec, QuestionLeftOut, subject_of};
 use crate::job_context::JobContext;
@@ -122,7 +122,7 @@ impl Questions {
         self,
         gold: Option<&GoldRows>,
         spec: &FrameSpec,
-        mut held: HeldBytes<'_>,
+        mut held: Reservation<'_>,
         job: &mut JobContext,
     ) -> Result<Vec<(Frame, Option<GoldRows>)>> {
         let Some(ids) = self.ids else {
@@ -204,7 +204,7 @@ pub fn check_columns(schema: &Schema, spec: &FrameSpec) -> Result<()> {
     let of_last = |field: &&FieldRef| needs_times || field.name() != "annotated_at";
     let fields: Fields = schema.fields().iter().filter(of_last).cloned().collect();
     let no_rows = RecordBatch::new_empty(Arc::new(Schema::new(fields)));
-    let others = OptionalColumns::of(&no_rows).err();
+    let others = OptionalColumns::read(&no_rows).err();
     Error::all(no_times.into_iter().chain(id_columns(schema).err()).chain(others))
 }
 
@@ -282,7 +282,7 @@ mod tests {
 
     use super::*;
     use crate::engine::EngineSpec;
-    use crate::frame::dense_fit_bytes;
+    use crate::frame::dense_memory_estimate;
     use crate::frame::memory::budget::{BYTES_PER_TIME, BYTES_PER_WEIGHT};
 
     /// Annotations, some of which cannot be used; `more` names the columns in addition to the ids.
@@ -325,7 +325,8 @@ mod tests {
             let whole = concat_batches(&parts[0].schema(), &parts).unwrap();
             let frame = |batches: &[RecordBatch]| {
                 let questions = questions(batches, &spec, &budget);
-                let held = HeldBytes::new(&budget, Box::new(dense_fit_bytes), questions.rows());
+                let held =
+                    Reservation::new(&budget, Box::new(dense_memory_estimate), questions.rows());
                 questions.finish(None, &spec, held, &mut JobContext::new(0)).unwrap().remove(0).0
             };
             let (parts, whole) = (frame(&parts), frame(&[whole]));

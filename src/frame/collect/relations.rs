@@ -27,8 +27,8 @@ use crate::frame::features::{FeatureReader, Features, Scratch, refuse_permuted};
 use crate::frame::gold::{Gold, GoldRows};
 use crate::frame::ids::{IdIndex, Ids};
 use crate::frame::memory::batch_bytes::BytesInFlight;
-use crate::frame::memory::budget::{Budget, HeldBytes};
-use crate::frame::memory::fit_bytes::FitMemory;
+use crate::frame::memory::budget::{Budget, Reservation};
+use crate::frame::memory::estimate::EstimateOfJob;
 use crate::frame::{Duplicates, Frame, FrameSpec};
 use crate::job_context::JobContext;
 use crate::source::{BATCHES_IN_FLIGHT, Relation, batches_at_once};
@@ -47,7 +47,7 @@ pub struct Relations {
     /// Tables of probabilities.
     pub given: Vec<(Relation, DataFrame)>,
     /// The memory of the model's fit, which is reserved before the model is fitted.
-    pub fit_memory: FitMemory,
+    pub fit_memory: EstimateOfJob,
     /// Where annotations go that do not fit into memory.
     pub scratch: ScratchFolder,
 }
@@ -81,7 +81,7 @@ pub async fn collect(
     };
     let budget = Budget::new(&annotations.task_ctx(), "annotations");
     read_annotations(annotations, (&mut questions, spec), &budget, job).await?;
-    let held = HeldBytes::new(&budget, fit_memory, questions.rows());
+    let held = Reservation::new(&budget, fit_memory, questions.rows());
     let pool = job.pool();
     let frames = tokio::task::block_in_place(|| {
         pool.install(|| questions.finish(gold.as_ref(), spec, held, job))
@@ -183,19 +183,19 @@ async fn add_features(
     let (features, _held) = read_within(features, scratch, "source.features", job).await?;
     let annotators = match annotator_features {
         Some(query) => {
-            let place = "source.annotator_features";
+            let location = "source.annotator_features";
             let query = (query, of_annotators);
-            Some(read_within(query, Scratch::default(), place, job).await?)
+            Some(read_within(query, Scratch::default(), location, job).await?)
         }
         None => None,
     };
     let (annotators, _held_too) = annotators.unzip();
-    let features = Indexed::of(features, "instance_id")?;
-    let annotators = annotators.map(|a| Indexed::of(a, "annotator_id")).transpose()?;
+    let features = Indexed::new(features, "instance_id")?;
+    let annotators = annotators.map(|a| Indexed::new(a, "annotator_id")).transpose()?;
     for (frame, gold) in frames.iter_mut().zip(gold) {
-        let described = describe(frame, &features, annotators.as_ref(), gold.as_ref());
-        let (described, unknown) = described.map_err(|e| e.about_some(frame.subject()))?;
-        frame.described = Some(described);
+        let with_features = describe(frame, &features, annotators.as_ref(), gold.as_ref());
+        let (with_features, unknown) = with_features.map_err(|e| e.about_some(frame.subject()))?;
+        frame.with_features = Some(with_features);
         frame.unknown_gold.of_feature_rows = unknown;
         // Gold may be of instances with features that nobody annotated.
         if let Some(gold) = gold {
@@ -223,23 +223,23 @@ async fn add_features(
 pub async fn read_features(
     query: DataFrame,
     scratch: Scratch,
-    place: &str,
+    location: &str,
     job: &JobContext,
 ) -> Result<Features> {
-    Ok(read_within((query, false), scratch, place, job).await?.0)
+    Ok(read_within((query, false), scratch, location, job).await?.0)
 }
 
 /// As [`read_features`], with the budget that reserves their memory; the ids may be known to be integers.
 async fn read_within(
     (query, are_integers): (DataFrame, bool),
     scratch: Scratch,
-    place: &str,
+    location: &str,
     job: &JobContext,
 ) -> Result<(Features, Budget)> {
     let schema = SchemaRef::clone(query.schema().inner());
     let context = Arc::new(query.task_ctx());
     let plan = catch_panics(async { Ok(query.create_physical_plan().await?) }).await;
-    let plan = plan.map_err(|e| e.or_at(place))?;
+    let plan = plan.map_err(|e| e.or_at(location))?;
     let rows = precise_rows_in(&plan);
     refuse_permuted(&schema)?;
     let mut reader =
@@ -250,7 +250,7 @@ async fn read_within(
     let mut in_flight = BytesInFlight::new(batches.at_once);
     while let Some(batch) = batches.next().await {
         job.cancel.check()?;
-        let batch = batch.map_err(|e| e.or_at(place))?;
+        let batch = batch.map_err(|e| e.or_at(location))?;
         let of_batches = in_flight.with(std::slice::from_ref(&batch));
         let own = reader.bytes(&batch);
         let what = || {
@@ -261,11 +261,12 @@ async fn read_within(
             )
         };
         budget.hold(own.saturating_add(of_batches), what)?;
-        tokio::task::block_in_place(|| reader.push(&batch)).map_err(|e| e.or_at(place))?;
+        tokio::task::block_in_place(|| reader.push(&batch)).map_err(|e| e.or_at(location))?;
         job.progress.at(reader.len() as u64, "");
     }
     job.progress.end();
-    let features = tokio::task::block_in_place(|| reader.finish()).map_err(|e| e.or_at(place))?;
+    let features =
+        tokio::task::block_in_place(|| reader.finish()).map_err(|e| e.or_at(location))?;
     Ok((features, budget))
 }
 
@@ -276,7 +277,7 @@ struct Indexed {
 }
 
 impl Indexed {
-    fn of(features: Features, column: &str) -> Result<Self> {
+    fn new(features: Features, column: &str) -> Result<Self> {
         Ok(Self { index: features.ids.index(column)?, features })
     }
 

@@ -84,7 +84,7 @@ pub struct Matrix {
     cell: NumberType,
     bytes: Storage,
     /// The position of each row among the stored rows.
-    places: Vec<u32>,
+    positions: Vec<u32>,
 }
 
 impl Matrix {
@@ -96,20 +96,20 @@ impl Matrix {
             shape: vec![width],
             cell: NumberType::F32,
             bytes: Storage::Memory(values.iter().flat_map(|v| v.to_ne_bytes()).collect()),
-            places: (0..(values.len() / width.max(1)) as u32).collect(),
+            positions: (0..(values.len() / width.max(1)) as u32).collect(),
         }
     }
 
     /// How many rows there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.positions.len()
     }
 
     /// Whether the matrix has no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.positions.is_empty()
     }
 
     /// Numbers in a row.
@@ -131,7 +131,7 @@ impl Matrix {
             Storage::Mapped(map) => map,
         };
         let size = self.width * self.cell.size();
-        let start = self.places[row] as usize * size;
+        let start = self.positions[row] as usize * size;
         let bytes = &bytes[start..start + size];
         match self.cell {
             NumberType::Byte => out.iter_mut().zip(bytes).for_each(|(v, b)| *v = f32::from(*b)),
@@ -221,7 +221,7 @@ impl MatrixWriter {
     ///
     /// # Errors
     /// When the scratch file cannot be mapped.
-    pub fn finish(mut self, places: Vec<u32>) -> Result<Matrix> {
+    pub fn finish(mut self, positions: Vec<u32>) -> Result<Matrix> {
         let bytes = match self.file.take() {
             None => Storage::Memory(std::mem::take(&mut self.memory)),
             Some(file) => {
@@ -229,7 +229,7 @@ impl MatrixWriter {
                 Storage::Mapped(map(&file).map_err(|e| self.failed(&e))?)
             }
         };
-        Ok(Matrix { width: self.width, shape: self.shape, cell: self.cell, bytes, places })
+        Ok(Matrix { width: self.width, shape: self.shape, cell: self.cell, bytes, positions })
     }
 
     fn failed(&self, e: &std::io::Error) -> Error {

@@ -31,7 +31,7 @@ pub struct Features {
 impl Scratch {
     /// The scratch space of an engine: half of its memory for features, the other half for queries and the model.
     #[must_use]
-    pub fn of(engine: &EngineSpec) -> Self {
+    pub fn from_engine(engine: &EngineSpec) -> Self {
         let folder = engine.scratch_folder();
         let budget = Some(engine.memory_bytes() / 2);
         Self { budget, folder, ..Self::default() }

@@ -200,7 +200,7 @@ impl FeatureReader {
                 } else {
                     UnusableKind::NotFinite
                 };
-                let words = || format!("{text} in {} of", shown_place(&self.columns, k));
+                let words = || format!("{text} in {} of", shown_position(&self.columns, k));
                 self.unusable.add((kind, k), words, || name(row));
             }
         }
@@ -248,9 +248,9 @@ impl FeatureReader {
             return Err(Error::no_input("there are no features").help("check the path"));
         };
         let (ids, rank) = self.ids.finish(|_| true)?;
-        let mut places = vec![0; rank.len()];
-        rank.iter().zip(0..).for_each(|(n, arrival)| places[*n as usize] = arrival);
-        Ok(Features { ids, columns: self.columns, matrix: Arc::new(writer.finish(places)?) })
+        let mut positions = vec![0; rank.len()];
+        rank.iter().zip(0..).for_each(|(n, arrival)| positions[*n as usize] = arrival);
+        Ok(Features { ids, columns: self.columns, matrix: Arc::new(writer.finish(positions)?) })
     }
 }
 
@@ -258,16 +258,16 @@ impl FeatureReader {
 /// the nearest id shows where the row is.
 fn without_id(ids: &ArrayRef, numbers: &[u32], row: usize) -> Result<Error> {
     let shown = ShownColumn::new(ids)?;
-    let place = match (row.checked_sub(1), numbers.iter().position(|n| *n != NULL)) {
+    let position = match (row.checked_sub(1), numbers.iter().position(|n| *n != NULL)) {
         (Some(before), _) => format!("after the row of `{}`", shown.value(before)),
         (None, Some(next)) => format!("before the row of `{}`", shown.value(next)),
         (None, None) => format!("in each of {} rows that were read together", numbers.len()),
     };
-    Ok(Error::data("a row of features has no id").found(format!("{} {place}", shown.value(row))))
+    Ok(Error::data("a row of features has no id").found(format!("{} {position}", shown.value(row))))
 }
 
 /// The `k`-th number of a row in the words of the table.
-fn shown_place(columns: &[String], k: usize) -> String {
+fn shown_position(columns: &[String], k: usize) -> String {
     columns.get(k).map_or_else(|| format!("number {k}"), |column| format!("column `{column}`"))
 }
 

@@ -35,19 +35,19 @@ impl Truth {
     ///
     /// # Errors
     /// When an instance has two classes, or no row can be used.
-    pub fn of(batch: &RecordBatch) -> Result<Self> {
+    pub fn from_batch(batch: &RecordBatch) -> Result<Self> {
         Ok(TruthRows::read(batch)?.finish()?.0)
     }
 }
 
 impl TrueCrowd {
-    /// Numbers the rows of a truth as [`Truth::of`], and those of a batch whose first columns are instance, annotator and
+    /// Numbers the rows of a truth as [`Truth::from_batch`], and those of a batch whose first columns are instance, annotator and
     /// label.
     ///
     /// # Errors
-    /// As [`Truth::of`]; when ids or labels are of another type than in the truth, where text of a format without types
+    /// As [`Truth::from_batch`]; when ids or labels are of another type than in the truth, where text of a format without types
     /// may stand for integers; or when no annotation can be used.
-    pub fn of(truth: &RecordBatch, annotations: &RecordBatch) -> Result<Self> {
+    pub fn from_batches(truth: &RecordBatch, annotations: &RecordBatch) -> Result<Self> {
         let mut rows = TruthRows::read(truth)?;
         let schema = truth.schema();
         let instance = numbers_in(&mut rows.instances, schema.field(0), annotations, 0)?;
@@ -145,11 +145,11 @@ impl TruthRows {
     /// The truth, and the final number of each provisional instance and class number.
     fn finish(self) -> Result<(Truth, Vec<u32>, Vec<u32>)> {
         let Self { class_of, occurs, skipped, .. } = self;
-        let (instances, place) = self.instances.finish(|i| class_of[i as usize] != NULL)?;
+        let (instances, position) = self.instances.finish(|i| class_of[i as usize] != NULL)?;
         let (classes, rank) = self.classes.finish(|k| occurs[k as usize])?;
         if !self.contradicted.is_empty() {
-            let place = |i: &u32| place[*i as usize] as usize;
-            let names = self.contradicted.iter().map(|i| instances.text(place(i)));
+            let position = |i: &u32| position[*i as usize] as usize;
+            let names = self.contradicted.iter().map(|i| instances.text(position(i)));
             return Err(Error::data("the truth gives an instance two classes")
                 .found(offenders(names))
                 .help("keep one class an instance"));
@@ -159,10 +159,12 @@ impl TruthRows {
                 .found(format!("{skipped} rows")));
         }
         let mut class = vec![0; instances.len()];
-        for (place, k) in place.iter().zip(class_of).filter(|(place, _)| **place != NULL) {
-            class[*place as usize] = rank[k as usize];
+        for (position, k) in
+            position.iter().zip(class_of).filter(|(position, _)| **position != NULL)
+        {
+            class[*position as usize] = rank[k as usize];
         }
-        Ok((Truth { instances, classes, class, skipped }, place, rank))
+        Ok((Truth { instances, classes, class, skipped }, position, rank))
     }
 }
 
@@ -178,7 +180,7 @@ mod tests {
     fn truth(rows: &[(Option<&str>, Option<&str>)]) -> Result<Truth> {
         let ids: ArrayRef = Arc::new(rows.iter().map(|r| r.0).collect::<StringArray>());
         let classes: ArrayRef = Arc::new(rows.iter().map(|r| r.1).collect::<StringArray>());
-        Truth::of(&RecordBatch::try_from_iter([("instance_id", ids), ("class", classes)])?)
+        Truth::from_batch(&RecordBatch::try_from_iter([("instance_id", ids), ("class", classes)])?)
     }
 
     #[test]
@@ -204,7 +206,7 @@ mod tests {
         let column = |n: usize| text(given.iter().map(|row| row[n]).collect());
         let names = ["instance_id", "annotator_id", "label"];
         let columns = names.into_iter().enumerate().map(|(n, name)| (name, column(n)));
-        TrueCrowd::of(
+        TrueCrowd::from_batches(
             &truth,
             &RecordBatch::try_from_iter_with_nullable(
                 columns.map(|(name, column)| (name, column, true)),
@@ -242,7 +244,7 @@ mod tests {
         let truth = RecordBatch::try_new(Arc::new(schema), vec![column(0), column(1)])?;
         let annotators: ArrayRef = Arc::new(StringArray::from(vec!["a"; instance.len()]));
         let columns = [("instance_id", instance), ("annotator_id", annotators), ("label", label)];
-        TrueCrowd::of(&truth, &RecordBatch::try_from_iter(columns)?)
+        TrueCrowd::from_batches(&truth, &RecordBatch::try_from_iter(columns)?)
     }
 
     #[test]

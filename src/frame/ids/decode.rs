@@ -26,7 +26,7 @@ pub fn to_array<'a>(
     if keys.len() == 0 {
         return Ok(new_empty_array(data_type));
     }
-    let plain: ArrayRef = match IdType::of(data_type) {
+    let plain: ArrayRef = match IdType::from_data_type(data_type) {
         IdType::Integer => integers(keys)?,
         IdType::Text if fits_i32(keys.clone()) => text::<i32>(keys)?,
         IdType::Text => text::<i64>(keys)?,
@@ -78,7 +78,7 @@ pub fn to_shown_array<'a>(
     data_type: &DataType,
     keys: impl ExactSizeIterator<Item = Key<'a>> + Clone,
 ) -> Result<ArrayRef> {
-    match IdType::of(data_type) {
+    match IdType::from_data_type(data_type) {
         IdType::Integer => {
             let integers = Decimal128Array::from_iter_values(keys.map(integer));
             Ok(Arc::new(integers.with_precision_and_scale(DIGITS, 0)?))

@@ -23,9 +23,9 @@ pub fn dictionary(array: &ArrayRef) -> Result<Option<ValuesAndRows>> {
         array => (array.values(), rows(array)),
         _ => return Ok(None)
     );
-    let (mut places, mut order) = (vec![None; values.len()], Vec::new());
+    let (mut positions, mut order) = (vec![None; values.len()], Vec::new());
     for value in rows.iter_mut().flatten() {
-        *value = *places[*value].get_or_insert_with(|| {
+        *value = *positions[*value].get_or_insert_with(|| {
             order.push(*value as u64);
             order.len() - 1
         });

@@ -37,7 +37,7 @@ pub enum IdType {
 impl IdType {
     /// The type of ids of a column with this data type.
     #[must_use]
-    pub fn of(data_type: &DataType) -> Self {
+    pub fn from_data_type(data_type: &DataType) -> Self {
         match data_type {
             t if t.is_integer() => Self::Integer,
             DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Self::Text,
@@ -45,8 +45,8 @@ impl IdType {
             | DataType::LargeBinary
             | DataType::BinaryView
             | DataType::FixedSizeBinary(_) => Self::Binary,
-            DataType::Dictionary(_, values) => Self::of(values),
-            DataType::RunEndEncoded(_, values) => Self::of(values.data_type()),
+            DataType::Dictionary(_, values) => Self::from_data_type(values),
+            DataType::RunEndEncoded(_, values) => Self::from_data_type(values.data_type()),
             other => Self::Other(stored_type(other)),
         }
     }
@@ -192,7 +192,7 @@ impl<'a> Key<'a> {
 /// # Errors
 /// When values of this type have no order (lists, structs, maps).
 pub fn encoded(array: &ArrayRef) -> Result<ArrayRef> {
-    match IdType::of(array.data_type()) {
+    match IdType::from_data_type(array.data_type()) {
         IdType::Integer if *array.data_type() == DataType::UInt64 => Ok(Arc::clone(array)),
         IdType::Integer => Ok(cast(array, &DataType::Int64)?),
         IdType::Text | IdType::Binary => Ok(Arc::clone(array)),

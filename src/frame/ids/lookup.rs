@@ -18,7 +18,7 @@ pub struct IdIndex {
     interner: Interner,
     field: Field,
     /// The id number of each interned value.
-    place: Vec<u32>,
+    position: Vec<u32>,
 }
 
 impl Ids {
@@ -31,10 +31,10 @@ impl Ids {
         let mut interner = Interner::new(&field);
         let mut known = Vec::new();
         interner.intern(self.values(), &mut known)?;
-        let mut place = vec![0; interner.len()];
+        let mut position = vec![0; interner.len()];
         let known = known.iter().zip(0..).filter(|(n, _)| **n != NULL);
-        known.for_each(|(n, at)| place[*n as usize] = at);
-        Ok(IdIndex { interner, field, place })
+        known.for_each(|(n, at)| position[*n as usize] = at);
+        Ok(IdIndex { interner, field, position })
     }
 
     /// The number of the first value that an array of this type cannot hold.
@@ -74,7 +74,7 @@ impl IdIndex {
     /// When their type is another one.
     pub fn lookup_ids(&self, ids: &Ids) -> Result<Vec<Option<u32>>> {
         let field = ids.field(self.field.name());
-        let types = [&self.field, &field].map(|field| IdType::of(field.data_type()));
+        let types = [&self.field, &field].map(|field| IdType::from_data_type(field.data_type()));
         if types == [IdType::Text, IdType::Integer] && is_untyped(&self.field) {
             // Tables hold both in one column, with one type. Untyped text of integers alone became integers.
             return Err(Error::data(format!("`{}` is text here and integers there", self.field.name()))
@@ -91,7 +91,7 @@ impl IdIndex {
     /// Whether the column is text that stands for integers.
     fn reads_as_integers(&self, field: &Field) -> bool {
         (is_untyped(field) || is_untyped(&self.field))
-            && IdType::of(field.data_type()) == IdType::Text
+            && IdType::from_data_type(field.data_type()) == IdType::Text
             && self.field.data_type().is_integer()
     }
 
@@ -112,8 +112,8 @@ impl IdIndex {
         } else {
             self.interner.find_other(field, array)?
         };
-        let place = |n: u32| (n != NULL).then(|| self.place[n as usize]);
-        let mut found: Vec<Option<u32>> = numbers.into_iter().map(place).collect();
+        let position = |n: u32| (n != NULL).then(|| self.position[n as usize]);
+        let mut found: Vec<Option<u32>> = numbers.into_iter().map(position).collect();
         self.find_equal_numbers(array, &mut found)?;
         Ok(found)
     }
@@ -129,9 +129,9 @@ impl IdIndex {
         let mut of_number = HashMap::new();
         for n in 0..n {
             if let Some(value) = number(n) {
-                let place = self.place[n as usize];
-                let first = of_number.entry(value).or_insert(place);
-                *first = place.min(*first);
+                let position = self.position[n as usize];
+                let first = of_number.entry(value).or_insert(position);
+                *first = position.min(*first);
             }
         }
         let texts = cast(array, &DataType::LargeUtf8)?;

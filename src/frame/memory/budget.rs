@@ -13,7 +13,9 @@ use datafusion::execution::memory_pool::{
     MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation,
 };
 
-use super::fit_bytes::{FitBytes, FitMemory, QuestionSizes, posteriors_in_words, working_in_words};
+use super::estimate::{
+    EstimateOfJob, MemoryEstimate, QuestionSizes, posteriors_in_words, working_in_words,
+};
 use crate::engine::{bytes_in_words, too_little_memory};
 use crate::error::{Error, Result};
 
@@ -88,7 +90,7 @@ impl Budget {
 }
 
 /// The memory that is reserved while the questions of a run are finished, one after the other.
-pub(in crate::frame) struct HeldBytes<'a> {
+pub(in crate::frame) struct Reservation<'a> {
     budget: &'a Budget,
     /// Bytes that are held in addition to those of the question that is finished.
     beside: usize,
@@ -99,15 +101,19 @@ pub(in crate::frame) struct HeldBytes<'a> {
     /// The most working memory of the fit of a finished question: the questions are fitted one after the other.
     working: usize,
     /// The memory of the fit that was expected last, with the most working memory of all fits up to it.
-    expected: FitBytes,
+    expected: MemoryEstimate,
     /// The memory of the fit of a question.
-    fit_memory: FitMemory,
+    fit_memory: EstimateOfJob,
 }
 
-impl<'a> HeldBytes<'a> {
+impl<'a> Reservation<'a> {
     /// The memory before the first question is finished; `rows` is the number of annotations of all questions.
-    pub(in crate::frame) fn new(budget: &'a Budget, fit_memory: FitMemory, rows: usize) -> Self {
-        let expected = FitBytes::default();
+    pub(in crate::frame) fn new(
+        budget: &'a Budget,
+        fit_memory: EstimateOfJob,
+        rows: usize,
+    ) -> Self {
+        let expected = MemoryEstimate::default();
         Self { budget, beside: 0, rows, finished: 0, working: 0, expected, fit_memory }
     }
 
@@ -139,7 +145,7 @@ impl<'a> HeldBytes<'a> {
         sizes: &QuestionSizes,
     ) -> Result<()> {
         let own = (self.fit_memory)(sizes);
-        let own = own.map(|own| FitBytes { working: own.working.max(self.working), ..own });
+        let own = own.map(|own| MemoryEstimate { working: own.working.max(self.working), ..own });
         let all = own.and_then(|own| {
             let parts = [building, own.kept()?, own.working];
             parts.into_iter().try_fold(self.beside, usize::checked_add)
@@ -175,7 +181,7 @@ impl<'a> HeldBytes<'a> {
 mod tests {
     use super::*;
     use crate::engine::EngineSpec;
-    use crate::frame::{Dims, dense_fit_bytes};
+    use crate::frame::{Dims, dense_memory_estimate};
 
     fn budget(limit: &str) -> Budget {
         let engine = EngineSpec { memory_limit: Some(limit.to_owned()), ..EngineSpec::default() };
@@ -225,8 +231,8 @@ mod tests {
     #[test]
     fn the_part_that_is_not_counted_is_the_same_in_every_step() {
         let budget = budget("64MiB");
-        let of_fit = |_: &QuestionSizes| Some(FitBytes::of_posteriors(40 << 20));
-        let mut held = HeldBytes::new(&budget, Box::new(of_fit), 1);
+        let of_fit = |_: &QuestionSizes| Some(MemoryEstimate::of_posteriors(40 << 20));
+        let mut held = Reservation::new(&budget, Box::new(of_fit), 1);
         held.add_beside(2 << 20);
         held.hold(10 << 20).unwrap();
         assert_eq!(budget.reservation.size(), 11 << 20);
@@ -237,7 +243,7 @@ mod tests {
     #[test]
     fn products_that_overflow_are_refused() {
         let budget = budget("64MiB");
-        let mut held = HeldBytes::new(&budget, Box::new(dense_fit_bytes), 1);
+        let mut held = Reservation::new(&budget, Box::new(dense_memory_estimate), 1);
         assert!(held.expect_fit(0, &sizes(1000, 1000)).is_ok());
         assert!(held.expect_fit(0, &sizes(100_000, 1000)).is_err());
         assert!(held.expect_fit(0, &sizes(usize::MAX / 2, 3)).is_err());
@@ -246,7 +252,7 @@ mod tests {
     #[test]
     fn results_of_finished_questions_stay_reserved() {
         let budget = budget("64MiB");
-        let mut held = HeldBytes::new(&budget, Box::new(dense_fit_bytes), 7);
+        let mut held = Reservation::new(&budget, Box::new(dense_memory_estimate), 7);
         // 24 MiB: 2048 instances, and a matrix of half the size.
         let sizes = sizes(2048, 1024);
         for _ in 0..2 {
@@ -268,9 +274,9 @@ mod tests {
         let budget = budget("64MiB");
         let of_fit = |sizes: &QuestionSizes| {
             let working = sizes.dims.instances << 20;
-            Some(FitBytes { working, ..FitBytes::of_posteriors(10 << 20) })
+            Some(MemoryEstimate { working, ..MemoryEstimate::of_posteriors(10 << 20) })
         };
-        let mut held = HeldBytes::new(&budget, Box::new(of_fit), 1);
+        let mut held = Reservation::new(&budget, Box::new(of_fit), 1);
         for (instances, reserved) in [(20, 29), (30, 49), (5, 59)] {
             held.expect_fit(0, &sizes(instances, 2)).unwrap();
             assert_eq!(budget.reservation.size() >> 20, reserved);

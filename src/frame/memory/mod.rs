@@ -2,5 +2,5 @@
 
 pub(super) mod batch_bytes;
 pub(super) mod budget;
-pub(super) mod fit_bytes;
+pub(super) mod estimate;
 pub(super) mod numbers;

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::gold_points::GoldPoints;
 use super::held_out::{Confidences, HeldOut, RowKind};
-use super::lack_of_data::{lack_before_fit, no_gold};
+use super::lack_of_data::{no_calibration_data, no_gold};
 use super::{CalibrationSpec, Calibrator, SAVED_AS};
 use crate::error::{Error, Result};
 use crate::frame::{Frame, Role};
@@ -41,7 +41,7 @@ pub(crate) fn calibrate(
     fitted: &mut Fitted,
     job: &mut JobContext,
 ) -> Result<Calibrated> {
-    let mut done = Calibrated { lack: lack_before_fit(spec, frame), ..Calibrated::default() };
+    let mut done = Calibrated { lack: no_calibration_data(spec, frame), ..Calibrated::default() };
     if done.lack.is_some() {
         return Ok(done);
     }
@@ -128,7 +128,7 @@ impl MapData<'_> {
     ) -> Result<SearchForMap> {
         let spec = self.spec;
         let GoldPoints { points, role, .. } =
-            GoldPoints::of(spec.fit_on.roles(), self.frame, fitted, rows);
+            GoldPoints::collect(spec.fit_on.roles(), self.frame, fitted, rows);
         if let Some(map) = Calibrator::fit(spec.method, spec.smoothing, &points) {
             return Ok(SearchForMap::Found(FoundMap { map, n_points: points.len(), role }));
         }
@@ -144,8 +144,8 @@ impl MapData<'_> {
         let SecondFit::Fitted(held_out) = &self.second_fit else {
             return Ok(SearchForMap::NoData);
         };
-        let described = self.frame.described.as_ref();
-        let row_of_instance = described.map_or(&[][..], |d| d.row_of_instance.as_slice());
+        let with_features = self.frame.with_features.as_ref();
+        let row_of_instance = with_features.map_or(&[][..], |d| d.row_of_instance.as_slice());
         let found = held_out.calibrator(spec, rows, row_of_instance, &job.cancel)?;
         let Some((map, n_points)) = found else {
             return Ok(SearchForMap::NoData);

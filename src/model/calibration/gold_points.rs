@@ -16,7 +16,7 @@ pub(super) struct GoldPoints {
 impl GoldPoints {
     /// The gold of these roles, with the rows of its instances. A classifier predicts annotated instances, which it was
     /// trained on, better than others: where other instances have gold, predictions are compared with that gold alone.
-    pub(super) fn of(
+    pub(super) fn collect(
         roles: &'static [Role],
         frame: &Frame,
         fitted: &Fitted,
@@ -24,17 +24,17 @@ impl GoldPoints {
     ) -> Self {
         let a = &frame.annotations;
         let mut points = Self::new(roles, a.dims().classes);
-        match (rows, &frame.described, &fitted.predictions) {
+        match (rows, &frame.with_features, &fitted.predictions) {
             (RowKind::Posteriors, ..) => {
                 let gold = frame.gold.iter().filter(|g| roles.contains(&g.role));
                 for gold in gold.filter(|g| a.has_evidence(g.instance as usize)) {
                     points.push(&fitted.posterior.row(gold.instance as usize), gold);
                 }
             }
-            (RowKind::Predictions, Some(described), Some(predictions)) => {
-                let gold = || described.gold.iter().filter(|g| roles.contains(&g.role));
+            (RowKind::Predictions, Some(with_features), Some(predictions)) => {
+                let gold = || with_features.gold.iter().filter(|g| roles.contains(&g.role));
                 let mut is_annotated = vec![false; predictions.len()];
-                for (i, row) in described.row_of_instance.iter().enumerate() {
+                for (i, row) in with_features.row_of_instance.iter().enumerate() {
                     if let Some(row) = row.filter(|_| a.has_evidence(i)) {
                         is_annotated[row as usize] = true;
                     }

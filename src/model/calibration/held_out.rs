@@ -82,7 +82,8 @@ impl HeldOut {
         let a = evidence.annotations;
         let mut rng = job.rng("annotations held out to calibrate");
         // With a classifier, which predicts without annotations, half of the share are whole instances.
-        let single = if evidence.described.is_some() { spec.held_out / 2.0 } else { spec.held_out };
+        let single =
+            if evidence.with_features.is_some() { spec.held_out / 2.0 } else { spec.held_out };
         let mut whole = None;
         let [training, held_out] = a.hold_out(|i| {
             if whole.is_none_or(|(instance, _)| instance != i) {

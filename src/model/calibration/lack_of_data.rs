@@ -7,15 +7,15 @@ use crate::frame::Frame;
 use crate::job_context::JobContext;
 
 /// A question in messages, where questions are declared, and the error that it has nothing to calibrate by.
-pub(crate) type Lack = (Option<String>, Error);
+pub(crate) type NoCalibrationData = (Option<String>, Error);
 
 /// Refuses data in which no question has anything to calibrate by, as far as that is known before the models are fitted.
 ///
 /// # Errors
 /// When no gold calibrates, and only gold will do or no annotation can be held out.
 pub(crate) fn check_data(spec: &CalibrationSpec, frames: &[Frame]) -> Result<()> {
-    let lack = |frame: &Frame| Some((frame.subject(), lack_before_fit(spec, frame)?));
-    let lacks: Vec<Lack> = frames.iter().filter_map(lack).collect();
+    let lack = |frame: &Frame| Some((frame.subject(), no_calibration_data(spec, frame)?));
+    let lacks: Vec<NoCalibrationData> = frames.iter().filter_map(lack).collect();
     refuse_if_all(lacks, frames.len()).map(|_| ())
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn check_data(spec: &CalibrationSpec, frames: &[Frame]) -> Result<()>
 /// # Errors
 /// When no question had.
 pub(crate) fn report_lacks(
-    lacks: Vec<Lack>,
+    lacks: Vec<NoCalibrationData>,
     n_questions: usize,
     job: &mut JobContext,
 ) -> Result<()> {
@@ -42,7 +42,7 @@ pub(crate) fn report_lacks(
 }
 
 /// Each question and why it has nothing to calibrate by, as an offender.
-fn reasons(lacks: &[Lack]) -> impl Iterator<Item = String> {
+fn reasons(lacks: &[NoCalibrationData]) -> impl Iterator<Item = String> {
     lacks.iter().filter_map(|(subject, lack)| {
         let Problem { what, found, .. } = lack.problems.first()?;
         Some(format!("{}: {}", subject.as_ref()?, found.as_ref().unwrap_or(what)))
@@ -50,7 +50,10 @@ fn reasons(lacks: &[Lack]) -> impl Iterator<Item = String> {
 }
 
 /// The questions without data, unless they are all of so many.
-fn refuse_if_all(lacks: Vec<Lack>, n_questions: usize) -> Result<Vec<Lack>> {
+fn refuse_if_all(
+    lacks: Vec<NoCalibrationData>,
+    n_questions: usize,
+) -> Result<Vec<NoCalibrationData>> {
     if lacks.len() < n_questions {
         return Ok(lacks);
     }
@@ -64,17 +67,17 @@ fn refuse_if_all(lacks: Vec<Lack>, n_questions: usize) -> Result<Vec<Lack>> {
 }
 
 /// The error that a question has nothing to calibrate by, where that is known before its model is fitted.
-pub(super) fn lack_before_fit(spec: &CalibrationSpec, frame: &Frame) -> Option<Error> {
+pub(super) fn no_calibration_data(spec: &CalibrationSpec, frame: &Frame) -> Option<Error> {
     let (a, roles) = (&frame.annotations, spec.fit_on.roles());
     let of_posteriors = frame.gold.iter().filter(|g| a.has_evidence(g.instance as usize));
-    let of_predictions = frame.described.iter().flat_map(|described| &described.gold);
+    let of_predictions = frame.with_features.iter().flat_map(|with_features| &with_features.gold);
     if of_posteriors.chain(of_predictions).any(|gold| roles.contains(&gold.role)) {
         return None;
     }
     if spec.needs_gold() {
         return Some(no_gold(spec));
     }
-    let found = nothing_to_hold_out(a, frame.described.is_some())?;
+    let found = nothing_to_hold_out(a, frame.with_features.is_some())?;
     Some(
         Error::data("no annotation can be held out to calibrate by")
             .at("calibration.fit_on")

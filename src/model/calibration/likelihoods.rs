@@ -84,7 +84,7 @@ impl<'a> CrowdMatrices<'a> {
         let Self { training, confusion, .. } = self;
         let n = training.dims().classes;
         let mut row_sums = Vec::new();
-        let matrix = confusion.of(training, r, &mut row_sums);
+        let matrix = confusion.matrix(training, r, &mut row_sums);
         let mut support = vec![0.0; n];
         for column in training.columns_of(r) {
             let counts = &confusion.expected_count[column * n..(column + 1) * n];

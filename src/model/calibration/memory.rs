@@ -1,7 +1,7 @@
 //! The memory of a fit whose posteriors are calibrated.
 
 use super::CalibrationSpec;
-use crate::frame::{Dims, FitBytes, QuestionSizes};
+use crate::frame::{Dims, MemoryEstimate, QuestionSizes};
 
 impl CalibrationSpec {
     /// About the memory of a fit by a model of this memory, and of its calibration; `None` where it is too much to be
@@ -13,11 +13,11 @@ impl CalibrationSpec {
     /// Gold counts as gold that calibrates if its instance was read with annotations. In rare cases it does not, and the
     /// second fit is made without a reservation: where all rows of these instances were rejected, or where none of them has
     /// features, by which the predictions are calibrated.
-    pub(crate) fn fit_bytes(
+    pub(crate) fn memory_estimate(
         &self,
-        of_model: impl Fn(&QuestionSizes) -> Option<FitBytes>,
+        of_model: impl Fn(&QuestionSizes) -> Option<MemoryEstimate>,
         sizes: &QuestionSizes,
-    ) -> Option<FitBytes> {
+    ) -> Option<MemoryEstimate> {
         let own = of_model(sizes)?;
         if !self.is_on() {
             return Some(own);
@@ -27,7 +27,7 @@ impl CalibrationSpec {
         let posteriors = own.posteriors.max(sizes.dims.instances.checked_mul(row)?);
         let has_gold = self.fit_on.roles().iter().any(|role| sizes.gold_roles.contains(role));
         if has_gold || self.needs_gold() {
-            return Some(FitBytes { posteriors, ..own });
+            return Some(MemoryEstimate { posteriors, ..own });
         }
         let (points, annotations) = self.held_out(sizes);
         // The probabilities of a compared row, its likelihoods, and their logarithms.
@@ -36,7 +36,7 @@ impl CalibrationSpec {
         let compared = points.checked_add(likelihoods)?;
         // The second fit needs its own working memory before the rows are compared.
         let second = own.kept()?.checked_add(own.working.max(compared))?;
-        Some(FitBytes { posteriors, working: second, ..own })
+        Some(MemoryEstimate { posteriors, working: second, ..own })
     }
 
     /// About the most instances of which annotations are held out, and the number of these annotations. The former is
@@ -55,7 +55,7 @@ impl CalibrationSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Role, dense_fit_bytes};
+    use crate::frame::{Role, dense_memory_estimate};
     use crate::model::calibration::{FitOn, Method};
 
     /// Posteriors of 80 million numbers, and five annotations for each of 20 million instances.
@@ -67,7 +67,7 @@ mod tests {
 
     fn working(method: Method, fit_on: FitOn, gold_roles: &[Role]) -> usize {
         let spec = CalibrationSpec { method, fit_on, ..CalibrationSpec::default() };
-        let bytes = spec.fit_bytes(dense_fit_bytes, &sizes(gold_roles)).unwrap();
+        let bytes = spec.memory_estimate(dense_memory_estimate, &sizes(gold_roles)).unwrap();
         assert_eq!(bytes.posteriors, 640_000_000);
         bytes.working
     }

@@ -45,7 +45,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 pub(crate) use fit::{Calibrated, calibrate};
-pub(crate) use lack_of_data::{Lack, check_data, report_lacks};
+pub(crate) use lack_of_data::{NoCalibrationData, check_data, report_lacks};
 
 use crate::error::Problem;
 use crate::frame::Role;
@@ -128,18 +128,18 @@ impl CalibrationSpec {
     }
 
     /// Adds the problems that involve several fields.
-    pub(crate) fn check(&self, has_gold: bool, place: &str, problems: &mut Problems) {
+    pub(crate) fn check(&self, has_gold: bool, location: &str, problems: &mut Problems) {
         if self.method == Method::Isotonic && self.fit_on == FitOn::Annotations {
             problems.push(
                 Problem::new("isotonic regression is not fitted to held-out annotations")
-                    .at(format!("{place}: calibration.fit_on"))
+                    .at(format!("{location}: calibration.fit_on"))
                     .found("\"annotations\", with method = \"isotonic\"")
                     .help("set fit_on = \"gold\", or method = \"temperature\""),
             );
         } else if self.is_on() && self.needs_gold() && !has_gold {
             problems.push(
                 Problem::new("there is no gold to calibrate by")
-                    .at(format!("{place}: calibration.fit_on"))
+                    .at(format!("{location}: calibration.fit_on"))
                     .found(format!("{}, without source.gold", json!(self.fit_on)))
                     .help(format!(
                         "set source.gold with rows of {}, or {}",

@@ -17,7 +17,7 @@ impl FeatureColumns {
     pub(super) const BYTES_OF_VALUE: usize = size_of::<f32>() + size_of::<u32>();
 
     /// Copies these rows of the matrix to memory.
-    pub(super) fn of(matrix: &Matrix, rows: &[u32]) -> Self {
+    pub(super) fn from_rows(matrix: &Matrix, rows: &[u32]) -> Self {
         let (n, width) = (rows.len(), matrix.width());
         let (mut values, mut features) = (vec![0.0; n * width], vec![0.0; width]);
         for (i, row) in rows.iter().enumerate() {
@@ -72,7 +72,7 @@ mod tests {
     fn examples_are_sorted_by_value_and_equal_ones_by_number() {
         let values = [0.0, -1.5, 2.0, -0.0, f32::MAX, -1.5, f32::MIN, 1e-40, 0.0, -1e-40];
         let columns =
-            FeatureColumns::of(&Matrix::from_rows(1, &values), &(0..10).collect::<Vec<_>>());
+            FeatureColumns::from_rows(&Matrix::from_rows(1, &values), &(0..10).collect::<Vec<_>>());
         assert_eq!(columns.order(0), [6, 1, 5, 9, 0, 3, 8, 7, 2, 4]);
         assert_eq!(columns.sorted(0, &[0, 2, 3, 5, 9]), [5, 9, 0, 3, 2]);
     }

@@ -140,7 +140,7 @@ struct SeenExamples {
 
 impl SeenExamples {
     /// The examples with a positive weight.
-    fn of(weights: &[f64]) -> Self {
+    fn from_weights(weights: &[f64]) -> Self {
         let word = |weights: &[f64]| {
             weights.iter().rev().fold(0, |word, weight| word << 1 | u64::from(*weight > 0.0))
         };
@@ -176,7 +176,7 @@ impl Classifier for RandomForest {
             let mut rng = stream(t, job);
             let weights = bootstrap(examples, &mut rng)?;
             let tree = growth.tree(&weights, Some(RandomFeatures { per_split, rng }))?;
-            Ok((tree, SeenExamples::of(&weights)))
+            Ok((tree, SeenExamples::from_weights(&weights)))
         });
         let (trees, seen): (_, Vec<SeenExamples>) =
             grown.collect::<Result<Vec<_>>>()?.into_iter().unzip();

@@ -140,7 +140,7 @@ impl LogisticRegression {
 impl Classifier for LogisticRegression {
     fn fit(&mut self, examples: Examples<'_>, job: &JobContext) -> Result<()> {
         self.check_memory(job)?;
-        self.scale = Standardisation::of(examples);
+        self.scale = Standardisation::fit(examples);
         let mut coefficients = std::mem::take(&mut self.coefficients);
         let objective = |at: &[f64], gradient: &mut [f64]| {
             job.cancel.check()?;
@@ -185,7 +185,7 @@ impl Standardisation {
         Self { mean: vec![0.0; n_features], factor: vec![1.0; n_features] }
     }
 
-    fn of(examples: Examples<'_>) -> Self {
+    fn fit(examples: Examples<'_>) -> Self {
         let (n, total) = (examples.width(), examples.total_weight());
         let mut mean = examples.sum(n, 0, |i, row, _, sums| {
             let weight = examples.weights[i];
@@ -334,7 +334,7 @@ mod tests {
     fn a_feature_is_constant_if_it_varies_by_no_more_than_rounding() {
         let factor = |values: [f32; 2], weights: [f64; 2]| {
             let data = Owned::new(1, &values, &[1.0, 0.0, 0.0, 1.0], &weights);
-            Standardisation::of(data.examples()).factor
+            Standardisation::fit(data.examples()).factor
         };
         let below_one = 1.0 - f32::EPSILON / 2.0;
         assert_eq!(factor([below_one, 1.0], [1.0, 1.0]), [4.0 / f64::from(f32::EPSILON)]);

@@ -79,7 +79,7 @@ impl ExampleFeatures {
 
     /// The features by column, which the first fit that needs them copies.
     fn columns(&self) -> &FeatureColumns {
-        self.columns.get_or_init(|| FeatureColumns::of(&self.matrix, &self.rows))
+        self.columns.get_or_init(|| FeatureColumns::from_rows(&self.matrix, &self.rows))
     }
 }
 
@@ -328,7 +328,7 @@ impl ClassifierSpec {
     }
 
     /// Adds a problem for every section that is set, but belongs to another kind, and the broken rules of a network.
-    pub fn check(&self, place: &str, problems: &mut Problems) {
+    pub fn check(&self, location: &str, problems: &mut Problems) {
         let plain = Self::default();
         let sections = [
             (
@@ -352,13 +352,13 @@ impl ClassifierSpec {
         for (_, section, _) in sections.iter().filter(|(kind, _, set)| *set && *kind != self.kind) {
             problems.push(
                 Problem::new(format!("these settings are those of a `{section}`"))
-                    .at(format!("{place}.{section}"))
+                    .at(format!("{location}.{section}"))
                     .help(format!("set kind = \"{section}\", or leave the section out")),
             );
         }
         #[cfg(feature = "neural")]
         if self.kind == ClassifierKind::Network {
-            self.network.check(&format!("{place}.network"), problems);
+            self.network.check(&format!("{location}.network"), problems);
         }
     }
 }

@@ -197,8 +197,8 @@ fn settings_of_another_kind_are_refused() {
             let checked = of(spec);
             assert_eq!(checked.is_ok(), is_own, "{section}: {checked:?}");
             let Err(error) = checked else { continue };
-            let place = format!("{SECTION}.{}", section.as_str().unwrap());
-            assert!(error.contains(&place), "{error}");
+            let location = format!("{SECTION}.{}", section.as_str().unwrap());
+            assert!(error.contains(&location), "{error}");
         }
     }
 }

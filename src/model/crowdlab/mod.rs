@@ -39,12 +39,12 @@
 //! ```
 //! use labelmill::frame::Evidence;
 //! use labelmill::model::{Model, crowdlab::Crowdlab};
-//! use labelmill::testing::{described, tiny};
+//! use labelmill::testing::{tiny, with_features};
 //!
 //! let rows: Vec<_> = (0..36).map(|n| (n / 3, n % 3, if n == 0 { 1 } else { n / 3 % 2 })).collect();
 //! let (a, mut job) = (tiny(2, &rows), labelmill::job_context::JobContext::new(0));
-//! let described = described(&a);
-//! let evidence = Evidence { annotations: &a, described: Some(&described) };
+//! let with_features = with_features(&a);
+//! let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
 //! let fitted = Crowdlab::default().fit(evidence, &mut job).unwrap();
 //! assert!(fitted.posterior.row(0)[0] > 0.5 && fitted.report.skill[0] < fitted.report.skill[1]);
 //! ```
@@ -61,7 +61,7 @@ use serde::{Deserialize, Serialize};
 use scores::{Crowd, Predictions};
 
 use crate::error::Result;
-use crate::frame::{Evidence, FitBytes, QuestionSizes, dense_fit_bytes};
+use crate::frame::{Evidence, MemoryEstimate, QuestionSizes, dense_memory_estimate};
 use crate::job_context::JobContext;
 use crate::model::classifier::{ClassifierSpec, ExampleFeatures, Examples};
 use crate::model::fitted::{Fitted, on_cpu};
@@ -70,8 +70,7 @@ use crate::model::{Capabilities, FeatureUse, Model, ModelKind, Spec, from_featur
 use crate::spec::Problems;
 
 /// The model of this file.
-pub static KINDS: &[ModelKind] =
-    &[ModelKind { fit_bytes: Crowdlab::fit_bytes, ..ModelKind::of::<Crowdlab>() }];
+pub static KINDS: &[ModelKind] = &[ModelKind::new::<Crowdlab>()];
 
 /// CROWDLAB.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -105,8 +104,8 @@ impl Spec for Crowdlab {
         ..Capabilities::LABELS
     };
 
-    fn check(&self, place: &str, problems: &mut Problems) {
-        self.classifier.check(&format!("{place}.classifier"), problems);
+    fn check(&self, location: &str, problems: &mut Problems) {
+        self.classifier.check(&format!("{location}.classifier"), problems);
     }
 
     /// Its network has no parameters of annotators.
@@ -119,12 +118,6 @@ impl Spec for Crowdlab {
 }
 
 impl Crowdlab {
-    /// The memory of its fit: the posteriors, and as many numbers for predictions, targets, and those of a fold.
-    fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
-        let own = dense_fit_bytes(sizes)?;
-        Some(FitBytes { working: own.working.checked_add(own.posteriors.checked_mul(4)?)?, ..own })
-    }
-
     /// The probabilities of the classifier, and its device.
     fn predictions(
         &self,
@@ -133,7 +126,7 @@ impl Crowdlab {
     ) -> Result<(Predictions, String)> {
         let a = evidence.annotations;
         if let Some(given) = &a.given.predictions {
-            if evidence.described.is_some() {
+            if evidence.with_features.is_some() {
                 job.warn("source.predictions is used: source.features changes nothing");
             }
             let all = Predictions::new(a, |i| given.row(i));
@@ -142,9 +135,9 @@ impl Crowdlab {
             }
             return Ok((all, on_cpu()));
         }
-        let described = from_features::described_of(evidence, Self::KIND)?;
-        from_features::warn_of_annotator_features(Self::KIND, false, described, job);
-        let rows = &described.row_of_instance;
+        let with_features = from_features::with_features_of(evidence, Self::KIND)?;
+        from_features::warn_of_annotator_features(Self::KIND, false, with_features, job);
+        let rows = &with_features.row_of_instance;
         let instances: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].is_some()).collect();
         if !instances.iter().any(|i| a.has_evidence(*i)) {
             return Err(from_features::no_examples(a));
@@ -156,7 +149,7 @@ impl Crowdlab {
         let targets: Vec<f64> = instances.iter().flat_map(|i| votes.row(*i)).copied().collect();
         let weight = |i: &usize| f64::from(u8::from(a.has_evidence(*i)));
         let weights: Vec<f64> = instances.iter().map(weight).collect();
-        let matrix = Arc::clone(&described.features.matrix);
+        let matrix = Arc::clone(&with_features.features.matrix);
         let own_rows = instances.iter().filter_map(|i| rows[*i]).collect();
         let features = ExampleFeatures::new(matrix, own_rows);
         let n_classes = a.dims().classes;
@@ -169,9 +162,10 @@ impl Crowdlab {
             job.warn("one instance with features has annotations: no classifier can predict it without having learned from it");
             return Ok((Predictions::new(a, |_| None), on_cpu()));
         };
-        let mut place = vec![None; rows.len()];
-        instances.iter().enumerate().for_each(|(nth, i)| place[*i] = Some(nth));
-        let row = |i: usize| place[i].map(|nth| &found.p[nth * n_classes..(nth + 1) * n_classes]);
+        let mut location = vec![None; rows.len()];
+        instances.iter().enumerate().for_each(|(nth, i)| location[*i] = Some(nth));
+        let row =
+            |i: usize| location[i].map(|nth| &found.p[nth * n_classes..(nth + 1) * n_classes]);
         Ok((Predictions::new(a, row), found.device))
     }
 }
@@ -202,5 +196,14 @@ impl Model for Crowdlab {
         tracing::debug!(classifier = weights.classifier, "weights of CROWDLAB");
         let report = crowd.report(&consensus, &weights, &crowd.posterior(&consensus, &weights));
         Ok(Fitted { device, ..Fitted::new(first, report) })
+    }
+
+    /// The posteriors, and as many numbers for predictions, targets, and those of a fold.
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        let own = dense_memory_estimate(sizes)?;
+        Some(MemoryEstimate {
+            working: own.working.checked_add(own.posteriors.checked_mul(4)?)?,
+            ..own
+        })
     }
 }

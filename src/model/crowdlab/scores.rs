@@ -74,7 +74,7 @@ impl Mean {
         (self.weight > 0.0).then(|| self.sum / self.weight)
     }
 
-    fn of(values: impl Iterator<Item = f64>) -> Option<f64> {
+    fn compute(values: impl Iterator<Item = f64>) -> Option<f64> {
         let mut mean = Self::default();
         values.for_each(|value| mean.add(value, 1.0));
         mean.value()
@@ -114,10 +114,10 @@ impl<'a> Crowd<'a> {
             }
         }
         let known = agreement.iter().filter_map(|mean| mean.value());
-        let mean = Mean::of(known).unwrap_or(1.0);
+        let mean = Mean::compute(known).unwrap_or(1.0);
         crowd.agreement = agreement.iter().map(|own| own.value().unwrap_or(mean)).collect();
         let annotated = crowd.n_of_instance.iter().copied().filter(|n| *n > 0.0);
-        crowd.mean_n = Mean::of(annotated).unwrap_or(1.0);
+        crowd.mean_n = Mean::compute(annotated).unwrap_or(1.0);
         crowd
     }
 
@@ -156,12 +156,12 @@ impl<'a> Crowd<'a> {
                 agreement[r as usize].add(f64::from(u8::from(y == vote)), weight);
             }
         }
-        let mean = Mean::of(agreement.iter().filter_map(|mean| mean.value())).unwrap_or(1.0);
+        let mean = Mean::compute(agreement.iter().filter_map(|mean| mean.value())).unwrap_or(1.0);
         let agreement: Vec<f64> = agreement.iter().map(|own| own.value().unwrap_or(mean)).collect();
         for (i, classes) in open.iter().enumerate().filter(|(_, classes)| !classes.is_empty()) {
             let quality = |k: usize| {
                 let own = self.triples(i).filter(|(_, y, _)| *y as usize == k);
-                Mean::of(own.map(|(r, ..)| agreement[r as usize])).unwrap_or(0.0)
+                Mean::compute(own.map(|(r, ..)| agreement[r as usize])).unwrap_or(0.0)
             };
             let mut left = classes.clone();
             if let Some(p) = self.predictions.row(i) {
@@ -263,7 +263,7 @@ impl<'a> Crowd<'a> {
                 }
             }
         }
-        let mean_weight = Mean::of(weights.annotators.iter().copied()).unwrap_or(1.0);
+        let mean_weight = Mean::compute(weights.annotators.iter().copied()).unwrap_or(1.0);
         let of_classifier = weights.classifier / (weights.classifier + self.mean_n * mean_weight);
         let skill = |(quality, agreement): (&Mean, &Mean)| {
             let quality = quality.value()?;
@@ -273,7 +273,7 @@ impl<'a> Crowd<'a> {
         let skills: Vec<Option<f64>> = quality.iter().zip(&agreement).map(skill).collect();
         // An annotator whose labels are no classes is taken for one of the others.
         let mean =
-            Mean::of(skills.iter().copied().flatten()).unwrap_or(1.0 / self.n_classes as f64);
+            Mean::compute(skills.iter().copied().flatten()).unwrap_or(1.0 / self.n_classes as f64);
         let of_instance = |value: &dyn Fn(usize, u32) -> f64| {
             let known = consensus.iter().enumerate();
             known.map(|(i, class)| class.map_or(f64::NAN, |class| value(i, class))).collect()

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::*;
 use crate::frame::{Annotations, Dims, GivenPredictions};
 use crate::model::fitted::Report;
-use crate::testing::{TOY, annotations, assert_close, described, tiny, toy, weighted};
+use crate::testing::{TOY, annotations, assert_close, tiny, toy, weighted, with_features};
 
 /// The crowd with the predictions of its instances, in their order.
 fn with_predictions(a: Annotations, p: &[&[f64]]) -> Annotations {
@@ -194,11 +194,11 @@ fn a_classifier_in_folds_corrects_a_vote() {
     let rows: Vec<_> =
         (0..180).map(|n| (n / 3, n % 3, if n < 2 { 1 } else { n / 3 % 2 })).collect();
     let a = tiny(2, &rows);
-    let mut features = described(&a);
+    let mut features = with_features(&a);
     let values: Vec<f32> = (0..60).map(|i| (i % 2) as f32).collect();
     features.features.matrix = Arc::new(crate::frame::Matrix::from_rows(1, &values));
     let fitted = |folds| {
-        let evidence = Evidence { annotations: &a, described: Some(&features) };
+        let evidence = Evidence { annotations: &a, with_features: Some(&features) };
         Crowdlab { folds, ..Crowdlab::default() }.fit(evidence, &mut JobContext::new(3)).unwrap()
     };
     let of_five = fitted(5);

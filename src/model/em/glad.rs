@@ -50,7 +50,7 @@ use super::kernels::Prior;
 use super::kernels::log_domain::{LogLikelihood, e_step};
 use super::{EmModel, EmSteps, Objective, StopRule};
 use crate::error::Result;
-use crate::frame::{Annotations, Dims, FitBytes, ITEMS_PER_BLOCK, QuestionSizes};
+use crate::frame::{Annotations, Dims, ITEMS_PER_BLOCK, MemoryEstimate, QuestionSizes};
 use crate::job_context::{Cancel, JobContext};
 use crate::model::Spec;
 use crate::model::fitted::Report;
@@ -116,8 +116,8 @@ impl Spec for Glad {
         self.class_prior.is_some()
     }
 
-    fn check(&self, place: &str, problems: &mut Problems) {
-        check_shares(self.class_prior.as_ref(), place, problems);
+    fn check(&self, location: &str, problems: &mut Problems) {
+        check_shares(self.class_prior.as_ref(), location, problems);
     }
 }
 
@@ -130,15 +130,6 @@ impl Glad {
     /// Minus the log-prior of the logarithm of an inverse difficulty, up to a constant.
     fn easiness_square(&self, b: f64) -> f64 {
         (b - self.easiness_mean).powi(2) / (2.0 * self.easiness_variance)
-    }
-
-    /// The memory of its fit: there are no matrices, but an M-step searches over the parameters of all annotators and
-    /// instances.
-    pub(super) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
-        let Dims { instances, annotators, classes, .. } = sizes.dims;
-        let bytes = |n: usize, each: usize| n.checked_mul(each)?.checked_mul(size_of::<f64>());
-        let working = bytes(instances.checked_add(annotators)?, NUMBERS_OF_SEARCH)?;
-        Some(FitBytes { working, ..FitBytes::of_posteriors(bytes(instances, classes)?) })
     }
 }
 
@@ -212,6 +203,17 @@ impl EmModel for Glad {
         self.m_step(a, &mut params, cancel)?;
         let report = params.report(a);
         Ok((params.t.into(), report))
+    }
+
+    /// There are no matrices, but an M-step searches over the parameters of all annotators and instances.
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        let Dims { instances, annotators, classes, .. } = sizes.dims;
+        let bytes = |n: usize, each: usize| n.checked_mul(each)?.checked_mul(size_of::<f64>());
+        let working = bytes(instances.checked_add(annotators)?, NUMBERS_OF_SEARCH)?;
+        Some(MemoryEstimate {
+            working,
+            ..MemoryEstimate::of_posteriors(bytes(instances, classes)?)
+        })
     }
 }
 

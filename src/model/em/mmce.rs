@@ -47,7 +47,7 @@ use super::kernels::log_domain::e_step;
 use super::kernels::{Prior, expected_counts_of};
 use super::{EmModel, EmSteps, Objective, StopRule};
 use crate::error::Result;
-use crate::frame::{Annotations, Dims, FitBytes, ITEMS_PER_BLOCK, QuestionSizes};
+use crate::frame::{Annotations, Dims, ITEMS_PER_BLOCK, MemoryEstimate, QuestionSizes};
 use crate::job_context::{Cancel, JobContext};
 use crate::model::confusion::{Cells, Confusion};
 use crate::model::fitted::Report;
@@ -104,18 +104,6 @@ pub struct Params {
     t: Posterior,
     /// ls and lw
     strengths: [f64; 2],
-}
-
-impl Mmce {
-    /// The memory of its fit: S, which becomes matrices, and W.
-    pub(super) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
-        let Dims { instances, annotators, classes, labels } = sizes.dims;
-        let bytes = |n: usize, each: usize| n.checked_mul(each)?.checked_mul(size_of::<f64>());
-        let size = classes.checked_mul(labels)?;
-        let matrices = bytes(annotators, size)?.checked_add(bytes(sizes.columns, classes)?)?;
-        let working = bytes(instances.checked_add(annotators)?, size)?;
-        Some(FitBytes { posteriors: bytes(instances, classes)?, matrices, working })
-    }
 }
 
 impl EmSteps for Mmce {
@@ -238,6 +226,16 @@ impl EmModel for Mmce {
                 job.model_key("strength")
             )
         })
+    }
+
+    /// S, which becomes matrices, and W.
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        let Dims { instances, annotators, classes, labels } = sizes.dims;
+        let bytes = |n: usize, each: usize| n.checked_mul(each)?.checked_mul(size_of::<f64>());
+        let size = classes.checked_mul(labels)?;
+        let matrices = bytes(annotators, size)?.checked_add(bytes(sizes.columns, classes)?)?;
+        let working = bytes(instances.checked_add(annotators)?, size)?;
+        Some(MemoryEstimate { posteriors: bytes(instances, classes)?, matrices, working })
     }
 }
 

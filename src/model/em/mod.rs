@@ -16,6 +16,7 @@ mod stop;
 
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
+use crate::frame::{MemoryEstimate, QuestionSizes, dense_memory_estimate};
 use crate::job_context::{Cancel, JobContext};
 use crate::model::fitted::{Fitted, Report};
 use crate::model::fitted_posterior::FittedPosterior;
@@ -46,13 +47,13 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind::pairs::<OneCoin>(),
     ModelKind::pairs::<Ibcc>(),
     ModelKind::pairs::<KnownConfusion>(),
-    ModelKind { fit_bytes: Mace::fit_bytes, ..ModelKind::pairs::<Mace>() },
+    ModelKind::pairs::<Mace>(),
     ModelKind::pairs::<Snorkel>(),
-    ModelKind { fit_bytes: ConalEm::fit_bytes, ..ModelKind::pairs::<ConalEm>() },
-    ModelKind { fit_bytes: WorkerClustering::fit_bytes, ..ModelKind::pairs::<WorkerClustering>() },
-    ModelKind { fit_bytes: Glad::fit_bytes, ..ModelKind::em::<Glad>() },
-    ModelKind { fit_bytes: Mmce::fit_bytes, ..ModelKind::em::<Mmce>() },
-    ModelKind { fit_bytes: RandomEffects::fit_bytes, ..ModelKind::em::<RandomEffects>() },
+    ModelKind::pairs::<ConalEm>(),
+    ModelKind::pairs::<WorkerClustering>(),
+    ModelKind::em::<Glad>(),
+    ModelKind::em::<Mmce>(),
+    ModelKind::em::<RandomEffects>(),
 ];
 
 /// The value of the objective after a step of EM.
@@ -106,15 +107,15 @@ pub trait EmSteps {
     /// Computes what the M-step reads of the posteriors, with one-hot rows for trusted instances. Returns the objective:
     /// the marginal log-likelihood plus the model's other terms, such as a log-prior.
     fn e_step(&self, a: &Annotations, params: &mut Self::Params) -> Objective;
-    /// A warning for the user, where this model is unreliable for these annotations; `run` has the names of its keys.
-    fn caution(&self, _a: &Annotations, _run: &JobContext) -> Option<String> {
+    /// A warning for the user, where this model is unreliable for these annotations; `job` has the names of its keys.
+    fn caution(&self, _a: &Annotations, _job: &JobContext) -> Option<String> {
         None
     }
-    /// Checks that the settings fit the annotations; `run` has the names of their keys.
+    /// Checks that the settings fit the annotations; `job` has the names of their keys.
     ///
     /// # Errors
     /// Where they do not, such as a list with an entry for each of other classes.
-    fn check_data(&self, _a: &Annotations, _run: &JobContext) -> Result<()> {
+    fn check_data(&self, _a: &Annotations, _job: &JobContext) -> Result<()> {
         Ok(())
     }
     /// Whether the parameters are still being trained, so that the loop must go on, however little the objective changes.
@@ -134,7 +135,7 @@ pub trait EmSteps {
         &self,
         _a: &Annotations,
         _params: &mut Self::Params,
-        _run: &mut JobContext,
+        _job: &mut JobContext,
     ) -> Result<Option<LoopState>> {
         Ok(None)
     }
@@ -166,14 +167,19 @@ pub trait EmModel: EmSteps {
         params: Self::Params,
         cancel: &Cancel,
     ) -> Result<(FittedPosterior, Report)>;
-    /// A warning for the user, where the posteriors cannot be used; `run` has the names of the model's keys.
+    /// A warning for the user, where the posteriors cannot be used; `job` has the names of the model's keys.
     fn doubt(
         &self,
         _a: &Annotations,
         _posterior: &FittedPosterior,
-        _run: &JobContext,
+        _job: &JobContext,
     ) -> Option<String> {
         None
+    }
+    /// See [`Model::memory_estimate`].
+    #[must_use]
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        dense_memory_estimate(sizes)
     }
 }
 
@@ -193,6 +199,10 @@ impl<E: EmModel + Spec> Model for Em<E> {
 
     fn restarts(&self) -> u32 {
         self.0.restarts()
+    }
+
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        E::memory_estimate(sizes)
     }
 }
 

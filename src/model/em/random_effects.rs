@@ -68,7 +68,7 @@ use super::pairs::dawid_skene::is_redundant;
 use super::start::write_start;
 use super::{EmModel, EmSteps, Objective, StopRule};
 use crate::error::Result;
-use crate::frame::{Annotations, Dims, FitBytes, QuestionSizes};
+use crate::frame::{Annotations, Dims, MemoryEstimate, QuestionSizes};
 use crate::job_context::{Cancel, JobContext, WarningCode};
 use crate::model::confusion::{Confusion, Smoothing};
 use crate::model::fitted::Report;
@@ -116,21 +116,6 @@ impl Spec for RandomEffects {
 
 /// The iterations of Dawid-Skene at the start, and the strength of its prior.
 const START: (usize, f64) = (10, 2.0);
-
-impl RandomEffects {
-    /// The memory of its fit: matrices of every cell, the posterior of every state, and the Dawid-Skene of the start.
-    pub(super) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
-        let Dims { instances, annotators, classes, labels } = sizes.dims;
-        let bytes = |n: usize, each: usize| n.checked_mul(each)?.checked_mul(size_of::<f64>());
-        let (start, states) =
-            (kernels::fit_bytes(sizes)?, States::most(sizes.dims, sizes.annotations)?);
-        let matrix = bytes(annotators, classes.checked_mul(labels)?)?;
-        let working = bytes(states.checked_add(instances)?, classes)?;
-        let working = working.checked_add(matrix.checked_mul(4)?)?.checked_add(start.working)?;
-        let matrices = start.matrices.checked_add(matrix)?;
-        Some(FitBytes { posteriors: bytes(instances, classes)?, matrices, working })
-    }
-}
 
 /// What passes from one step to the next.
 pub struct Params {
@@ -246,6 +231,19 @@ impl EmModel for RandomEffects {
             ..Report::default()
         };
         Ok((t.into(), report))
+    }
+
+    /// Matrices of every cell, the posterior of every state, and the Dawid-Skene of the start.
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        let Dims { instances, annotators, classes, labels } = sizes.dims;
+        let bytes = |n: usize, each: usize| n.checked_mul(each)?.checked_mul(size_of::<f64>());
+        let (start, states) =
+            (kernels::memory_estimate(sizes)?, States::most(sizes.dims, sizes.annotations)?);
+        let matrix = bytes(annotators, classes.checked_mul(labels)?)?;
+        let working = bytes(states.checked_add(instances)?, classes)?;
+        let working = working.checked_add(matrix.checked_mul(4)?)?.checked_add(start.working)?;
+        let matrices = start.matrices.checked_add(matrix)?;
+        Some(MemoryEstimate { posteriors: bytes(instances, classes)?, matrices, working })
     }
 }
 

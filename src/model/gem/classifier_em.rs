@@ -2,7 +2,7 @@
 
 use super::sizes::GemSizes;
 use crate::error::{Problem, Result};
-use crate::frame::{Annotations, FitBytes, Matrix, QuestionSizes, dense_fit_bytes};
+use crate::frame::{Annotations, Matrix, MemoryEstimate, QuestionSizes, dense_memory_estimate};
 use crate::job_context::{Cancel, JobContext};
 use crate::model::classifier::{Classifier, ClassifierSpec};
 use crate::model::em::StopRule;
@@ -19,8 +19,8 @@ pub trait ClassifierEm: Spec {
     type Rows: Estimator;
     /// The memory of the annotators' part of a fit.
     #[must_use]
-    fn pair_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
-        kernels::fit_bytes(sizes)
+    fn pair_bytes(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        kernels::memory_estimate(sizes)
     }
     /// The estimator for these annotations.
     fn estimator(&self, a: &Annotations) -> Self::Rows;
@@ -49,13 +49,13 @@ pub(super) const FIXED_KEYS: [&str; 2] = [
 ];
 
 /// Checks the classifier, and that its training ends before the rounds do.
-pub(super) fn check_rounds(spec: &impl ClassifierEm, place: &str, problems: &mut Problems) {
-    spec.classifier().check(&format!("{place}.classifier"), problems);
+pub(super) fn check_rounds(spec: &impl ClassifierEm, location: &str, problems: &mut Problems) {
+    spec.classifier().check(&format!("{location}.classifier"), problems);
     let (n_fits, rounds) = (spec.classifier().n_fits(), spec.stop().max_iter);
     if n_fits > rounds {
         problems.push(
             Problem::new("the rounds end before the classifier is trained")
-                .at(format!("{place}.stop.max_iter"))
+                .at(format!("{location}.stop.max_iter"))
                 .found(format!("{rounds}, where the training takes {n_fits} rounds"))
                 .help("raise it, or raise classifier.network.epochs_per_fit"),
         );
@@ -65,11 +65,11 @@ pub(super) fn check_rounds(spec: &impl ClassifierEm, place: &str, problems: &mut
 /// The memory of a fit: beside that of matrices with expected counts, the prior of each instance, the target that the
 /// classifier learns, and the prior and the posterior of the best round of trees.
 #[must_use]
-pub fn fit_bytes<M: ClassifierEm>(sizes: &QuestionSizes) -> Option<FitBytes> {
+pub fn memory_estimate<M: ClassifierEm>(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
     let own = M::pair_bytes(sizes)?;
-    let posteriors = dense_fit_bytes(sizes)?.posteriors;
+    let posteriors = dense_memory_estimate(sizes)?.posteriors;
     let working = own.working.checked_add(posteriors.checked_mul(4)?)?;
-    Some(FitBytes { posteriors, working, ..own })
+    Some(MemoryEstimate { posteriors, working, ..own })
 }
 
 /// P(class) of every row of a matrix.
@@ -128,9 +128,9 @@ mod tests {
         let dims = Dims { instances: 1_000_000, annotators: 12, classes: 5, labels: 5 };
         let gold_roles = Vec::new();
         let sizes = QuestionSizes { dims, annotations: 5_000_000, columns: 60, gold_roles };
-        let got = fit_bytes::<Gem>(&sizes).unwrap();
+        let got = memory_estimate::<Gem>(&sizes).unwrap();
         let (posteriors, counts) = (40_000_000, 60 * 8 * 8);
         let (matrices, working) = (2 * counts + 25 * 8, 17 * counts + 4 * posteriors);
-        assert_eq!(got, FitBytes { posteriors, matrices, working });
+        assert_eq!(got, MemoryEstimate { posteriors, matrices, working });
     }
 }

@@ -16,13 +16,13 @@
 //! ```
 //! use labelmill::frame::Evidence;
 //! use labelmill::model::{Model, gem::ConalEmNet};
-//! use labelmill::testing::{described, tiny};
+//! use labelmill::testing::{tiny, with_features};
 //!
 //! // (instance, annotator, label): all agree but for the last, who always says 0.
 //! let rows: Vec<_> = (0..40).map(|n| (n / 4, n % 4, if n % 4 == 3 { 0 } else { n / 4 % 2 })).collect();
 //! let (a, mut job) = (tiny(2, &rows), labelmill::job_context::JobContext::new(0));
-//! let described = described(&a);
-//! let evidence = Evidence { annotations: &a, described: Some(&described) };
+//! let with_features = with_features(&a);
+//! let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
 //! let fitted = ConalEmNet::default().fit(evidence, &mut job).unwrap();
 //! assert!(fitted.posterior.row(1)[1] > 0.99 && fitted.report.common.is_some());
 //! ```
@@ -33,12 +33,12 @@ use serde::{Deserialize, Serialize};
 use super::classifier_em::{ClassifierEm, FIXED_KEYS, check_rounds};
 use super::fit;
 use crate::error::Result;
-use crate::frame::{Annotations, Evidence, FitBytes, QuestionSizes};
+use crate::frame::{Annotations, Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::classifier::ClassifierSpec;
 use crate::model::confusion::Smoothing;
 use crate::model::em::kernels::PairKernel;
-use crate::model::em::{ConalEm, MixtureEstimator, StopRule, few_annotations};
+use crate::model::em::{ConalEm, MixtureEstimator, PairModel as _, StopRule, few_annotations};
 use crate::model::fitted::{Fitted, Report};
 use crate::model::{Capabilities, FeatureUse, Model, Spec};
 use crate::spec::Problems;
@@ -75,8 +75,8 @@ impl Spec for ConalEmNet {
         true
     }
 
-    fn check(&self, place: &str, problems: &mut Problems) {
-        check_rounds(self, place, problems);
+    fn check(&self, location: &str, problems: &mut Problems) {
+        check_rounds(self, location, problems);
     }
 
     fn fixed_keys() -> Vec<&'static str> {
@@ -87,8 +87,8 @@ impl Spec for ConalEmNet {
 impl ClassifierEm for ConalEmNet {
     type Rows = MixtureEstimator;
 
-    fn pair_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
-        ConalEm::fit_bytes(sizes)
+    fn pair_bytes(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        ConalEm::memory_estimate(sizes)
     }
 
     fn estimator(&self, a: &Annotations) -> MixtureEstimator {
@@ -127,6 +127,10 @@ impl Model for ConalEmNet {
     fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
         fit(self, evidence, job)
     }
+
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        super::memory_estimate::<Self>(sizes)
+    }
 }
 
 #[cfg(test)]
@@ -135,7 +139,7 @@ mod tests {
 
     use super::*;
     use crate::frame::Matrix;
-    use crate::testing::{assert_close, described, fit as fit_labels, iterations, tiny};
+    use crate::testing::{assert_close, fit as fit_labels, iterations, tiny, with_features};
 
     /// A feature that is the same for all instances leaves the classifier the shares of the classes, which are the prior of
     /// `conal_em`: both take the same steps. Logistic regression fits them up to its own prior.
@@ -145,11 +149,11 @@ mod tests {
         let rows: Vec<_> =
             (0..240).map(|n| (n / 6, n % 6, (n / 6 + n * n % 5 / 3 * (n % 6 / 3)) % 3)).collect();
         let a = tiny(3, &rows);
-        let mut features = described(&a);
+        let mut features = with_features(&a);
         features.features.matrix = Arc::new(Matrix::from_rows(1, &[1.0; 40]));
         for smoothing in [0.01, 1.0] {
             let spec = ConalEmNet { smoothing, stop: iterations(5), ..ConalEmNet::default() };
-            let evidence = Evidence { annotations: &a, described: Some(&features) };
+            let evidence = Evidence { annotations: &a, with_features: Some(&features) };
             let net = spec.fit(evidence, &mut JobContext::new(0)).unwrap();
             let em = fit_labels(ConalEm { smoothing, stop: iterations(5) }, &a);
             assert_close(net.posterior.dense().values(), em.posterior.dense().values(), 1e-3, "T");

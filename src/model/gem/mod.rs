@@ -29,14 +29,14 @@
 //! ```
 //! use labelmill::frame::Evidence;
 //! use labelmill::model::{Model, gem::Gem};
-//! use labelmill::testing::{described, tiny};
+//! use labelmill::testing::{tiny, with_features};
 //!
 //! // (instance, annotator, label): two agree on everything; the third gives the opposite.
 //! let row = |i: u32, r: u32| (i, r, if r == 2 { 1 - i % 2 } else { i % 2 });
 //! let rows: Vec<_> = (0..12).map(|n| row(n / 3, n % 3)).collect();
 //! let (a, mut job) = (tiny(2, &rows), labelmill::job_context::JobContext::new(0));
-//! let described = described(&a);
-//! let evidence = Evidence { annotations: &a, described: Some(&described) };
+//! let with_features = with_features(&a);
+//! let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
 //! let fitted = Gem::default().fit(evidence, &mut job).unwrap();
 //! assert!(fitted.posterior.row(1)[1] > 0.99);
 //! ```
@@ -61,6 +61,7 @@ use tree_rounds::TreeRounds;
 use super::saved::snapshot::Snapshot;
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence, QuestionFeatures};
+use crate::frame::{MemoryEstimate, QuestionSizes};
 use crate::job_context::{Cancel, JobContext};
 use crate::model::classifier::{Classifier, ClassifierSpec, ExampleFeatures, Examples};
 use crate::model::confusion::{Cells, Confusion, Smoothing};
@@ -74,7 +75,7 @@ use crate::model::posterior::Posterior;
 use crate::model::preset::Preset;
 use crate::model::{Capabilities, FeatureUse, Model, ModelKind, Spec, from_features};
 use crate::spec::Problems;
-pub use classifier_em::{ClassifierEm, fit_bytes, predict};
+pub use classifier_em::{ClassifierEm, memory_estimate, predict};
 use classifier_em::{FIXED_KEYS, check_rounds, predictions_of};
 pub use conal_em_net::ConalEmNet;
 use sizes::GemSizes;
@@ -119,8 +120,8 @@ impl Spec for Gem {
         true
     }
 
-    fn check(&self, place: &str, problems: &mut Problems) {
-        check_rounds(self, place, problems);
+    fn check(&self, location: &str, problems: &mut Problems) {
+        check_rounds(self, location, problems);
     }
 
     /// Its network has no parameters of annotators.
@@ -135,9 +136,9 @@ impl Spec for Gem {
 /// As [`Model::fit`](crate::model::Model::fit).
 fn fit<M: ClassifierEm>(spec: &M, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
     let (a, kind) = (evidence.annotations, M::KIND);
-    let described = from_features::described_of(evidence, kind)?;
-    from_features::warn_of_annotator_features(kind, false, described, job);
-    let mut steps = Steps::new(spec, a, described, job)?;
+    let with_features = from_features::with_features_of(evidence, kind)?;
+    from_features::warn_of_annotator_features(kind, false, with_features, job);
+    let mut steps = Steps::new(spec, a, with_features, job)?;
     if job.keeps_checkpoints() {
         steps.fingerprint = Some(steps.fingerprint_of(a)?);
     }
@@ -239,16 +240,20 @@ impl Model for Gem {
     fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
         fit(self, evidence, job)
     }
+
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        memory_estimate::<Self>(sizes)
+    }
 }
 
 impl<'a, M: ClassifierEm> Steps<'a, M> {
     fn new(
         spec: &'a M,
         a: &Annotations,
-        described: &QuestionFeatures,
+        with_features: &QuestionFeatures,
         job: &mut JobContext,
     ) -> Result<Self> {
-        let row_of = &described.row_of_instance;
+        let row_of = &with_features.row_of_instance;
         let (mut instances, mut rows) = (Vec::new(), Vec::new());
         for (i, row) in row_of.iter().enumerate() {
             if let Some(row) = row {
@@ -271,7 +276,7 @@ impl<'a, M: ClassifierEm> Steps<'a, M> {
         Ok(Self {
             spec,
             instances,
-            features: ExampleFeatures::new(Arc::clone(&described.features.matrix), rows),
+            features: ExampleFeatures::new(Arc::clone(&with_features.features.matrix), rows),
             weights,
             trusted_alone,
             job: job.clone(),

@@ -16,7 +16,7 @@ use crate::model::posterior::best;
 use crate::model::saved::snapshot::Snapshot;
 use crate::testing::dense::{self, Rows};
 use crate::testing::synth::CrowdShape;
-use crate::testing::{annotations, described, iterations, tiny};
+use crate::testing::{annotations, iterations, tiny, with_features};
 
 const CLASSIFIERS: &[ClassifierKind] = &[
     ClassifierKind::LogisticRegression,
@@ -56,10 +56,10 @@ fn small(kind: ClassifierKind) -> ClassifierSpec {
 /// Features of one number for each instance; none for an instance without a number.
 fn one_feature(a: &Annotations, values: &[Option<f32>]) -> QuestionFeatures {
     let known: Vec<f32> = values.iter().flatten().copied().collect();
-    let mut described = described(a);
-    described.features.matrix = std::sync::Arc::new(Matrix::from_rows(1, &known));
+    let mut with_features = with_features(a);
+    with_features.features.matrix = std::sync::Arc::new(Matrix::from_rows(1, &known));
     let mut row = 0;
-    described.row_of_instance = values
+    with_features.row_of_instance = values
         .iter()
         .map(|value| {
             value.is_some().then(|| {
@@ -68,7 +68,7 @@ fn one_feature(a: &Annotations, values: &[Option<f32>]) -> QuestionFeatures {
             })
         })
         .collect();
-    described
+    with_features
 }
 
 /// Without a penalty, a regression on a feature of two values gives the shares of the targets at each. Instances 0, 1
@@ -83,7 +83,7 @@ fn one_feature(a: &Annotations, values: &[Option<f32>]) -> QuestionFeatures {
 fn one_round_gives_the_matrices_worked_out_by_hand() {
     let rows = [(0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 1), (2, 0, 1), (2, 1, 1), (4, 0, 0)];
     let a = tiny(2, &rows);
-    let described = one_feature(&a, &[Some(0.0), Some(0.0), Some(1.0), Some(1.0), None]);
+    let with_features = one_feature(&a, &[Some(0.0), Some(0.0), Some(1.0), Some(1.0), None]);
     let regression = LogisticSpec { l2: 0.0, ..LogisticSpec::default() };
     let classifier =
         ClassifierSpec { logistic_regression: regression, ..ClassifierSpec::default() };
@@ -101,7 +101,7 @@ fn one_round_gives_the_matrices_worked_out_by_hand() {
         let classifier = classifier.clone();
         let spec = Gem { smoothing, diagonal, classifier, stop, ..Gem::default() };
         let mut job = JobContext::new(1);
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
         let fitted = spec.fit(evidence, &mut job).unwrap();
         let want = |prior: [f64; 2], labels: &[(&[[f64; 2]; 2], usize)]| {
             let joint =
@@ -222,14 +222,14 @@ fn naive(
 #[test]
 fn rounds_of_a_penalised_regression_are_those_of_a_naive_fit() {
     let (a, features) = uneven();
-    let described = one_feature(&a, &features);
+    let with_features = one_feature(&a, &features);
     for l2 in [0.5, 8.0] {
         let regression = LogisticSpec { l2, ..LogisticSpec::default() };
         let classifier =
             ClassifierSpec { logistic_regression: regression, ..ClassifierSpec::default() };
         let stop = iterations(6);
         let spec = Gem { smoothing: 0.5, diagonal: 0.25, classifier, stop, ..Gem::default() };
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
         let fitted = spec.fit(evidence, &mut JobContext::new(1)).unwrap();
         let (t, values) = naive(&a, &features, &spec, 6);
         for (round, row) in fitted.trace.iter().enumerate() {
@@ -250,14 +250,14 @@ fn rounds_of_a_penalised_regression_are_those_of_a_naive_fit() {
 #[test]
 fn the_objective_of_a_regression_never_falls() {
     let (a, features) = uneven();
-    let described = one_feature(&a, &features);
+    let with_features = one_feature(&a, &features);
     let stop = iterations(40);
     for l2 in [0.01, 1.0] {
         let regression = LogisticSpec { l2, ..LogisticSpec::default() };
         let classifier =
             ClassifierSpec { logistic_regression: regression, ..ClassifierSpec::default() };
         let spec = Gem { classifier, stop: stop.clone(), ..Gem::default() };
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
         let fitted = spec.fit(evidence, &mut JobContext::new(1)).unwrap();
         let changes: Vec<f64> = fitted.trace.iter().filter_map(|row| row.change).collect();
         assert!(changes.iter().all(|change| *change > -1e-7), "{l2}: {changes:?}");
@@ -273,13 +273,13 @@ fn a_tree_does_not_confirm_its_own_posteriors() {
     (1..8).for_each(|i| rows.extend((0..3).map(|r| (i, r, u32::from(i < 5)))));
     let a = tiny(2, &rows);
     let features: Vec<_> = (0..8).map(|i| Some(i as f32)).collect();
-    let described = one_feature(&a, &features);
+    let with_features = one_feature(&a, &features);
     let tree = TreeSpec { min_leaf_weight: 1.0, ..TreeSpec::default() };
     let kind = ClassifierKind::DecisionTree;
     let classifier = ClassifierSpec { kind, decision_tree: tree, ..ClassifierSpec::default() };
     let stop = iterations(1);
     let spec = Gem { classifier, stop, ..Gem::default() };
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let fitted = spec.fit(evidence, &mut JobContext::new(1)).unwrap();
     // 0 is alone in its leaf, so that the others, of which b are 4 and a are 3, make its prior. Given a (11/3 in all,
     // of 0 2/3) and b (13/3, of 0 1/3), the first two give a with 1 and 1/13, the third gives b with 2/11 and 1.
@@ -294,12 +294,12 @@ fn every_classifier_reads_a_crowd_and_is_saved() {
     let drawn = CrowdShape::default().draw(3);
     let dims = Dims { instances: 200, annotators: 12, classes: 3, labels: 3 };
     let a = annotations(dims, &drawn.rows);
-    let described = described(&a);
+    let with_features = with_features(&a);
     for kind in CLASSIFIERS.iter().copied() {
         let spec = Gem { classifier: small(kind), ..Gem::default() };
         let fit = |threads| {
             let mut job = JobContext::new(1).with_threads(threads).unwrap();
-            let evidence = Evidence { annotations: &a, described: Some(&described) };
+            let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
             job.pool().install(|| spec.fit(evidence, &mut job)).unwrap()
         };
         let fitted = fit(1);
@@ -314,7 +314,7 @@ fn every_classifier_reads_a_crowd_and_is_saved() {
         let trained = fitted.model.unwrap();
         let again = |device, job: &JobContext| {
             let saved = SavedModel::new(&trained.description, &trained.parameters, device);
-            predict::<Gem>(saved, described.matrix(), job)
+            predict::<Gem>(saved, with_features.matrix(), job)
         };
         for device in [None, Some("auto"), Some("cpu")] {
             let again = again(device, &JobContext::new(1)).unwrap().classes;
@@ -340,9 +340,9 @@ fn every_classifier_reads_a_crowd_and_is_saved() {
 #[test]
 fn single_annotations_are_cautioned_against() {
     let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (2, 1, 1)]);
-    let described = described(&a);
+    let with_features = with_features(&a);
     let mut job = JobContext::new(1);
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     Gem::default().fit(evidence, &mut job).unwrap();
     assert!(job.warnings()[0].contains("no instance has a second annotator"));
     let error = Gem::default().fit((&a).into(), &mut job).unwrap_err().to_string();
@@ -354,8 +354,8 @@ fn single_annotations_are_cautioned_against() {
 #[test]
 fn few_annotations_are_cautioned_against_without_pseudo_counts() {
     let a = tiny(2, &(0..18).map(|n| (n / 2, n % 2, n / 2 % 2)).collect::<Vec<_>>());
-    let described = described(&a);
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let with_features = with_features(&a);
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let cases = [(0.0, 0.0, true), (0.1, 0.0, true), (1.0, 0.0, false), (0.0, 1.0, false)];
     for (smoothing, diagonal, is_cautioned) in cases {
         let mut job = JobContext::new(1);
@@ -370,11 +370,11 @@ fn few_annotations_are_cautioned_against_without_pseudo_counts() {
 fn degenerate_crowds_give_no_panic_and_no_nan() {
     for kind in CLASSIFIERS.iter().copied() {
         let spec = Gem { classifier: small(kind), ..Gem::default() };
-        let fit_with = |a: &Annotations, described: &QuestionFeatures| {
-            let evidence = Evidence { annotations: a, described: Some(described) };
+        let fit_with = |a: &Annotations, with_features: &QuestionFeatures| {
+            let evidence = Evidence { annotations: a, with_features: Some(with_features) };
             spec.fit(evidence, &mut JobContext::new(1))
         };
-        let fit = |a: &Annotations| fit_with(a, &described(a));
+        let fit = |a: &Annotations| fit_with(a, &with_features(a));
         for a in [
             tiny(2, &[(0, 0, 2), (1, 0, 0), (1, 1, 1), (2, 1, 1)]),
             tiny(2, &[(0, 0, 1)]),
@@ -385,7 +385,7 @@ fn degenerate_crowds_give_no_panic_and_no_nan() {
         }
         let error = fit(&tiny(2, &[(0, 0, 2)])).unwrap_err().to_string();
         assert!(error.contains("no annotation names a class"), "{error}");
-        let (a, mut others) = (tiny(2, &[(0, 0, 1)]), described(&tiny(2, &[(0, 0, 1)])));
+        let (a, mut others) = (tiny(2, &[(0, 0, 1)]), with_features(&tiny(2, &[(0, 0, 1)])));
         others.row_of_instance.fill(None);
         let error = fit_with(&a, &others).unwrap_err().to_string();
         assert!(error.contains("no annotated instance has features to learn from"), "{error}");

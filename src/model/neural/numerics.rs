@@ -151,7 +151,7 @@ pub struct UnitVector {
 
 impl UnitVector {
     /// Divides a vector by its length.
-    pub fn of(vector: &[f64]) -> Self {
+    pub fn from_vector(vector: &[f64]) -> Self {
         let norm = vector.iter().map(|x| x * x).sum::<f64>().sqrt();
         let norm = at_least(norm, 1e-12);
         Self { norm: Some(norm), unit: vector.iter().map(|x| x / norm).collect() }

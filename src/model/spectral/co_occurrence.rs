@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::frame::{Annotations, Dims, FitBytes, QuestionSizes, dense_fit_bytes};
+use crate::frame::{Annotations, Dims, MemoryEstimate, QuestionSizes, dense_memory_estimate};
 
 /// With how many others an annotation of an instance is counted.
 const MAX_OTHERS: usize = 256;
@@ -72,7 +72,7 @@ impl<'a> CoOccurrence<'a> {
     }
 
     /// The votes of other annotators on the instances of a vote, with their sums.
-    pub(super) fn of(&self, vote: usize) -> impl Iterator<Item = (u32, f64)> {
+    pub(super) fn common_votes(&self, vote: usize) -> impl Iterator<Item = (u32, f64)> {
         let range = self.offsets[vote]..self.offsets[vote + 1];
         self.votes[range.clone()].iter().copied().zip(self.sums[range].iter().copied())
     }
@@ -92,14 +92,17 @@ impl<'a> CoOccurrence<'a> {
 
 /// The memory of a fit that counts co-occurrences, with this many numbers for each pair of annotator and label. How many
 /// pairs meet is not known before they are counted: about as many as if all instances had twice the mean of annotations.
-pub(super) fn fit_bytes(sizes: &QuestionSizes, numbers_of_pair: usize) -> Option<FitBytes> {
-    let own = dense_fit_bytes(sizes)?;
+pub(super) fn memory_estimate(
+    sizes: &QuestionSizes,
+    numbers_of_pair: usize,
+) -> Option<MemoryEstimate> {
+    let own = dense_memory_estimate(sizes)?;
     let mean = sizes.annotations.div_ceil(sizes.dims.instances.max(1));
     let met = sizes.annotations.checked_mul((2 * mean).min(MAX_OTHERS))?;
     let met = met.min(sizes.columns.saturating_mul(sizes.columns));
     let entries = met.checked_mul(size_of::<u32>() + size_of::<f64>())?.checked_mul(2)?;
     let pairs = sizes.columns.checked_mul(numbers_of_pair)?.checked_mul(size_of::<f64>())?;
-    Some(FitBytes { working: entries.checked_add(pairs)?, ..own })
+    Some(MemoryEstimate { working: entries.checked_add(pairs)?, ..own })
 }
 
 /// The entries of adjacent votes.
@@ -208,7 +211,7 @@ mod tests {
     use crate::testing::{assert_close, tiny, weighted};
 
     fn entries(co: &CoOccurrence<'_>) -> Vec<(u32, u32, u32, u32, f64)> {
-        let of = |v: usize| co.of(v).map(move |(w, sum)| (v as u32, w, sum));
+        let of = |v: usize| co.common_votes(v).map(move |(w, sum)| (v as u32, w, sum));
         let all = (0..co.totals.len()).flat_map(of);
         let named = all.map(|(v, w, sum)| {
             (co.annotator_of(v), co.class_of(v), co.annotator_of(w), co.class_of(w), sum)

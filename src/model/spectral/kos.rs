@@ -44,7 +44,9 @@ use serde::{Deserialize, Serialize};
 
 use super::votes;
 use crate::error::Result;
-use crate::frame::{Annotations, Dims, Evidence, FitBytes, QuestionSizes, dense_fit_bytes};
+use crate::frame::{
+    Annotations, Dims, Evidence, MemoryEstimate, QuestionSizes, dense_memory_estimate,
+};
 use crate::job_context::{JobContext, WarningCode};
 use crate::model::fitted::{Fitted, Report, Stop};
 use crate::model::posterior::Posterior;
@@ -70,19 +72,6 @@ impl Spec for Kos {
     const SUMMARY: &'static str =
         "messages between annotators and instances, for two classes and equally busy annotators";
     const SOURCE: &'static str = "Karger, Oh and Shah 2014, doi:10.1287/opre.2013.1235";
-}
-
-impl Kos {
-    /// The memory of its fit: that of posteriors, three numbers for each annotation, and the scores of each class.
-    pub(super) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
-        let own = dense_fit_bytes(sizes)?;
-        // An annotator, a sign and two messages.
-        let bytes_of_edge = size_of::<u32>() + 3 * size_of::<f64>();
-        let edges = sizes.annotations.checked_add(sizes.dims.instances)?;
-        let edges = edges.checked_mul(bytes_of_edge)?;
-        let scores = own.posteriors.checked_mul(2)?;
-        Some(FitBytes { working: edges.checked_add(scores)?, ..own })
-    }
 }
 
 impl Model for Kos {
@@ -125,6 +114,17 @@ impl Model for Kos {
         }
         let stop = Stop { converged: true, iterations: self.n_iter, objective: None };
         Ok(Fitted { stop, ..Fitted::new(posterior, Report { skill, ..Report::default() }) })
+    }
+
+    /// That of posteriors, three numbers for each annotation, and the scores of each class.
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        let own = dense_memory_estimate(sizes)?;
+        // An annotator, a sign and two messages.
+        let bytes_of_edge = size_of::<u32>() + 3 * size_of::<f64>();
+        let edges = sizes.annotations.checked_add(sizes.dims.instances)?;
+        let edges = edges.checked_mul(bytes_of_edge)?;
+        let scores = own.posteriors.checked_mul(2)?;
+        Some(MemoryEstimate { working: edges.checked_add(scores)?, ..own })
     }
 }
 

@@ -45,7 +45,7 @@ use serde::{Deserialize, Serialize};
 use super::overlaps::Overlaps;
 use super::{PairLogs, co_occurrence, few_annotators};
 use crate::error::Result;
-use crate::frame::{Dims, Evidence, FitBytes, QuestionSizes};
+use crate::frame::{Dims, Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::{JobContext, WarningCode};
 use crate::model::em::kernels::{Prior, log_domain};
 use crate::model::fitted::{Fitted, Report, Stop, TraceRow};
@@ -101,8 +101,8 @@ impl Spec for LabelModel {
         self.class_prior.is_some()
     }
 
-    fn check(&self, place: &str, problems: &mut Problems) {
-        check_shares(self.class_prior.as_ref(), place, problems);
+    fn check(&self, position: &str, problems: &mut Problems) {
+        check_shares(self.class_prior.as_ref(), position, problems);
     }
 }
 
@@ -120,13 +120,6 @@ const SQUARES_KEPT: f64 = 0.999;
 
 /// The numbers for each pair of annotator and label and class: mu, its start, two means of gradients, the gradient.
 const NUMBERS_OF_CELL: usize = 5;
-
-impl LabelModel {
-    /// The memory of its fit: the co-occurrences, and the numbers of each cell.
-    pub(super) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
-        co_occurrence::fit_bytes(sizes, sizes.dims.classes.checked_mul(NUMBERS_OF_CELL)?)
-    }
-}
 
 impl Model for LabelModel {
     fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
@@ -172,6 +165,11 @@ impl Model for LabelModel {
         let stop = Stop { converged: true, iterations: self.n_epochs, objective };
         let report = Report { prior: Some(prior), skill, ..Report::default() };
         Ok(Fitted { trace, stop, ..Fitted::new(t, report) })
+    }
+
+    /// The co-occurrences, and the numbers of each cell.
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        co_occurrence::memory_estimate(sizes, sizes.dims.classes.checked_mul(NUMBERS_OF_CELL)?)
     }
 }
 

@@ -30,7 +30,7 @@ impl Meetings {
         let of_annotator = |(_, votes): (u32, Range<usize>)| {
             let mut sums: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
             for vote in votes {
-                for (met, sum) in co.of(vote) {
+                for (met, sum) in co.common_votes(vote) {
                     let (common, equal) = sums.entry(co.annotator_of(met)).or_default();
                     *common += sum;
                     *equal += if co.class_of(met) == co.class_of(vote as u32) { sum } else { 0.0 };

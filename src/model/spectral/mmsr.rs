@@ -48,7 +48,7 @@ use serde::{Deserialize, Serialize};
 use super::meetings::{Meeting, Meetings};
 use super::{co_occurrence, few_annotators};
 use crate::error::Result;
-use crate::frame::{Dims, Evidence, FitBytes, QuestionSizes};
+use crate::frame::{Dims, Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::{JobContext, WarningCode};
 use crate::model::em::kernels::{LogLikelihood, Prior, log_domain};
 use crate::model::fitted::{Fitted, Report, Stop};
@@ -80,13 +80,6 @@ impl Spec for Mmsr {
     const SOURCE: &'static str = "Ma and Olshevsky 2020, NeurIPS, arXiv:2010.12181";
     const CAPABILITIES: Capabilities =
         Capabilities { annotator_prior: true, ..Capabilities::LABELS };
-}
-
-impl Mmsr {
-    /// The memory of its fit: the co-occurrences, and those of pairs of annotators.
-    pub(super) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
-        co_occurrence::fit_bytes(sizes, NUMBERS_OF_PAIR)
-    }
 }
 
 /// The numbers for each pair of annotator and label: skills, signs, and what a step replaces.
@@ -159,6 +152,11 @@ impl Model for Mmsr {
         let annotator_parameters = vec![("weight".to_owned(), weight)];
         let report = Report { skill, annotator_parameters, ..Report::default() };
         Ok(Fitted { stop, ..Fitted::new(t, report) })
+    }
+
+    /// The co-occurrences, and those of pairs of annotators.
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        co_occurrence::memory_estimate(sizes, NUMBERS_OF_PAIR)
     }
 }
 

@@ -22,10 +22,10 @@ use crate::model::em::kernels::LogLikelihood;
 
 /// The models of this folder.
 pub static KINDS: &[ModelKind] = &[
-    ModelKind { fit_bytes: LabelModel::fit_bytes, ..ModelKind::of::<LabelModel>() },
-    ModelKind { fit_bytes: Mmsr::fit_bytes, ..ModelKind::of::<Mmsr>() },
-    ModelKind { fit_bytes: SpectralDawidSkene::fit_bytes, ..ModelKind::of::<SpectralDawidSkene>() },
-    ModelKind { fit_bytes: Kos::fit_bytes, ..ModelKind::of::<Kos>() },
+    ModelKind::new::<LabelModel>(),
+    ModelKind::new::<Mmsr>(),
+    ModelKind::new::<SpectralDawidSkene>(),
+    ModelKind::new::<Kos>(),
 ];
 
 /// (annotator, class, weight) of every annotation of instance `i` that names a class, those of one annotator adjacent; and a

@@ -39,7 +39,7 @@ impl<'a> Overlaps<'a> {
     /// The share of the pairs of annotators that have an instance in common.
     pub(super) fn share_that_meet(&self, n_annotators: usize) -> Option<f64> {
         let met = |(r, votes): &(u32, Range<usize>)| {
-            let others = votes.clone().flat_map(|vote| self.co.of(vote));
+            let others = votes.clone().flat_map(|vote| self.co.common_votes(vote));
             let mut others: Vec<u32> = others.map(|(met, _)| self.co.annotator_of(met)).collect();
             others.sort_unstable();
             others.dedup();
@@ -103,7 +103,7 @@ impl<'a> Overlaps<'a> {
                 let row = &mu[vote * n..(vote + 1) * n];
                 let (mut squares, coverage) = (0.0, self.coverage(vote));
                 met.fill(0.0);
-                for (other, sum) in self.co.of(vote) {
+                for (other, sum) in self.co.common_votes(vote) {
                     let o = sum / self.n_instances;
                     squares += o * o;
                     let of_other = &mu[other as usize * n..(other as usize + 1) * n];
@@ -205,7 +205,7 @@ pub(super) mod tests {
             }) {
                 let sum: f64 = overlaps
                     .co
-                    .of(v)
+                    .common_votes(v)
                     .filter(|(met, _)| *met as usize == w)
                     .map(|(_, sum)| sum)
                     .sum();

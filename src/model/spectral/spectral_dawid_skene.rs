@@ -47,7 +47,7 @@ use serde::{Deserialize, Serialize};
 use super::PairLogs;
 use super::moments::{Found, GroupSums, N_GROUPS};
 use crate::error::Result;
-use crate::frame::{Annotations, Dims, Evidence, FitBytes, QuestionSizes};
+use crate::frame::{Annotations, Dims, Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::{Cancel, JobContext, WarningCode};
 use crate::model::em::kernels::{self, Prior, log_domain};
 use crate::model::em::{self, ColumnEm, DawidSkene, EmModel, EmSteps, Objective, StopRule};
@@ -90,16 +90,6 @@ impl Spec for SpectralDawidSkene {
 /// The moments of more classes take too long: their third ones have as many cells as the cube of this.
 const MAX_CLASSES: u32 = 32;
 
-impl SpectralDawidSkene {
-    /// The memory of its fit: that of other models of pairs, and the matrices and posteriors of the start.
-    pub(super) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
-        let own = kernels::fit_bytes(sizes)?;
-        let rows = sizes.columns.checked_mul(2)?.checked_add(sizes.dims.instances)?;
-        let start = rows.checked_mul(sizes.dims.classes)?.checked_mul(size_of::<f64>())?;
-        Some(FitBytes { working: own.working.checked_add(start)?, ..own })
-    }
-}
-
 impl Model for SpectralDawidSkene {
     fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
         let a = evidence.annotations;
@@ -117,6 +107,14 @@ impl Model for SpectralDawidSkene {
         let inner =
             DawidSkene { smoothing, stop, fixed_prior: true, ..DawidSkene::maximum_likelihood() };
         em::fit(&FromPosteriors { inner: ColumnEm(inner), start }, Self::KIND, a, job)
+    }
+
+    /// That of other models of pairs, and the matrices and posteriors of the start.
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        let own = kernels::memory_estimate(sizes)?;
+        let rows = sizes.columns.checked_mul(2)?.checked_add(sizes.dims.instances)?;
+        let start = rows.checked_mul(sizes.dims.classes)?.checked_mul(size_of::<f64>())?;
+        Some(MemoryEstimate { working: own.working.checked_add(start)?, ..own })
     }
 }
 

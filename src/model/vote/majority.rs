@@ -31,6 +31,7 @@ use serde::{Deserialize, Serialize};
 use super::shares::VoteShares;
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence, MAX_RANGES, ranges_of_instances};
+use crate::frame::{MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::fitted::{Fitted, Report, Stop};
 use crate::model::fitted_posterior::FittedPosterior;
@@ -63,7 +64,7 @@ impl Spec for MajorityVote {
 }
 
 impl Model for MajorityVote {
-    fn fit(&self, evidence: Evidence<'_>, _run: &mut JobContext) -> Result<Fitted> {
+    fn fit(&self, evidence: Evidence<'_>, _job: &mut JobContext) -> Result<Fitted> {
         let a = evidence.annotations;
         let shares = FittedPosterior::on_demand(a, VoteShares { is_hard: false });
         let skill = agreement(a, |i| shares.entries(i).best());
@@ -73,6 +74,11 @@ impl Model for MajorityVote {
         };
         let stop = Stop { converged: true, iterations: 1, objective: None };
         Ok(Fitted { stop, ..Fitted::new(posterior, Report { skill, ..Report::default() }) })
+    }
+
+    /// Nothing: its posteriors are computed when they are read.
+    fn memory_estimate(_: &QuestionSizes) -> Option<MemoryEstimate> {
+        Some(MemoryEstimate::default())
     }
 }
 

@@ -17,14 +17,13 @@ pub use wawa::Wawa;
 pub use zbs::ZeroBasedSkill;
 
 use super::ModelKind;
-use crate::frame::FitBytes;
 
 /// The models of this folder.
 pub static KINDS: &[ModelKind] = &[
     // Its rows are computed when they are read.
-    ModelKind { fit_bytes: |_| Some(FitBytes::default()), ..ModelKind::of::<MajorityVote>() },
-    ModelKind::of::<Wawa>(),
-    ModelKind::of::<Iwmv>(),
-    ModelKind::of::<ZeroBasedSkill>(),
-    ModelKind::of::<Crh>(),
+    ModelKind::new::<MajorityVote>(),
+    ModelKind::new::<Wawa>(),
+    ModelKind::new::<Iwmv>(),
+    ModelKind::new::<ZeroBasedSkill>(),
+    ModelKind::new::<Crh>(),
 ];

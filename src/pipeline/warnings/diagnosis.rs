@@ -77,7 +77,7 @@ pub(crate) fn warn_of_agreement(
         );
     }
     // A classifier may know better than the annotators.
-    if frame.described.is_none() && share(given_by_nobody, labelled) >= MIN_CONTRADICTIONS {
+    if frame.with_features.is_none() && share(given_by_nobody, labelled) >= MIN_CONTRADICTIONS {
         job.warn_code(
             WarningCode::LabelsNobodyGave,
             format!(
@@ -87,7 +87,7 @@ pub(crate) fn warn_of_agreement(
             ),
         );
     }
-    if frame.described.is_none() && share(against_unanimous, labelled) >= MIN_CONTRADICTIONS {
+    if frame.with_features.is_none() && share(against_unanimous, labelled) >= MIN_CONTRADICTIONS {
         job.warn_code(
             WarningCode::AgainstUnanimousVote,
             format!(

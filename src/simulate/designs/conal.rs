@@ -92,7 +92,7 @@ impl Design for ConfusionMixture {
             annotated: self.annotated,
             valid: Some(self.valid),
             common: Some(CommonNoise { kind, proportion: self.proportion }),
-            ..Plan::of(vec![(self.annotators, own)])
+            ..Plan::new(vec![(self.annotators, own)])
         })
     }
 }

@@ -58,12 +58,12 @@ impl Design for Predictors {
                 .found("0 and 0")
                 .help("raise one of them"));
         }
-        Ok(Plan { kept: self.kept, describes_annotators: true, ..Plan::of(groups) })
+        Ok(Plan { kept: self.kept, describes_annotators: true, ..Plan::new(groups) })
     }
 }
 
 /// The n-th pair of classes.
 fn confused(n: usize, classes: usize) -> Link {
-    let (k, places) = (n % classes, 1 + n / classes % (classes - 1));
-    (k, (k + places) % classes)
+    let (k, locations) = (n % classes, 1 + n / classes % (classes - 1));
+    (k, (k + locations) % classes)
 }

@@ -55,10 +55,10 @@ impl Design for SeniorityDesign {
             Expertise::High => (HIGH, "2*imitative(a00), 3*imitative(a02)"),
         };
         let juniors = match self.juniors {
-            JuniorKind::None => return Ok(Plan::of(crowd(seniors)?)),
+            JuniorKind::None => return Ok(Plan::new(crowd(seniors)?)),
             JuniorKind::Constant => "5*constant(0)",
             JuniorKind::Copies => copies,
         };
-        Ok(Plan::of(crowd(&format!("{seniors}, {juniors}"))?))
+        Ok(Plan::new(crowd(&format!("{seniors}, {juniors}"))?))
     }
 }

@@ -45,7 +45,7 @@ impl Design for FixedBudget {
         Ok(Plan {
             redundancy: Some(self.redundancy),
             at_most: self.budget.map(|answers| answers / self.redundancy),
-            ..Plan::of(vec![(self.annotators, kind)])
+            ..Plan::new(vec![(self.annotators, kind)])
         })
     }
 }

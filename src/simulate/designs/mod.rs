@@ -79,7 +79,7 @@ impl Design for Groups {
             trusted: self.trusted,
             annotates_trusted: self.annotate_trusted,
             kept: self.kept,
-            ..Plan::of(groups)
+            ..Plan::new(groups)
         })
     }
 }

@@ -49,6 +49,6 @@ impl Design for RealCrowd {
                 ));
         }
         let given = Some(GivenCrowd { draws_labels: self.resample, smoothing: self.smoothing });
-        Ok(Plan { kept: self.kept, redundancy: self.redundancy, given, ..Plan::of(groups) })
+        Ok(Plan { kept: self.kept, redundancy: self.redundancy, given, ..Plan::new(groups) })
     }
 }

@@ -134,6 +134,6 @@ fn held_out(valid: f64, labels: LabelDensity, groups: Vec<Group>) -> Plan {
         redundancy: labels.redundancy(),
         annotated: 1.0 - valid,
         valid: Some(1.0),
-        ..Plan::of(groups)
+        ..Plan::new(groups)
     }
 }

@@ -14,7 +14,7 @@ use crate::simulate::recipes::{RECIPES, recipe};
 fn followers_follow_the_answers_that_were_really_given() {
     let groups = "symmetric(0.5), imitative(a00), supportive(a00), opposite(a00), opposite(a03)";
     let class = balanced(50);
-    let crowd = drawn(&Plan::of(crowd(groups).unwrap()), &class, 10, 7);
+    let crowd = drawn(&Plan::new(crowd(groups).unwrap()), &class, 10, 7);
     let mut wrong = [0; 10];
     for group in crowd.annotations.chunks(5) {
         let truth = class[group[0].instance as usize];
@@ -82,7 +82,7 @@ fn a_budget_buys_fewer_instances_with_more_answers_each() {
 #[test]
 fn one_purpose_s_draws_move_no_other_s() {
     let class = balanced(10);
-    let plan = |groups: &str| Plan { redundancy: Some(2), ..Plan::of(crowd(groups).unwrap()) };
+    let plan = |groups: &str| Plan { redundancy: Some(2), ..Plan::new(crowd(groups).unwrap()) };
     let pairs_of = |plan: &Plan| -> Vec<(u32, u32)> {
         drawn(plan, &class, 10, 3).annotations.iter().map(|a| (a.instance, a.annotator)).collect()
     };
@@ -203,7 +203,7 @@ fn predictors_confuse_one_pair_each_and_their_features_tell_which() {
 #[test]
 fn more_annotators_than_any_number_are_as_many_as_the_largest() {
     let groups = crowd(&format!("{}*right, 2*right", usize::MAX)).unwrap();
-    assert_eq!(Plan::of(groups).annotators(), usize::MAX);
+    assert_eq!(Plan::new(groups).annotators(), usize::MAX);
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn plans_that_fit_nothing_are_refused() {
     let class = [0, 1, 2];
     let truth = Instances { class: &class, classes: 3, features: None };
     let error = |groups: &str, redundancy: Option<usize>| {
-        let plan = Plan { redundancy, ..Plan::of(crowd(groups).unwrap()) };
+        let plan = Plan { redundancy, ..Plan::new(crowd(groups).unwrap()) };
         draw(&plan, truth, &JobContext::new(0)).err().unwrap().to_string()
     };
     assert!(error("class-wise(7)", None).contains("there is no class 7"));
@@ -232,7 +232,7 @@ fn plans_that_fit_nothing_are_refused() {
     assert!(error("right, imitative(a00)", Some(1)).contains("must see every instance"));
     assert!(error("right", Some(2)).contains("more answers than there are annotators"));
     let one = Instances { class: &[0], classes: 1, features: None };
-    let plan = Plan::of(crowd("symmetric(0.5)").unwrap());
+    let plan = Plan::new(crowd("symmetric(0.5)").unwrap());
     let error = draw(&plan, one, &JobContext::new(0)).err().unwrap().to_string();
     assert!(error.contains("needs two classes"), "{error}");
 }

@@ -25,7 +25,7 @@ fn common_noise_has_the_wanted_proportion_and_its_answers_come_from_the_common_m
     let instances: Vec<u32> = (0..2000).collect();
     let shares = plan.common.as_ref().unwrap().spread(truth, &instances, 30, &job).unwrap();
     let pairs = (0..2000).flat_map(|i| (0..30).map(move |r| (i, r)));
-    assert_near(pairs.map(|(i, r)| shares.of(i, r)).sum::<f64>() / 60_000.0, 0.3, 1e-9);
+    assert_near(pairs.map(|(i, r)| shares.share(i, r)).sum::<f64>() / 60_000.0, 0.3, 1e-9);
     assert_eq!(crowd.sources.len(), 6000);
     let common = crowd.common.as_ref().unwrap();
     let mut counts = [0.0_f64; 2];
@@ -95,7 +95,7 @@ fn products_have_the_deviation_one_and_shares_the_wanted_mean_at_any_number_of_t
                 pool.install(|| common.spread(truth, &rows, 7, &JobContext::new(7)).unwrap());
             (0..600)
                 .flat_map(|i| (0..7).map(move |r| (i, r)))
-                .map(|(i, r)| shares.of(i, r))
+                .map(|(i, r)| shares.share(i, r))
                 .collect()
         };
         let shares = drawn(3);
@@ -134,7 +134,7 @@ fn instances_that_look_alike_have_the_wanted_share() {
     let common = plan_of("conal", &["proportion=0.2"]).common.unwrap();
     let shares = common.spread(truth, &[0, 1, 2], 4, &JobContext::new(7)).unwrap();
     for (i, r) in (0..3).flat_map(|i| (0..4).map(move |r| (i, r))) {
-        assert_near(shares.of(i, r), 0.2, 1e-12);
+        assert_near(shares.share(i, r), 0.2, 1e-12);
     }
 }
 
@@ -147,7 +147,7 @@ fn how_instances_look_does_not_depend_on_how_many_annotators_look() {
     // annotator's products.
     let ratio = |annotators: usize| {
         let shares = common.spread(truth, &rows, annotators, &JobContext::new(7)).unwrap();
-        let logit = |i: usize| (shares.of(i, 0) / (1.0 - shares.of(i, 0))).ln();
+        let logit = |i: usize| (shares.share(i, 0) / (1.0 - shares.share(i, 0))).ln();
         (logit(1) - logit(0)) / (logit(2) - logit(0))
     };
     assert_near(ratio(2), ratio(30), 1e-9);

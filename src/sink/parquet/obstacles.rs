@@ -19,7 +19,7 @@ impl ParquetSink {
     /// On local disk, fails if something of another kind has the name of one of our folders or links, or of the lock
     /// file.
     pub(super) fn check_obstacles(&self, run_id: &str) -> Result<()> {
-        let Some(root) = self.place.local() else { return Ok(()) };
+        let Some(root) = self.location.local() else { return Ok(()) };
         let run = root.join("runs").join(run_id);
         for folder in run.ancestors().chain([root.join("_leases").as_path()]) {
             if let Some(found) = describe_obstacle_to_folder(folder) {
@@ -46,8 +46,8 @@ impl ParquetSink {
     }
 }
 
-fn obstacle(what: &str, place: &str) -> Error {
-    Error::spec(what).at(place).help(
+fn obstacle(what: &str, location: &str) -> Error {
+    Error::spec(what).at(location).help(
         "labelmill did not write it and leaves it alone: move it away, or choose another sink.url (--output)",
     )
 }

@@ -21,7 +21,7 @@ pub(super) const LOCK: &str = "latest.lock";
 /// A place where runs are published as Parquet files.
 #[derive(Debug, Clone)]
 pub struct ParquetSink {
-    pub(super) place: StoreLocation,
+    pub(super) location: StoreLocation,
     pub(super) spec: SinkSpec,
 }
 
@@ -32,7 +32,7 @@ impl ParquetSink {
     /// When the URL is invalid, or its store cannot be opened.
     pub fn open(spec: &SinkSpec, stores: &StoreSpec) -> Result<Self> {
         let url = parse_url(&spec.url).map_err(|e| e.or_at("sink.url"))?;
-        Ok(Self { place: open(&url, stores)?, spec: spec.clone() })
+        Ok(Self { location: open(&url, stores)?, spec: spec.clone() })
     }
 
     /// The place's URL, as shown to users.
@@ -42,7 +42,7 @@ impl ParquetSink {
     }
 
     pub(super) fn runs(&self) -> Path {
-        self.place.path.clone().join("runs")
+        self.location.path.clone().join("runs")
     }
 
     pub(super) fn run_path(&self, run_id: &str) -> Path {
@@ -54,7 +54,7 @@ impl ParquetSink {
     }
 
     pub(super) fn leases(&self) -> Path {
-        self.place.path.clone().join("_leases")
+        self.location.path.clone().join("_leases")
     }
 
     pub(super) fn lease_path(&self, attempt: &str) -> Path {

@@ -32,18 +32,18 @@ pub async fn register_files(ctx: &SessionContext, name: &str, files: &Files) -> 
 pub(in crate::source) async fn register(
     ctx: &SessionContext,
     name: &str,
-    Files { place, format, objects }: &Files,
+    Files { location, format, objects }: &Files,
     columns: &KnownColumns,
     look: InferenceScope,
 ) -> Result<()> {
     let store: Arc<dyn ObjectStore> =
-        Arc::new(PinnedStore::new(Arc::clone(&place.store), objects, &place.url));
+        Arc::new(PinnedStore::new(Arc::clone(&location.store), objects, &location.url));
     let table: Arc<dyn TableProvider> = if format.is_text() {
-        Arc::new(TextTable::open(store, &place.url, objects, *format, columns, look).await?)
+        Arc::new(TextTable::open(store, &location.url, objects, *format, columns, look).await?)
     } else {
-        let url = own_root(name, &shown(&place.url, &Path::default()))?;
+        let url = own_root(name, &shown(&location.url, &Path::default()))?;
         ctx.register_object_store(&url, Arc::clone(&store));
-        typed::table(ctx, (&url, &store), &place.url, (objects, *format), columns).await?
+        typed::table(ctx, (&url, &store), &location.url, (objects, *format), columns).await?
     };
     ctx.register_table(name, table)?;
     Ok(())

@@ -40,7 +40,7 @@ use unread::{
 #[derive(Debug, Clone)]
 pub struct Files {
     /// The store, and the file or folder that the URL names.
-    pub place: StoreLocation,
+    pub location: StoreLocation,
     /// The format of all files.
     pub format: Format,
     /// The files as they were listed, in the order of their paths.
@@ -61,7 +61,7 @@ impl Files {
         runs: &dyn PublishedTables,
         job: &mut JobContext,
     ) -> Result<Self> {
-        let (place, pattern) = located(text, stores).await?;
+        let (location, pattern) = located(text, stores).await?;
         // `**` at the end of a pattern stands for every file below.
         let pattern = pattern.map(|pattern| match pattern {
             "**" => Cow::Borrowed("**/*"),
@@ -69,20 +69,20 @@ impl Files {
             _ => Cow::Borrowed(pattern),
         });
         let pattern = pattern.as_deref();
-        if let Some(file) = place.local().filter(|_| pattern.is_none()) {
+        if let Some(file) = location.local().filter(|_| pattern.is_none()) {
             refuse_special(&file)?;
         }
-        let is_folder = pattern.is_some() || is_folder(&place).await?;
-        let reach = ReachableFolders::of(pattern)?;
-        if let Some(folder) = place.local().filter(|_| is_folder) {
+        let is_folder = pattern.is_some() || is_folder(&location).await?;
+        let reach = ReachableFolders::new(pattern)?;
+        if let Some(folder) = location.local().filter(|_| is_folder) {
             refuse_circles(&folder, &reach)?;
         }
-        let all = objects(&place, is_folder.then_some(&reach)).await?;
+        let all = objects(&location, is_folder.then_some(&reach)).await?;
         if is_folder {
-            refuse_part_of_a_table(&place).await?;
+            refuse_part_of_a_table(&location).await?;
         }
         let (meant, format) = if is_folder {
-            of_folder(&all, &place, (pattern, &reach), format, job)?
+            of_folder(&all, &location, (pattern, &reach), format, job)?
         } else {
             let encoding_of = all.iter().find_map(encoding_of);
             (all.clone(), format.or(encoding_of.map(|(_, encoding)| encoding.format)))
@@ -90,7 +90,7 @@ impl Files {
         if meant.is_empty() {
             if let Some(pattern) = pattern {
                 // The error also suggests names that the pattern does not reach.
-                let near = place.store.list(Some(&place.path)).take(MAX_SUGGESTED);
+                let near = location.store.list(Some(&location.path)).take(MAX_SUGGESTED);
                 let mut near: Vec<ObjectMeta> = near.try_collect().await.unwrap_or(all);
                 near.sort_by(|a, b| a.location.cmp(&b.location));
                 if !near.is_empty() {
@@ -99,11 +99,11 @@ impl Files {
             }
             // No table has a pattern for its name.
             let is_name = pattern.is_none_or(|pattern| split_glob(pattern).is_none());
-            let mut found = nothing_there(&place);
+            let mut found = nothing_there(&location);
             if is_name {
                 match runs.find(text, stores).await? {
-                    TableSearch::Found(place, objects) => {
-                        return Ok(Self { place, format: Format::Parquet, objects });
+                    TableSearch::Found(location, objects) => {
+                        return Ok(Self { location, format: Format::Parquet, objects });
                     }
                     TableSearch::Missing => {}
                     TableSearch::Denied(denial) => found = format!("{found}; {denial}"),
@@ -116,13 +116,13 @@ impl Files {
         if meant.iter().all(|o| o.size == 0) {
             return Err(empty());
         }
-        warn_of_empty(&place, &meant, job);
+        warn_of_empty(&location, &meant, job);
         let format = format.ok_or_else(|| {
             Error::data("the file name does not show the format")
-                .found(offenders(meant.iter().map(|o| shown(&place.url, &o.location))))
+                .found(offenders(meant.iter().map(|o| shown(&location.url, &o.location))))
                 .help(help_for(meant.iter().filter_map(|o| o.location.filename())))
         })?;
-        Ok(Self { place, format, objects: meant })
+        Ok(Self { location, format, objects: meant })
     }
 
     /// The size of all files in bytes.
@@ -150,26 +150,26 @@ fn no_match(pattern: &str, near: &[ObjectMeta]) -> Error {
 
 /// The file at the place or, with `reach`, every file of the folder that is within reach.
 async fn objects(
-    place: &StoreLocation,
+    location: &StoreLocation,
     reach: Option<&ReachableFolders>,
 ) -> Result<Vec<ObjectMeta>> {
     let found = if let Some(reach) = reach {
-        files_in(place, reach).await
+        files_in(location, reach).await
     } else {
-        place.store.head(&place.path).await.map(|object| vec![object])
+        location.store.head(&location.path).await.map(|object| vec![object])
     };
     match found {
         Ok(mut objects) => {
             objects.sort_by(|a, b| a.location.cmp(&b.location));
             if let Some(object) = objects.iter().find(|o| has_no_version(o)) {
                 return Err(Error::data("the server reports no version of a file")
-                    .at(shown(&place.url, &object.location))
+                    .at(shown(&location.url, &object.location))
                     .found("neither an ETag nor a Last-Modified header: a change would not be seen")
                     .help("let the server send one of them, or download the file"));
             }
             Ok(objects)
         }
-        Err(e) if reach.is_some() && place.is_web() && !is_temporary(&e) => Err(no_listing(&e)),
+        Err(e) if reach.is_some() && location.is_web() && !is_temporary(&e) => Err(no_listing(&e)),
         Err(object_store::Error::NotFound { .. }) => Ok(Vec::new()),
         Err(e) => Err(e.into()),
     }
@@ -184,18 +184,18 @@ fn has_no_version(object: &ObjectMeta) -> bool {
 /// Selects the files of a folder that are to be read, and their one format.
 fn of_folder(
     all: &[ObjectMeta],
-    place: &StoreLocation,
+    location: &StoreLocation,
     (pattern, reach): (Option<&str>, &ReachableFolders),
     given: Option<Format>,
     job: &mut JobContext,
 ) -> Result<(Vec<ObjectMeta>, Option<Format>)> {
-    let folder = &place.path;
+    let folder = &location.path;
     let pattern = pattern.map(Pattern::new).transpose().map_err(|e| {
         Error::spec(format!("not a pattern: {e}")).help("a pattern may hold *, ? and [a-z]")
     })?;
     let is_meant =
         |below: &str| pattern.as_ref().is_none_or(|p| p.matches_with(below, ONE_FOLDER_A_STAR));
-    if let Some(folder) = place.local() {
+    if let Some(folder) = location.local() {
         refuse_unlisted(&folder, reach, is_meant, |name| is_hidden(name, pattern.as_ref()))?;
     }
     let fits = |object: &&ObjectMeta| is_meant(&below(object, folder).join("/"));
@@ -204,7 +204,7 @@ fn of_folder(
     };
     let (hidden, meant): (Vec<&ObjectMeta>, Vec<&ObjectMeta>) =
         all.iter().filter(fits).partition(is_hidden);
-    refuse_table_formats(place, all, &meant)?;
+    refuse_table_formats(location, all, &meant)?;
     warn_of_hidden(&hidden, job);
     let of_format = |format: Format| -> Vec<ObjectMeta> {
         let is_of = |o: &&&ObjectMeta| encoding_of(o).is_some_and(|(_, e)| e.format == format);
@@ -286,8 +286,8 @@ const ONE_FOLDER_A_STAR: MatchOptions = MatchOptions {
 };
 
 /// An empty folder, or the name of the file next to it that the user most likely meant.
-fn nothing_there(place: &StoreLocation) -> String {
-    let Some(path) = place.local() else { return "nothing".to_owned() };
+fn nothing_there(location: &StoreLocation) -> String {
+    let Some(path) = location.local() else { return "nothing".to_owned() };
     if path.is_dir() {
         return "a folder without files to read".to_owned();
     }

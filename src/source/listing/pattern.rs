@@ -63,13 +63,13 @@ fn behind_parents(text: &str) -> Option<usize> {
 
 /// The place at the path `names` below `base`; `None` where a name is not valid in a store.
 fn below(base: &StoreLocation, names: &str) -> Option<StoreLocation> {
-    let mut place = base.clone();
+    let mut location = base.clone();
     // Parsed, not joined: `join` would escape characters of the names.
-    place.path = Path::parse(format!("{}/{names}", base.path)).ok()?;
-    if let Ok(mut segments) = place.url.path_segments_mut() {
+    location.path = Path::parse(format!("{}/{names}", base.path)).ok()?;
+    if let Ok(mut segments) = location.url.path_segments_mut() {
         segments.pop_if_empty().extend(names.split('/'));
     }
-    Some(place)
+    Some(location)
 }
 
 /// Splits a location at its first glob character: `data/2026-*/part-*.parquet` is the folder `data/` and a pattern
@@ -85,34 +85,34 @@ pub(super) fn split_glob(text: &str) -> Option<(&str, &str)> {
 /// # Errors
 /// When the store fails or the bucket is missing. The next request would fail in the same way and take all its retries
 /// too; or it would succeed, and a folder would count as a missing file.
-pub(super) async fn is_folder(place: &StoreLocation) -> Result<bool> {
-    if let Some(path) = place.local() {
+pub(super) async fn is_folder(location: &StoreLocation) -> Result<bool> {
+    if let Some(path) = location.local() {
         return Ok(path.is_dir());
     }
-    if place.url.path().ends_with('/') {
+    if location.url.path().ends_with('/') {
         return Ok(true);
     }
-    if place.is_web() {
+    if location.is_web() {
         // A server that cannot list has no folders.
-        return Ok(!is_file(place).await? && has_files(place).await.unwrap_or(false));
+        return Ok(!is_file(location).await? && has_files(location).await.unwrap_or(false));
     }
     // The listing comes first: unlike the answer to HEAD, its error has a text that says what is wrong.
-    Ok(has_files(place).await? && !is_file(place).await?)
+    Ok(has_files(location).await? && !is_file(location).await?)
 }
 
 /// Whether an object has the place's own path.
-async fn is_file(place: &StoreLocation) -> Result<bool> {
-    match place.store.head(&place.path).await {
+async fn is_file(location: &StoreLocation) -> Result<bool> {
+    match location.store.head(&location.path).await {
         Ok(_) => Ok(true),
         // What is wrong with a local path is reported when its folder is listed.
-        Err(e) if is_absent(&e) || place.local().is_some() => Ok(false),
+        Err(e) if is_absent(&e) || location.local().is_some() => Ok(false),
         Err(e) => Err(e.into()),
     }
 }
 
 /// Whether there are objects below the place. A client that may not list may still read a file.
-async fn has_files(place: &StoreLocation) -> Result<bool> {
-    match place.store.list(Some(&place.path)).try_next().await {
+async fn has_files(location: &StoreLocation) -> Result<bool> {
+    match location.store.list(Some(&location.path)).try_next().await {
         Ok(first) => Ok(first.is_some()),
         Err(e) if is_absent(&e) => Ok(false),
         Err(e) => Err(e.into()),
@@ -126,7 +126,7 @@ pub(super) struct ReachableFolders {
 }
 
 impl ReachableFolders {
-    pub(super) fn of(pattern: Option<&str>) -> Result<Self> {
+    pub(super) fn new(pattern: Option<&str>) -> Result<Self> {
         let folders = |pattern: &str| {
             let (folders, _) = pattern.rsplit_once('/').unwrap_or_default();
             let names = folders.split('/').filter(|name| !name.is_empty());
@@ -172,24 +172,24 @@ const LISTINGS_AT_ONCE: usize = 8;
 /// user. An object store lists a thousand names a request, whatever folders they are in: below the first level, where
 /// a pattern such as `s3://bucket/2026-*/` leaves out most of a bucket, a folder is listed whole.
 pub(super) async fn files_in(
-    place: &StoreLocation,
+    location: &StoreLocation,
     reach: &ReachableFolders,
 ) -> object_store::Result<Vec<ObjectMeta>> {
-    let whole = |folder: &Path| place.store.list(Some(folder)).try_collect::<Vec<_>>();
-    if place.is_web() || reach.is_everything() {
-        return whole(&place.path).await;
+    let whole = |folder: &Path| location.store.list(Some(folder)).try_collect::<Vec<_>>();
+    if location.is_web() || reach.is_everything() {
+        return whole(&location.path).await;
     }
-    let (mut files, mut folders) = reached(place, reach, &place.path).await?;
-    if place.local().is_none() {
+    let (mut files, mut folders) = reached(location, reach, &location.path).await?;
+    if location.local().is_none() {
         if folders.len() > MAX_LISTED_FOLDERS {
-            return whole(&place.path).await;
+            return whole(&location.path).await;
         }
         let listings = stream::iter(&folders).map(whole).buffered(LISTINGS_AT_ONCE);
         files.extend(listings.try_concat().await?);
         return Ok(files);
     }
     while let Some(folder) = folders.pop() {
-        let (more_files, more_folders) = reached(place, reach, &folder).await?;
+        let (more_files, more_folders) = reached(location, reach, &folder).await?;
         files.extend(more_files);
         folders.extend(more_folders);
     }
@@ -198,13 +198,13 @@ pub(super) async fn files_in(
 
 /// The files directly in a folder, and its subfolders that the pattern reaches.
 async fn reached(
-    place: &StoreLocation,
+    location: &StoreLocation,
     reach: &ReachableFolders,
     folder: &Path,
 ) -> object_store::Result<(Vec<ObjectMeta>, Vec<Path>)> {
-    let found = place.store.list_with_delimiter(Some(folder)).await?;
+    let found = location.store.list_with_delimiter(Some(folder)).await?;
     let is_reached = |folder: &Path| {
-        let names: Vec<_> = folder.prefix_match(&place.path).into_iter().flatten().collect();
+        let names: Vec<_> = folder.prefix_match(&location.path).into_iter().flatten().collect();
         // The log folder of a table format shows that the files next to it belong to such a table.
         let is_log = |name: &str| TABLE_LOGS.iter().any(|(log, _)| *log == name);
         reach.contains(names.iter().map(AsRef::as_ref)) || folder.filename().is_some_and(is_log)
@@ -227,12 +227,12 @@ mod tests {
     fn a_pattern_reaches_the_folders_on_its_way() {
         let holds = |pattern: &str, folder: &str| {
             let names = folder.split('/').filter(|name| !name.is_empty());
-            ReachableFolders::of(Some(pattern)).unwrap().contains(names)
+            ReachableFolders::new(Some(pattern)).unwrap().contains(names)
         };
         assert!(holds("*.csv", "") && !holds("*.csv", "a"));
         assert!(holds("2026-*/x.csv", "2026-01") && !holds("2026-*/x.csv", "2025"));
         assert!(!holds("2026-*/x.csv", "2026-01/a") && holds("a/**/x.csv", "a/b/c"));
         assert!(!holds("a/**/x.csv", "b/c") && holds("**/x.csv", "b/c"));
-        assert!(ReachableFolders::of(None).unwrap().contains(["a", "b"].into_iter()));
+        assert!(ReachableFolders::new(None).unwrap().contains(["a", "b"].into_iter()));
     }
 }

@@ -179,12 +179,12 @@ impl ObjectStore for PinnedStore {
 /// DataFusion reads an Arrow file whole from the opened file, unless it is large and the threads share it: nothing else
 /// would notice a change while it is read. Every other read is checked on its own.
 pub(in crate::source) async fn check_unchanged(
-    Files { place, format, objects }: &Files,
+    Files { location, format, objects }: &Files,
 ) -> Result<()> {
-    if *format != Format::Arrow || place.local().is_none() {
+    if *format != Format::Arrow || location.local().is_none() {
         return Ok(());
     }
-    let pinned = PinnedStore::new(Arc::clone(&place.store), &[], &place.url);
+    let pinned = PinnedStore::new(Arc::clone(&location.store), &[], &location.url);
     for listed in objects {
         if !pinned.inner.head(&listed.location).await.is_ok_and(|now| is_same(listed, &now)) {
             return Err(pinned.changed(listed).await);

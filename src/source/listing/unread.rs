@@ -46,7 +46,7 @@ pub(super) fn of_other_formats(
 }
 
 pub(super) fn refuse_table_formats(
-    place: &StoreLocation,
+    location: &StoreLocation,
     all: &[ObjectMeta],
     meant: &[&ObjectMeta],
 ) -> Result<()> {
@@ -56,7 +56,7 @@ pub(super) fn refuse_table_formats(
             let Some(at) = parts.iter().position(|part| part == log) else { continue };
             let table = Path::parse(parts[..at].join("/")).unwrap_or_default();
             if meant.iter().any(|o| o.location.prefix_matches(&table)) {
-                return Err(is_a_table(place, &table, log, format));
+                return Err(is_a_table(location, &table, log, format));
             }
         }
     }
@@ -65,15 +65,15 @@ pub(super) fn refuse_table_formats(
 
 /// Refuses a folder inside a Delta or Hudi table, such as a partition: the table may have deleted rows of its files.
 /// A folder above that this client may not list is passed over; a store that fails is an error.
-pub(super) async fn refuse_part_of_a_table(place: &StoreLocation) -> Result<()> {
-    let mut above = place.path.clone();
+pub(super) async fn refuse_part_of_a_table(location: &StoreLocation) -> Result<()> {
+    let mut above = location.path.clone();
     while let Some(parent) = parent(&above) {
         for (log, format) in TABLE_LOGS {
             let log_path = parent.clone().join(log);
-            match place.store.list(Some(&log_path)).try_next().await {
+            match location.store.list(Some(&log_path)).try_next().await {
                 Ok(None) => {}
-                Ok(Some(_)) => return Err(is_a_table(place, &parent, log, format)),
-                Err(e) if is_absent(&e) || place.is_web() || place.local().is_some() => {}
+                Ok(Some(_)) => return Err(is_a_table(location, &parent, log, format)),
+                Err(e) if is_absent(&e) || location.is_web() || location.local().is_some() => {}
                 Err(e) => return Err(e.into()),
             }
         }
@@ -88,8 +88,8 @@ fn parent(path: &Path) -> Option<Path> {
     Some(above.iter().cloned().collect())
 }
 
-fn is_a_table(place: &StoreLocation, table: &Path, log: &str, format: &str) -> Error {
-    let log = shown(&place.url, &table.clone().join(log));
+fn is_a_table(location: &StoreLocation, table: &Path, log: &str, format: &str) -> Error {
+    let log = shown(&location.url, &table.clone().join(log));
     Error::data(format!("the folder is a {format} table, or a part of one"))
         .found(format!("`{log}`: its files alone also hold rows that were deleted"))
         .help(
@@ -268,9 +268,9 @@ pub(super) fn no_listing(error: &object_store::Error) -> Error {
 }
 
 /// Warns of files of 0 bytes: some tools write them, but an interrupted upload leaves them too.
-pub(super) fn warn_of_empty(place: &StoreLocation, meant: &[ObjectMeta], job: &mut JobContext) {
+pub(super) fn warn_of_empty(location: &StoreLocation, meant: &[ObjectMeta], job: &mut JobContext) {
     let empty = meant.iter().filter(|o| o.size == 0);
-    let empty: Vec<String> = empty.map(|o| shown(&place.url, &o.location)).collect();
+    let empty: Vec<String> = empty.map(|o| shown(&location.url, &o.location)).collect();
     if !empty.is_empty() {
         job.warn(format!("files of the folder are empty (0 bytes): {}", offenders(empty)));
     }

@@ -35,8 +35,8 @@ impl Source {
         let text = |name: &str| cast(Expr::Column(Column::new_unqualified(name)), DataType::Utf8);
         let question =
             contract_columns(Relation::Annotations).iter().find(|c| c.name == "question");
-        let place = (Relation::Annotations, origin);
-        let own = question.and_then(|c| name_in(place, c, &self.spec.columns, &names));
+        let location = (Relation::Annotations, origin);
+        let own = question.and_then(|c| name_in(location, c, &self.spec.columns, &names));
         let group = match own {
             None => Expr::Column(Column::new_unqualified(by)),
             Some(question) => {
@@ -45,7 +45,7 @@ impl Source {
             }
         };
         let columns = ColumnsSpec { question: Some(GROUP.to_owned()), ..self.spec.columns.clone() };
-        let frame = relation::select(frame.with_column(GROUP, group)?, place, &columns)?;
+        let frame = relation::select(frame.with_column(GROUP, group)?, location, &columns)?;
         self.spec.cleaning().apply(frame)
     }
 }

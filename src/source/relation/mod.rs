@@ -91,7 +91,7 @@ pub(super) async fn query(
     let frame = table_or_sql(ctx, relation.table(), sql).await?;
     match select(frame.clone(), (relation, origin), columns) {
         Err(e) if e.stage == Stage::Data => {
-            let sample = Sample::of(frame.clone()).await;
+            let sample = Sample::read(frame.clone()).await;
             select_with(frame, (relation, origin), columns, &sample)
         }
         selected => selected,

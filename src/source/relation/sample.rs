@@ -53,7 +53,7 @@ pub(in crate::source) struct Sample {
 
 impl Sample {
     /// Looks at the first rows; rows that cannot be read show nothing.
-    pub(super) async fn of(frame: DataFrame) -> Self {
+    pub(super) async fn read(frame: DataFrame) -> Self {
         if frame.schema().fields().len() > MAX_COLUMNS {
             return Self::default();
         }

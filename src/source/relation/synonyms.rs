@@ -187,11 +187,11 @@ fn rank_of_word(contract: &str, name: &str) -> Option<usize> {
     let known = known(contract);
     let suffix = if contract == "class" { "label" } else { "id" };
     let stem = plain.strip_suffix(suffix).filter(|stem| !stem.is_empty()).unwrap_or(&plain);
-    let place = known.iter().position(|known| [stem, plain.as_str()].contains(known));
+    let location = known.iter().position(|known| [stem, plain.as_str()].contains(known));
     let is_label = contract == "label" && is_kind_of_label(&plain);
-    let place = place.or_else(|| is_label.then_some(known.len()))?;
+    let location = location.or_else(|| is_label.then_some(known.len()))?;
     // Of `answer` and `answer_id`, the plain word fits better.
-    Some(1 + 2 * place + usize::from(!known.contains(&plain.as_str())))
+    Some(1 + 2 * location + usize::from(!known.contains(&plain.as_str())))
 }
 
 /// Whether the name is one of a label, such as `worker_label`; `true_label` is the name of a class.

@@ -171,13 +171,14 @@ impl<'de> Deserialize<'de> for ColumnContent {
 mod tests {
     use super::*;
 
-    fn of(json: &str) -> ColumnContent {
+    fn content(json: &str) -> ColumnContent {
         serde_json::from_str(json).unwrap()
     }
 
     #[test]
     fn nested_values_have_the_type_that_holds_them_all() {
-        let text = |json: &str| of(json).data_type().map_or("none".to_owned(), |t| t.to_string());
+        let text =
+            |json: &str| content(json).data_type().map_or("none".to_owned(), |t| t.to_string());
         assert_eq!(text("[1, 2.5, null]"), DataType::new_list(DataType::Float64, true).to_string());
         assert_eq!(text("[]"), DataType::new_list(DataType::Null, true).to_string());
         let object = |fields: &[(&str, DataType)]| {
@@ -193,26 +194,26 @@ mod tests {
             assert_eq!(text(mixed), "none", "{mixed}");
         }
         assert_eq!(
-            of("[{\"a\": [1, {}]}]").words(),
+            content("[{\"a\": [1, {}]}]").words(),
             format!("lists of objects whose `a` is lists of {MIXED}")
         );
     }
 
     #[test]
     fn what_differs_from_row_to_row_is_joined() {
-        let both = |a: &str, b: &str| of(a).and(of(b));
-        assert_eq!(both("{\"a\": 1}", "{\"b\": null}"), Ok(of("{\"a\": 1, \"b\": null}")));
-        assert_eq!(both("null", "[1]"), Ok(of("[1]")));
-        assert_eq!(both("[1]", "[0.5]"), Ok(of("[1, 0.5]")));
-        assert_eq!(both("[1]", "1"), Err((of("[1]"), of("1"))));
+        let both = |a: &str, b: &str| content(a).and(content(b));
+        assert_eq!(both("{\"a\": 1}", "{\"b\": null}"), Ok(content("{\"a\": 1, \"b\": null}")));
+        assert_eq!(both("null", "[1]"), Ok(content("[1]")));
+        assert_eq!(both("[1]", "[0.5]"), Ok(content("[1, 0.5]")));
+        assert_eq!(both("[1]", "1"), Err((content("[1]"), content("1"))));
         assert_eq!(both("{\"a\": 1}", "{\"a\": []}").unwrap().data_type(), None);
     }
 
     #[test]
     fn objects_of_too_many_fields_have_no_type() {
         let fields: Vec<String> = (0..=MAX_FIELDS).map(|n| format!("\"{n}\": 1")).collect();
-        assert_eq!(of(&format!("{{{}}}", fields.join(","))), ColumnContent::Untyped(TOO_WIDE));
-        let half = |range: &[String]| of(&format!("{{{}}}", range.join(",")));
+        assert_eq!(content(&format!("{{{}}}", fields.join(","))), ColumnContent::Untyped(TOO_WIDE));
+        let half = |range: &[String]| content(&format!("{{{}}}", range.join(",")));
         let (one, other) = fields.split_at(MAX_FIELDS / 2);
         assert_eq!(half(one).and(half(other)), Ok(ColumnContent::Untyped(TOO_WIDE)));
     }

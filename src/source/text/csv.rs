@@ -70,10 +70,10 @@ pub(super) fn read(
     take: TakeBatch<'_>,
 ) -> Result<()> {
     header(&mut file, delimiter)?;
-    let places: HashMap<&String, usize> =
+    let locations: HashMap<&String, usize> =
         names.iter().enumerate().map(|(n, name)| (name, n)).collect();
-    let place = |field: &FieldRef| places.get(field.name()).copied();
-    let columns: Option<Vec<usize>> = wanted.schema.fields().iter().map(place).collect();
+    let location = |field: &FieldRef| locations.get(field.name()).copied();
+    let columns: Option<Vec<usize>> = wanted.schema.fields().iter().map(location).collect();
     let columns = columns.ok_or_else(|| Error::bug("a file lacks a column of its table"))?;
     let typed: HashMap<&String, &FieldRef> =
         wanted.schema.fields().iter().map(|field| (field.name(), field)).collect();

@@ -77,7 +77,7 @@ struct TextFiles {
     format: Format,
     all: Vec<TextFile>,
     /// The location of the files, for messages.
-    place: Url,
+    location: Url,
 }
 
 /// One file of a table.
@@ -107,7 +107,7 @@ impl TextTable {
     /// format.
     pub(super) async fn open(
         store: Arc<dyn ObjectStore>,
-        place: &Url,
+        location: &Url,
         objects: &[ObjectMeta],
         format: Format,
         columns: &KnownColumns,
@@ -116,7 +116,7 @@ impl TextTable {
         let inferring: Vec<BoxFuture<'static, Result<_>>> = objects
             .iter()
             .filter(|object| object.size > 0)
-            .map(|object| inferred(&store, place, object, format, columns, scope).boxed())
+            .map(|object| inferred(&store, location, object, format, columns, scope).boxed())
             .collect();
         let inferred: Vec<Result<_>> =
             futures::stream::iter(inferring).buffered(files_at_once()).collect().await;
@@ -124,7 +124,7 @@ impl TextTable {
         for file in inferred {
             // A compressed file may hold zero bytes, and then has no header.
             let (object, encoding, Some(columns)) = file? else { continue };
-            let name = shown(place, &object.location);
+            let name = shown(location, &object.location);
             let header = columns.iter().map(|(name, _)| name.clone()).collect();
             seen.push((name, columns));
             files.push(TextFile { object, encoding, header });
@@ -135,7 +135,7 @@ impl TextTable {
         let schema = Arc::new(columns.schema(format, &seen)?);
         Ok(Self {
             schema,
-            files: Arc::new(TextFiles { store, format, all: files, place: place.clone() }),
+            files: Arc::new(TextFiles { store, format, all: files, location: location.clone() }),
         })
     }
 }
@@ -143,14 +143,14 @@ impl TextTable {
 /// Infers one file: its encoding, and the content of each column; `None` where the file is empty.
 fn inferred(
     store: &Arc<dyn ObjectStore>,
-    place: &Url,
+    location: &Url,
     object: &ObjectMeta,
     format: Format,
     columns: &KnownColumns,
     scope: InferenceScope,
 ) -> impl Future<Output = Result<(ObjectMeta, Encoding, Option<SeenColumns>)>> + Send + use<> {
     let (store, columns, object) = (Arc::clone(store), columns.clone(), object.clone());
-    let name = shown(place, &object.location);
+    let name = shown(location, &object.location);
     async move {
         let handle = Handle::current();
         let work = move || {
@@ -262,7 +262,7 @@ impl TextFiles {
             Format::Ndjson => ndjson::read(reader, wanted, take),
             _ => csv::read(reader, file.encoding.delimiter, &file.header, wanted, take),
         });
-        read.map_err(|e| e.or_at(&shown(&self.place, &file.object.location)))
+        read.map_err(|e| e.or_at(&shown(&self.location, &file.object.location)))
     }
 }
 

@@ -34,12 +34,12 @@ fn other_count(text: &str) -> Option<Error> {
 /// The error for bytes that are not UTF-8.
 fn other_encoding(text: &str, schema: &Schema) -> Option<Error> {
     let at = text.strip_prefix("Encountered invalid UTF-8 data")?;
-    let place = at.strip_prefix(" for line ").and_then(|at| {
+    let location = at.strip_prefix(" for line ").and_then(|at| {
         let (record, column) = at.split_once(" and field ")?;
         let column = column.parse::<usize>().ok()?.checked_sub(1)?;
         Some(format!("record {record}, column `{}`", schema.fields().get(column)?.name()))
     });
-    Some(not_utf8(place.unwrap_or_else(|| "a record".to_owned())))
+    Some(not_utf8(location.unwrap_or_else(|| "a record".to_owned())))
 }
 
 /// The error for text in another encoding.

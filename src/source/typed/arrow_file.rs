@@ -321,8 +321,8 @@ mod tests {
 
     /// What is found with one byte changed to `value`, at each place in turn where it was `was`.
     fn found_with(bytes: &[u8], was: u8, value: u8) -> String {
-        let places = (0..bytes.len()).filter(|at| bytes[*at] == was);
-        let errors = places.map(|at| {
+        let locations = (0..bytes.len()).filter(|at| bytes[*at] == was);
+        let errors = locations.map(|at| {
             let mut changed = bytes.to_vec();
             changed[at] = value;
             found(&changed)

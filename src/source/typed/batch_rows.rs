@@ -49,7 +49,7 @@ pub(super) struct SizeOfRows {
 }
 
 impl SizeOfRows {
-    pub(super) fn of(metadata: &ParquetMetaData, columns: &KnownColumns) -> Self {
+    pub(super) fn new(metadata: &ParquetMetaData, columns: &KnownColumns) -> Self {
         let groups = metadata.row_groups().iter();
         let states_size = |c: &ColumnChunkMetaData| width(c).is_some() || text_bytes(c).is_some();
         Self {
@@ -154,7 +154,7 @@ mod tests {
         let metadata = ParquetMetaDataReader::new().parse_and_finish(&Bytes::from(file)).unwrap();
         let engine = EngineSpec { memory_limit: Some(memory.to_owned()), ..EngineSpec::default() };
         let ctx = engine.session().unwrap();
-        limit_batch_size(&ctx, std::iter::once(SizeOfRows::of(&metadata, known)));
+        limit_batch_size(&ctx, std::iter::once(SizeOfRows::new(&metadata, known)));
         ctx.state().config().batch_size()
     }
 

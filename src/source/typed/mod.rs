@@ -36,24 +36,24 @@ use crate::error::{Error, Result};
 use crate::store::shown;
 use typed_file::{TENSOR_SHAPE, TypedFile, parquet_format};
 
-/// The table of these objects, which `store` serves under `root`; `place` is their location in messages.
+/// The table of these objects, which `store` serves under `root`; `location` is their location in messages.
 ///
 /// Files of one kind with the same columns in the same order are one scan. Several such groups are united by column
 /// name, and a column that a file lacks is null in its rows.
 pub(super) async fn table(
     ctx: &SessionContext,
     (root, store): (&Url, &Arc<dyn ObjectStore>),
-    place: &Url,
+    location: &Url,
     (objects, format): (&[ObjectMeta], Format),
     columns: &KnownColumns,
 ) -> Result<Arc<dyn TableProvider>> {
-    let named = |object: &ObjectMeta| shown(place, &object.location);
+    let named = |object: &ObjectMeta| shown(location, &object.location);
     let mut format: Arc<dyn FileFormat> = match format {
         Format::Arrow => Arc::new(ArrowFormat),
         _ => Arc::new(parquet_format(&[])),
     };
     let filled: Vec<&ObjectMeta> = objects.iter().filter(|o| o.size > 0).collect();
-    let files = TypedFile::open_all(&format, ctx, (store, place), &filled, columns).await?;
+    let files = TypedFile::open_all(&format, ctx, (store, location), &filled, columns).await?;
     if files.iter().any(|file| file.rows.is_some()) {
         format = Arc::new(parquet_format(&files));
     }
@@ -136,11 +136,11 @@ fn same_columns(a: &Schema, b: &Schema) -> bool {
 /// Merges the files' columns by name; each gets a type that can hold the values of every file.
 fn merge(files: &[(String, SchemaRef)]) -> Result<Schema> {
     let mut fields: Vec<FieldRef> = Vec::new();
-    let mut places: HashMap<&str, (usize, &str)> = HashMap::new();
+    let mut locations: HashMap<&str, (usize, &str)> = HashMap::new();
     for (file, schema) in files {
         for field in schema.fields() {
-            let Some((at, first)) = places.get(field.name().as_str()) else {
-                places.insert(field.name(), (fields.len(), file));
+            let Some((at, first)) = locations.get(field.name().as_str()) else {
+                locations.insert(field.name(), (fields.len(), file));
                 fields.push(Arc::new(field.as_ref().clone().with_nullable(true)));
                 continue;
             };

@@ -64,15 +64,15 @@ impl TypedFile {
         refuse_double_columns(&metadata)?;
         let mut chunks = metadata.row_groups().iter().flat_map(RowGroupMetaData::columns);
         let has_reliable_bounds = chunks.all(is_reliable);
-        let rows = Some(SizeOfRows::of(&metadata, columns));
+        let rows = Some(SizeOfRows::new(&metadata, columns));
         Ok(Self { schema, rows, is_stream: false, has_reliable_bounds })
     }
 
-    /// Reads the metadata of all files; errors name the file by its location below `place`.
+    /// Reads the metadata of all files; errors name the file by its location below `location`.
     pub(super) async fn open_all(
         format: &Arc<dyn FileFormat>,
         ctx: &SessionContext,
-        (store, place): (&Arc<dyn ObjectStore>, &Url),
+        (store, location): (&Arc<dyn ObjectStore>, &Url),
         objects: &[&ObjectMeta],
         columns: &KnownColumns,
     ) -> Result<Vec<Self>> {
@@ -80,8 +80,8 @@ impl TypedFile {
             .iter()
             .map(|object| {
                 let file = Self::open(format, ctx, (store, *object), columns);
-                let place = shown(place, &object.location);
-                file.map(move |file| file.map_err(|e| e.or_at(&place))).boxed()
+                let location = shown(location, &object.location);
+                file.map(move |file| file.map_err(|e| e.or_at(&location))).boxed()
             })
             .collect();
         futures::stream::iter(files).buffered(FILES_IN_FLIGHT).try_collect().await

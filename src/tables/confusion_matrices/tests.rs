@@ -54,7 +54,7 @@ fn outcome() -> Outcome {
     };
     let ids = [dims.instances, dims.annotators, dims.labels].map(ids);
     let frame = frame_of(ids, annotations);
-    let tie_seed = TieSeed::of(&frame, 0);
+    let tie_seed = TieSeed::new(&frame, 0);
     let (tally, diagnosis) = (Tally::default(), Diagnosis::default());
     Outcome {
         results: vec![QuestionResult { frame, fitted, tie_seed, tally, diagnosis }],
@@ -89,7 +89,7 @@ fn wanted(outcome: &Outcome) -> Vec<CellRow> {
     }
     for (r, n) in ANNOTATIONS.into_iter().enumerate() {
         let mut sums = Vec::new();
-        let matrix = confusion.of(a, r, &mut sums);
+        let matrix = confusion.matrix(a, r, &mut sums);
         let is_whole = n as usize >= CLASSES;
         for k in 0..CLASSES {
             let columns = (0..CLASSES).map(|label| (label, a.column_of(r, label)));
@@ -183,18 +183,18 @@ fn the_weights_of_an_annotator_are_added_whether_or_not_annotations_were_merged(
 fn only_a_matrix_of_more_rows_than_a_batch_is_cut() {
     let outcome = outcome();
     let result = &outcome.results[0];
-    let spans = ConfusionMatricesTable.unit_spans(result).unwrap();
+    let spans = ConfusionMatricesTable.block_spans(result).unwrap();
     let span = |matrix: usize| spans(matrix * CLASSES);
-    let row = UnitSpan { units: 1, rows: CLASSES };
+    let row = UnitSpan { blocks: 1, rows: CLASSES };
     assert_eq!([0, SHARED].map(span), [row, row], "the common matrix, and a whole one");
-    assert_eq!(span(SHARED + 1), UnitSpan { units: CLASSES, rows: 2 }, "one annotation");
-    assert_eq!(span(SHARED + 2), UnitSpan { units: CLASSES, rows: 60 * 30 }, "30 annotations");
+    assert_eq!(span(SHARED + 1), UnitSpan { blocks: CLASSES, rows: 2 }, "one annotation");
+    assert_eq!(span(SHARED + 2), UnitSpan { blocks: CLASSES, rows: 60 * 30 }, "30 annotations");
     // 95 annotations can be of all classes, which would be more than a batch: the classes are counted. This
     // annotator has observed all but those from 10 to 14.
-    let units = BATCH_ROWS / 95;
-    assert_eq!(span(SHARED + 3), UnitSpan { units, rows: (units - 5) * 95 });
-    let rest = CLASSES - units;
-    assert_eq!(spans((SHARED + 3) * CLASSES + units), UnitSpan { units: rest, rows: rest * 95 });
-    let total = ConfusionMatricesTable.units(result);
+    let blocks = BATCH_ROWS / 95;
+    assert_eq!(span(SHARED + 3), UnitSpan { blocks, rows: (blocks - 5) * 95 });
+    let rest = CLASSES - blocks;
+    assert_eq!(spans((SHARED + 3) * CLASSES + blocks), UnitSpan { blocks: rest, rows: rest * 95 });
+    let total = ConfusionMatricesTable.blocks(result);
     assert_eq!(total, (SHARED + ANNOTATIONS.len()) * CLASSES);
 }

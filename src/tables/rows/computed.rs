@@ -9,33 +9,33 @@ use super::cut::{BATCH_ROWS, PART_ROWS, RowBytes, SAMPLE_ROWS, sampled};
 use crate::error::Result;
 use crate::tables::Table;
 
-/// Computes the rows of a range of units.
+/// Computes the rows of a range of blocks.
 type Compute<'a> = Box<dyn Fn(Range<usize>) -> Result<RecordBatch> + Send + Sync + 'a>;
 
-/// A table whose rows a function computes, some units (instances, cells of a matrix) at a time.
+/// A table whose rows a function computes, some blocks (instances, cells of a matrix) at a time.
 pub struct ComputedTable<'a> {
     name: &'static str,
     schema: SchemaRef,
-    units: usize,
-    rows_per_unit: usize,
+    blocks: usize,
+    rows_per_block: usize,
     batch_rows: usize,
     part_rows: usize,
     compute: Compute<'a>,
 }
 
 impl<'a> ComputedTable<'a> {
-    /// A table of `units` units, each of which has at most `rows_per_unit` rows.
+    /// A table of `blocks` blocks, each of which has at most `rows_per_block` rows.
     pub fn new(
         name: &'static str,
         schema: SchemaRef,
-        (units, rows_per_unit): (usize, usize),
+        (blocks, rows_per_block): (usize, usize),
         compute: impl Fn(Range<usize>) -> Result<RecordBatch> + Send + Sync + 'a,
     ) -> Self {
         Self {
             name,
             schema,
-            units,
-            rows_per_unit: rows_per_unit.max(1),
+            blocks,
+            rows_per_block: rows_per_block.max(1),
             batch_rows: BATCH_ROWS,
             part_rows: PART_ROWS,
             compute: Box::new(compute),
@@ -47,15 +47,15 @@ impl<'a> ComputedTable<'a> {
         Self { batch_rows: bytes.rows_of_batch(), part_rows: bytes.rows_of_part(), ..self }
     }
 
-    fn units_per_part(&self) -> usize {
-        (self.part_rows / self.rows_per_unit).max(1)
+    fn blocks_per_part(&self) -> usize {
+        (self.part_rows / self.rows_per_block).max(1)
     }
 
-    /// The units of each batch of a part.
-    fn units_of_batches(&self, part: usize) -> impl Iterator<Item = Range<usize>> {
-        let start = part * self.units_per_part();
-        let end = (start + self.units_per_part()).min(self.units);
-        let step = (self.batch_rows / self.rows_per_unit).max(1);
+    /// The blocks of each batch of a part.
+    fn blocks_of_batches(&self, part: usize) -> impl Iterator<Item = Range<usize>> {
+        let start = part * self.blocks_per_part();
+        let end = (start + self.blocks_per_part()).min(self.blocks);
+        let step = (self.batch_rows / self.rows_per_block).max(1);
         (start..end).step_by(step).map(move |start| start..(start + step).min(end))
     }
 }
@@ -70,19 +70,20 @@ impl Table for ComputedTable<'_> {
     }
 
     fn n_parts(&self) -> usize {
-        self.units.div_ceil(self.units_per_part()).max(1)
+        self.blocks.div_ceil(self.blocks_per_part()).max(1)
     }
 
     fn batches(&self, part: usize) -> Box<dyn Iterator<Item = Result<RecordBatch>> + '_> {
-        Box::new(self.units_of_batches(part).map(|units| (self.compute)(units)))
+        Box::new(self.blocks_of_batches(part).map(|blocks| (self.compute)(blocks)))
     }
 
     fn sample(&self, part: usize) -> Box<dyn Iterator<Item = Result<RecordBatch>> + '_> {
-        let most = (SAMPLE_ROWS / self.rows_per_unit).max(1);
-        let batches = sampled(self.units_of_batches(part).collect());
+        let most = (SAMPLE_ROWS / self.rows_per_block).max(1);
+        let batches = sampled(self.blocks_of_batches(part).collect());
         Box::new(
-            batches
-                .map(move |units| (self.compute)(units.start..units.end.min(units.start + most))),
+            batches.map(move |blocks| {
+                (self.compute)(blocks.start..blocks.end.min(blocks.start + most))
+            }),
         )
     }
 
@@ -105,17 +106,17 @@ mod tests {
         RowBytes { longest: bytes, mean: bytes }
     }
 
-    /// The ranges of units that each part asks for.
-    fn ranges(units: usize, rows_per_unit: usize) -> Vec<Vec<Range<usize>>> {
-        ranges_of_rows(units, rows_per_unit, alike(1))
+    /// The ranges of blocks that each part asks for.
+    fn ranges(blocks: usize, rows_per_block: usize) -> Vec<Vec<Range<usize>>> {
+        ranges_of_rows(blocks, rows_per_block, alike(1))
     }
 
     fn ranges_of_rows(
-        units: usize,
-        rows_per_unit: usize,
+        blocks: usize,
+        rows_per_block: usize,
         row_bytes: RowBytes,
     ) -> Vec<Vec<Range<usize>>> {
-        asked(units, rows_per_unit, row_bytes, |table, part| table.batches(part))
+        asked(blocks, rows_per_block, row_bytes, |table, part| table.batches(part))
     }
 
     /// Reads batches of rows of one part.
@@ -124,17 +125,17 @@ mod tests {
         usize,
     ) -> Box<dyn Iterator<Item = Result<RecordBatch>> + 'a>;
 
-    /// The ranges of units that reading each part asks for.
+    /// The ranges of blocks that reading each part asks for.
     fn asked(
-        units: usize,
-        rows_per_unit: usize,
+        blocks: usize,
+        rows_per_block: usize,
         row_bytes: RowBytes,
         read: Read,
     ) -> Vec<Vec<Range<usize>>> {
         let asked = Mutex::new(Vec::new());
         let schema = Arc::new(Schema::empty());
         let empty = RecordBatch::new_empty(Arc::clone(&schema));
-        let table = ComputedTable::new("labels", schema, (units, rows_per_unit), |range| {
+        let table = ComputedTable::new("labels", schema, (blocks, rows_per_block), |range| {
             asked.lock().unwrap().push(range);
             Ok(empty.clone())
         });
@@ -147,8 +148,8 @@ mod tests {
     }
 
     #[test]
-    fn parts_and_batches_cover_every_unit_once_and_in_order() {
-        for (units, rows_per_unit) in [
+    fn parts_and_batches_cover_every_block_once_and_in_order() {
+        for (blocks, rows_per_block) in [
             (1, 1),
             (BATCH_ROWS + 1, 1),
             (PART_ROWS, 1),
@@ -156,18 +157,22 @@ mod tests {
             (1_000, PART_ROWS / 300),
             (5, 3 * PART_ROWS),
         ] {
-            let parts = ranges(units, rows_per_unit);
+            let parts = ranges(blocks, rows_per_block);
             let all: Vec<Range<usize>> = parts.iter().flatten().cloned().collect();
             let ends: Vec<usize> = all.iter().map(|range| range.end).collect();
             let starts: Vec<usize> = all.iter().map(|range| range.start).collect();
-            assert_eq!(starts, [&[0], &ends[..ends.len() - 1]].concat(), "{units} {rows_per_unit}");
-            assert_eq!(ends.last(), Some(&units));
+            assert_eq!(
+                starts,
+                [&[0], &ends[..ends.len() - 1]].concat(),
+                "{blocks} {rows_per_block}"
+            );
+            assert_eq!(ends.last(), Some(&blocks));
             for range in &all {
-                let rows = range.len() * rows_per_unit;
+                let rows = range.len() * rows_per_block;
                 assert!(range.len() == 1 || (1..=BATCH_ROWS).contains(&rows), "{range:?}");
             }
             for part in &parts {
-                let rows: usize = part.iter().map(|range| range.len() * rows_per_unit).sum();
+                let rows: usize = part.iter().map(|range| range.len() * rows_per_block).sum();
                 assert!(part.len() == 1 || rows <= PART_ROWS, "{rows} rows in a part");
             }
         }
@@ -175,13 +180,13 @@ mod tests {
 
     #[test]
     fn a_sample_is_of_the_first_rows_of_evenly_spaced_batches() {
-        let sample = |units, rows_per_unit| {
-            asked(units, rows_per_unit, alike(1), |table, part| table.sample(part))
+        let sample = |blocks, rows_per_block| {
+            asked(blocks, rows_per_block, alike(1), |table, part| table.sample(part))
         };
         let every = PART_ROWS / 16;
-        let places: Vec<Range<usize>> = (0..16).map(|n| n * every..n * every + 256).collect();
+        let positions: Vec<Range<usize>> = (0..16).map(|n| n * every..n * every + 256).collect();
         let last = PART_ROWS..PART_ROWS + 5;
-        assert_eq!(sample(PART_ROWS + 5, 1), [places, vec![last]]);
+        assert_eq!(sample(PART_ROWS + 5, 1), [positions, vec![last]]);
         let few = [0..51, BATCH_ROWS / 5..BATCH_ROWS / 5 + 51];
         assert_eq!(sample(2 * (BATCH_ROWS / 5), 5), [few]);
         assert_eq!(sample(2, 3 * PART_ROWS).concat(), [0..1, 1..2]);
@@ -189,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn a_table_without_units_has_one_part_and_no_batch() {
-        for rows_per_unit in [0, 3] {
-            assert_eq!(ranges(0, rows_per_unit), vec![Vec::<Range<usize>>::new()]);
+    fn a_table_without_blocks_has_one_part_and_no_batch() {
+        for rows_per_block in [0, 3] {
+            assert_eq!(ranges(0, rows_per_block), vec![Vec::<Range<usize>>::new()]);
         }
     }
 
     #[test]
-    fn as_many_units_as_fit_make_a_part_and_a_batch() {
+    fn as_many_blocks_as_fit_make_a_part_and_a_batch() {
         assert_eq!(ranges(PART_ROWS, 1).len(), 1);
         assert_eq!(ranges(PART_ROWS + 1, 1).len(), 2);
         assert_eq!(ranges(2 * BATCH_ROWS, 1), [[0..BATCH_ROWS, BATCH_ROWS..2 * BATCH_ROWS]]);

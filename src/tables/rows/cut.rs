@@ -1,4 +1,4 @@
-//! Cuts the units of a table into parts and batches of about as many rows each.
+//! Cuts the blocks of a table into parts and batches of about as many rows each.
 
 use std::ops::Range;
 
@@ -8,13 +8,13 @@ use crate::tables::{Outcome, OutcomeTable, QuestionResult};
 /// About the most rows of a part file, which is encoded in memory.
 pub(super) const PART_ROWS: usize = 1 << 20;
 
-/// The most rows of a record batch, unless a single span of units has more.
+/// The most rows of a record batch, unless a single span of blocks has more.
 pub(crate) const BATCH_ROWS: usize = 1 << 13;
 
 /// The most places of a part that a sample of its rows is from.
 const SAMPLE_PLACES: usize = 16;
 
-/// The most rows of a sample from one place, unless a single span of units has more.
+/// The most rows of a sample from one place, unless a single span of blocks has more.
 pub(super) const SAMPLE_ROWS: usize = 256;
 
 /// At most [`SAMPLE_PLACES`] of these batches, evenly spaced.
@@ -23,7 +23,7 @@ pub(super) fn sampled<T>(batches: Vec<T>) -> impl Iterator<Item = T> {
     batches.into_iter().step_by(every)
 }
 
-/// The most bytes of ids and labels in a record batch, unless a single span of units has more.
+/// The most bytes of ids and labels in a record batch, unless a single span of blocks has more.
 pub(super) const BATCH_BYTES: usize = 32 << 20;
 
 /// About the most bytes of ids and labels in a part file: [`PART_ROWS`] rows of 512 bytes.
@@ -42,56 +42,56 @@ pub(crate) struct RowBytes {
     pub(crate) mean: usize,
 }
 
-/// Adjacent units that are not cut.
+/// Adjacent blocks that are not cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnitSpan {
-    /// The number of units.
-    pub units: usize,
+    /// The number of blocks.
+    pub blocks: usize,
     /// The most rows that they have together.
     pub rows: usize,
 }
 
-/// Gives the span that begins at a unit. Spans begin at unit 0 and where another span ends.
-pub type UnitSpans<'a> = Box<dyn Fn(usize) -> UnitSpan + Send + Sync + 'a>;
+/// Gives the span that begins at a block. Spans begin at block 0 and where another span ends.
+pub type BlockSpans<'a> = Box<dyn Fn(usize) -> UnitSpan + Send + Sync + 'a>;
 
-/// A range of units of one question.
+/// A range of blocks of one question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Chunk {
     pub(super) question: usize,
-    pub(super) units: Range<usize>,
+    pub(super) blocks: Range<usize>,
 }
 
-/// Bounds on the rows of a question's units.
-pub(super) struct UnitRows<'a> {
+/// Bounds on the rows of a question's blocks.
+pub(super) struct BlockRows<'a> {
     most: usize,
-    spans: Option<UnitSpans<'a>>,
+    spans: Option<BlockSpans<'a>>,
 }
 
-impl<'a> UnitRows<'a> {
-    pub(super) fn of(table: &dyn OutcomeTable, result: &'a QuestionResult) -> Self {
-        Self { most: table.rows_per_unit(result).max(1), spans: table.unit_spans(result) }
+impl<'a> BlockRows<'a> {
+    pub(super) fn new(table: &dyn OutcomeTable, result: &'a QuestionResult) -> Self {
+        Self { most: table.rows_per_block(result).max(1), spans: table.block_spans(result) }
     }
 
-    /// The rows of the span that begins at a unit.
-    fn of_span(&self, unit: usize) -> usize {
-        self.spans.as_ref().map_or(self.most, |spans| spans(unit).rows)
+    /// The rows of the span that begins at a block.
+    fn of_span(&self, block: usize) -> usize {
+        self.spans.as_ref().map_or(self.most, |spans| spans(block).rows)
     }
 
     /// The end of as many spans from the start as have at most `room` rows together, but at least one span; and the
     /// number of those rows.
-    pub(super) fn fitting(&self, units: Range<usize>, room: usize) -> (usize, usize) {
+    pub(super) fn fitting(&self, blocks: Range<usize>, room: usize) -> (usize, usize) {
         let Some(spans) = &self.spans else {
-            let n = (room / self.most).clamp(1, units.len());
-            return (units.start + n, n.saturating_mul(self.most));
+            let n = (room / self.most).clamp(1, blocks.len());
+            return (blocks.start + n, n.saturating_mul(self.most));
         };
-        let (mut end, mut rows) = (units.start, 0_usize);
-        while end < units.end {
+        let (mut end, mut rows) = (blocks.start, 0_usize);
+        while end < blocks.end {
             let span = spans(end);
-            if end > units.start && rows.saturating_add(span.rows) > room {
+            if end > blocks.start && rows.saturating_add(span.rows) > room {
                 break;
             }
             rows = rows.saturating_add(span.rows);
-            end += span.units;
+            end += span.blocks;
         }
         (end, rows)
     }
@@ -99,7 +99,7 @@ impl<'a> UnitRows<'a> {
 
 impl RowBytes {
     /// The bytes of a row in the tables of all questions.
-    pub(super) fn of(outcome: &Outcome) -> Self {
+    pub(super) fn from_outcome(outcome: &Outcome) -> Self {
         Self::of_frames(outcome.results.iter().map(|result| &result.frame))
     }
 
@@ -131,9 +131,10 @@ pub(crate) fn longest_row(frame: &Frame) -> usize {
 
 /// The bytes of a row with one id of each column, whose ids take `of_ids` bytes each.
 fn bytes_of(frame: &Frame, of_ids: impl Fn(&Ids) -> usize) -> usize {
-    let described = frame.described.as_ref().map(|described| &described.features.ids);
+    let with_features =
+        frame.with_features.as_ref().map(|with_features| &with_features.features.ids);
     // No table has annotated instances beside those with features.
-    let instances = [&frame.instances].into_iter().chain(described).map(&of_ids).max();
+    let instances = [&frame.instances].into_iter().chain(with_features).map(&of_ids).max();
     let others = [&frame.annotators, &frame.labels].into_iter().chain(&frame.question);
     instances.unwrap_or_default() + others.map(&of_ids).sum::<usize>()
 }
@@ -148,21 +149,21 @@ pub(crate) fn rows_of_batch(bytes: usize) -> usize {
 pub(super) fn cut(
     table: &dyn OutcomeTable,
     outcome: &Outcome,
-    rows: &[UnitRows<'_>],
+    rows: &[BlockRows<'_>],
     part_rows: usize,
 ) -> Vec<Vec<Chunk>> {
     let questions = if table.is_about_the_run() { 1 } else { outcome.results.len() };
     let (mut parts, mut open, mut room) = (Vec::new(), Vec::new(), part_rows);
     for (question, rows) in rows.iter().enumerate().take(questions) {
-        let units = table.units(&outcome.results[question]);
+        let blocks = table.blocks(&outcome.results[question]);
         let mut start = 0;
-        while start < units {
+        while start < blocks {
             if room < rows.of_span(start) && !open.is_empty() {
                 parts.push(std::mem::take(&mut open));
                 room = part_rows;
             }
-            let (end, taken) = rows.fitting(start..units, room);
-            open.push(Chunk { question, units: start..end });
+            let (end, taken) = rows.fitting(start..blocks, room);
+            open.push(Chunk { question, blocks: start..end });
             room = room.saturating_sub(taken);
             start = end;
         }
@@ -221,7 +222,7 @@ mod tests {
             matrix: Arc::new(Matrix::from_rows(1, &[0.0, 1.0])),
         };
         for (lengths, longest, mean) in [([20, 30], 55, 44), ([20, 60], 75, 54)] {
-            frame.described = Some(QuestionFeatures {
+            frame.with_features = Some(QuestionFeatures {
                 features: features(lengths),
                 row_of_instance: vec![None; 2],
                 gold: Vec::new(),

@@ -10,7 +10,7 @@ use crate::model::SavedModel;
 use crate::model::fitted::{Fitted, TraceRow};
 use crate::model::posterior::best;
 use crate::testing::synth::CrowdShape;
-use crate::testing::{annotations, described, tiny, weighted};
+use crate::testing::{annotations, tiny, weighted, with_features};
 
 /// The tolerance for sums of probabilities and for the posterior of a trusted class.
 const TOLERANCE: f64 = 1e-9;
@@ -107,7 +107,7 @@ pub(super) fn instance_permutation(model: &Subject<'_>) -> std::result::Result<(
     let renamed: Vec<_> = rows.iter().map(|(i, r, l)| (n - 1 - i, *r, *l)).collect();
     let (a, renamed) = (annotations(dims(&crowd), &rows), annotations(dims(&crowd), &renamed));
     // A renamed instance keeps its features.
-    let mut features = described(&a);
+    let mut features = with_features(&a);
     let one = model.fit_with(&a, &features, JobContext::new(1)).map_err(|e| e.to_string())?;
     features.row_of_instance.reverse();
     let two = model.fit_with(&renamed, &features, JobContext::new(1)).map_err(|e| e.to_string())?;
@@ -289,8 +289,8 @@ pub(super) fn saved(model: &Subject<'_>) -> std::result::Result<(), String> {
         return Err("it leaves no model".to_owned());
     };
     let saved = SavedModel::new(&trained.description, &trained.parameters, Some("cpu"));
-    let again =
-        predict(saved, described(&a).matrix(), &JobContext::new(1)).map_err(|e| e.to_string())?;
+    let again = predict(saved, with_features(&a).matrix(), &JobContext::new(1))
+        .map_err(|e| e.to_string())?;
     expect(fitted.predictions == Some(again.classes), || "it does not".to_owned())
 }
 
@@ -351,7 +351,7 @@ pub(super) fn questions(model: &Subject<'_>) -> std::result::Result<(), String> 
     let shape = CrowdShape { instances: 120, classes: 2, ..CrowdShape::default() };
     let drawn = shape.draw(2);
     let two = annotations(dims(&shape), &drawn.rows);
-    let frames = [&three, &two].map(|a| model.frame(a, &described(&three)));
+    let frames = [&three, &two].map(|a| model.frame(a, &with_features(&three)));
     let (model, job) = (model.briefly(), || JobContext::new(1));
     let fitted = model.fit_frames(&frames, job())?;
     expect(fitted.len() == 2, || format!("{} results", fitted.len()))?;

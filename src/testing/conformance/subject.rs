@@ -12,7 +12,7 @@ use crate::frame::{
 use crate::job_context::JobContext;
 use crate::model::fitted::Fitted;
 use crate::model::{FeatureUse, Model, ModelKind};
-use crate::testing::{described, numbered_frame};
+use crate::testing::{numbered_frame, with_features};
 
 /// Whether a kind has the sections of a network.
 pub(super) fn is_network(kind: &ModelKind) -> bool {
@@ -64,7 +64,7 @@ impl<'a> Subject<'a> {
     }
 
     pub(super) fn fit_in(&self, a: &Annotations, job: JobContext) -> Result<Fitted> {
-        self.fit_with(a, &described(a), job)
+        self.fit_with(a, &with_features(a), job)
     }
 
     /// Fits the model with these features, if it needs any.
@@ -75,9 +75,9 @@ impl<'a> Subject<'a> {
         mut job: JobContext,
     ) -> Result<Fitted> {
         let model = self.model()?;
-        let described = self.kind.capabilities.features.are_read().then_some(features);
+        let with_features = self.kind.capabilities.features.are_read().then_some(features);
         let a = self.with_given(a.clone());
-        let evidence = Evidence { annotations: &a, described };
+        let evidence = Evidence { annotations: &a, with_features };
         job.pool().install(|| model.fit(evidence, &mut job))
     }
 
@@ -107,7 +107,7 @@ impl<'a> Subject<'a> {
         if self.kind.capabilities.features.are_read() {
             let mut own = features.clone();
             own.row_of_instance.truncate(instances);
-            frame.described = Some(own);
+            frame.with_features = Some(own);
         }
         frame
     }

@@ -53,8 +53,8 @@ fn other_word(word: &str, schema: &Value, property: &Value) -> Value {
     let named = property["$ref"].as_str().and_then(|path| schema.pointer(path.strip_prefix('#')?));
     let property = named.unwrap_or(property);
     let listed = property["enum"].as_array().into_iter().flatten();
-    let described = property["oneOf"].as_array().into_iter().flatten().map(|one| &one["const"]);
-    let mut words = listed.chain(described).filter_map(Value::as_str);
+    let with_features = property["oneOf"].as_array().into_iter().flatten().map(|one| &one["const"]);
+    let mut words = listed.chain(with_features).filter_map(Value::as_str);
     words.find(|other| *other != word).unwrap_or(word).into()
 }
 

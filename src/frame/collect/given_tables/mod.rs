@@ -121,20 +121,20 @@ fn confusion(cells: &[Cell], frame: &Frame, job: &mut JobContext) -> Result<Give
         }
     }
     all.extend_from_slice(&means);
-    let place = "source.confusion";
+    let position = "source.confusion";
     if n_without > 0 {
         job.warn(format!(
-            "{n_without} of {annotators} annotators have no matrix in {place}: the mean of the others stands for theirs"
+            "{n_without} of {annotators} annotators have no matrix in {position}: the mean of the others stands for theirs"
         ));
     }
     if n_absent > 0 {
         job.warn(format!(
-            "rows that the matrices in {place} lack: {n_absent}; the mean of the other annotators' rows stands for them"
+            "rows that the matrices in {position} lack: {n_absent}; the mean of the other annotators' rows stands for them"
         ));
     }
     if n_shared > 0 {
         job.warn(format!(
-            "rows in {place} that lack labels and do not sum to 1: {n_shared}; the labels without a number share the rest"
+            "rows in {position} that lack labels and do not sum to 1: {n_shared}; the labels without a number share the rest"
         ));
     }
     Ok(GivenConfusion::new((classes, labels), matrix_of_annotator, all))

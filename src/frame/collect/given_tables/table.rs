@@ -121,8 +121,9 @@ impl GivenTable {
             return refused("a row has a label that is not one of the run", &unknown[1], help);
         }
         cells.sort_unstable_by_key(|cell| (cell.id, cell.class, cell.label));
-        let place = |cell: &Cell| (cell.id, cell.class, cell.label);
-        if let Some([one, _]) = cells.array_windows().find(|[one, next]| place(one) == place(next))
+        let position = |cell: &Cell| (cell.id, cell.class, cell.label);
+        if let Some([one, _]) =
+            cells.array_windows().find(|[one, next]| position(one) == position(next))
         {
             let Cell { id, class, label, .. } = one;
             let mut found = format!("{}, {}", ids.text(*id as usize), frame.labels.text(*class));

@@ -35,25 +35,25 @@ impl DirectTable {
 
     /// Whether every integer of the range has a bucket.
     pub(super) fn covers(&self, range: &RangeInclusive<i64>) -> bool {
-        [range.start(), range.end()].into_iter().all(|end| self.place(*end) < self.buckets.len())
+        [range.start(), range.end()].into_iter().all(|end| self.position(*end) < self.buckets.len())
     }
 
     /// The number of an integer.
     pub(super) fn get(&self, integer: i128) -> Option<u32> {
-        let bucket = self.buckets.get(self.place(i64::try_from(integer).ok()?))?;
+        let bucket = self.buckets.get(self.position(i64::try_from(integer).ok()?))?;
         bucket.checked_sub(1)
     }
 
     /// The place for the number of an integer: the number + 1, or 0; `None` where the range does not have the integer.
     pub(super) fn bucket(&mut self, key: Packed) -> Option<&mut u32> {
-        let place = self.place(i64::try_from(key.as_integer()).ok()?);
-        self.buckets.get_mut(place)
+        let position = self.position(i64::try_from(key.as_integer()).ok()?);
+        self.buckets.get_mut(position)
     }
 
     /// Writes the number of each value, [`NULL`] where it is null or new; returns the new values.
     pub(super) fn find(&self, integers: &Int64Array, numbers: &mut [u32]) -> Vec<IndexedKey> {
         for (number, integer) in numbers.iter_mut().zip(integers.values()) {
-            let bucket = self.buckets.get(self.place(*integer)).copied().unwrap_or(0);
+            let bucket = self.buckets.get(self.position(*integer)).copied().unwrap_or(0);
             // `NULL` for 0.
             *number = bucket.wrapping_sub(1);
         }
@@ -69,14 +69,14 @@ impl DirectTable {
     /// The keys of the integers, ascending, each with its number.
     pub(super) fn in_order(&self) -> impl Iterator<Item = (Packed, u32)> {
         let numbers = self.buckets.iter().enumerate();
-        numbers.filter(|(_, bucket)| **bucket != 0).map(|(place, bucket)| {
-            (Packed::integer(i128::from(self.first) + place as i128), *bucket - 1)
+        numbers.filter(|(_, bucket)| **bucket != 0).map(|(position, bucket)| {
+            (Packed::integer(i128::from(self.first) + position as i128), *bucket - 1)
         })
     }
 
     /// The place of an integer; no place of the table where it is out of the range.
     #[inline]
-    fn place(&self, integer: i64) -> usize {
+    fn position(&self, integer: i64) -> usize {
         integer.wrapping_sub(self.first).cast_unsigned() as usize
     }
 }

@@ -232,8 +232,8 @@ mod tests {
             let mut want = kept;
             want.sort_by_key(|n| texts[*n as usize].as_bytes());
             assert_eq!(order, want);
-            for (place, n) in (0..).zip(order) {
-                assert_eq!(sorted.get(place), texts[n as usize].as_bytes(), "{prefix}");
+            for (position, n) in (0..).zip(order) {
+                assert_eq!(sorted.get(position), texts[n as usize].as_bytes(), "{prefix}");
             }
         }
     }

@@ -72,7 +72,7 @@ impl Interner {
     pub fn new(field: &Field) -> Self {
         let secret = Secret::draw();
         let data_type = stored_type(&type_in_files(field));
-        let table = match IdType::of(&data_type) {
+        let table = match IdType::from_data_type(&data_type) {
             IdType::Integer => KeyTable::of_integers(secret),
             _ => KeyTable::new(secret),
         };
@@ -184,13 +184,14 @@ impl Interner {
     /// The values of a column of another source, with a type that this interner takes; several arrays hold the rows one
     /// after the other.
     fn with_own_type(&self, field: &Field, array: &ArrayRef) -> Result<Vec<ArrayRef>> {
-        let integers = |t: &DataType| IdType::of(t) == IdType::Integer;
+        let integers = |t: &DataType| IdType::from_data_type(t) == IdType::Integer;
         if self.untyped && integers(array.data_type()) && !integers(&self.data_type) {
             let texts = cast(array, &self.data_type);
             return Ok(vec![texts.map_err(|_| self.another_type(field))?]);
         }
         if !is_untyped(field) || !integers(&self.data_type) {
-            if IdType::of(array.data_type()) != IdType::of(&self.data_type) {
+            if IdType::from_data_type(array.data_type()) != IdType::from_data_type(&self.data_type)
+            {
                 return Err(self.another_type(field));
             }
             return Ok(vec![Arc::clone(array)]);
@@ -213,7 +214,7 @@ impl Interner {
     }
 
     fn look_up(&self, array: &ArrayRef) -> Result<LookedUp> {
-        if IdType::of(array.data_type()) != IdType::of(&self.data_type) {
+        if IdType::from_data_type(array.data_type()) != IdType::from_data_type(&self.data_type) {
             return Err(another_type(&self.column, array.data_type(), &self.data_type));
         }
         let plain = without_run_ends(array)?;
@@ -343,7 +344,7 @@ impl Interner {
         let (order, sorted) = in_order(kept.collect(), &keys, &long);
         drop(long);
         let order = order.iter().enumerate();
-        let order = order.map(|(place, n)| (Key::Long(sorted.get(number(place))), *n));
+        let order = order.map(|(position, n)| (Key::Long(sorted.get(number(position))), *n));
         ranked((&data_type, untyped), all, &order)
     }
 }

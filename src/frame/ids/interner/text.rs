@@ -14,7 +14,7 @@ impl Interner {
     /// Whether the values are text.
     #[must_use]
     pub fn is_text(&self) -> bool {
-        IdType::of(&self.data_type) == IdType::Text
+        IdType::from_data_type(&self.data_type) == IdType::Text
     }
 
     /// Calls `read` with the text of a provisional number, where the values are text.

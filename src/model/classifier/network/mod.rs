@@ -90,14 +90,14 @@ impl NetworkClassifierSpec {
     }
 
     /// Adds the broken rules of the section to `problems`.
-    pub(super) fn check(&self, place: &str, problems: &mut Problems) {
-        self.backbone.check(place, problems);
+    pub(super) fn check(&self, location: &str, problems: &mut Problems) {
+        self.backbone.check(location, problems);
         if let Err(e) = DeviceChoice::parse(&self.device) {
-            let at = format!("{place}.device");
+            let at = format!("{location}.device");
             e.problems.into_iter().for_each(|p| problems.push(p.at(at.clone())));
         }
         let why = "this network has no parameters of annotators";
-        let at = format!("{place}.optimiser");
+        let at = format!("{location}.optimiser");
         self.optimiser.refuse_settings_of_annotators(why, &at, problems);
     }
 }

@@ -352,8 +352,8 @@ fn a_row_whose_features_overflow_is_named_with_both_causes() {
 fn assert_names_causes(error: &Error, what: &str) {
     assert_eq!(error.exit_code(), 4, "{error}");
     let error = error.to_string();
-    let (place, found) = (format!("where: {SECTION}\n"), "found: NaN after epoch 1\n");
-    for part in [what, &place, found, "too large", "diverged", "learning_rate", "clip_norm"] {
+    let (location, found) = (format!("where: {SECTION}\n"), "found: NaN after epoch 1\n");
+    for part in [what, &location, found, "too large", "diverged", "learning_rate", "clip_norm"] {
         assert!(error.contains(part), "{error}");
     }
 }

@@ -44,8 +44,8 @@ pub(crate) use smoothing::CellPrior;
 pub use statistics::Statistics;
 
 use crate::frame::{
-    Annotations, Dims, FitBytes, ITEMS_PER_BLOCK, MAX_RANGES, QuestionSizes, dense_fit_bytes,
-    ranges_of_instances,
+    Annotations, Dims, ITEMS_PER_BLOCK, MAX_RANGES, MemoryEstimate, QuestionSizes,
+    dense_memory_estimate, ranges_of_instances,
 };
 use crate::model::posterior::Posterior;
 
@@ -272,11 +272,11 @@ fn n_ranges(dims: Dims, annotations: usize, pairs: usize) -> usize {
 /// The memory of the fit of a model of pairs: the likelihood, from which posteriors are computed when they are read, the
 /// expected counts that are reported, and a table of counts for each range and for their sums.
 #[must_use]
-pub fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
+pub fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
     let table = sizes.columns.checked_mul(stride(sizes.dims.classes))?;
     let table = table.checked_mul(size_of::<f64>())?;
     let tables = n_ranges(sizes.dims, sizes.annotations, sizes.columns);
-    let matrices = dense_fit_bytes(sizes)?.matrices.checked_add(table.checked_mul(2)?)?;
+    let matrices = dense_memory_estimate(sizes)?.matrices.checked_add(table.checked_mul(2)?)?;
     let working = table.checked_mul(tables.checked_add(1)?)?;
-    Some(FitBytes { posteriors: 0, matrices, working })
+    Some(MemoryEstimate { posteriors: 0, matrices, working })
 }

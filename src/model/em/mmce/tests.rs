@@ -131,6 +131,6 @@ fn an_m_step_can_be_interrupted() {
 fn the_memory_is_that_of_the_parameters() {
     let dims = Dims { instances: 10, annotators: 4, classes: 2, labels: 3 };
     let sizes = QuestionSizes { dims, annotations: 1, columns: 5, gold_roles: Vec::new() };
-    let want = FitBytes { posteriors: 160, matrices: 8 * (24 + 10), working: 8 * 14 * 6 };
-    assert_eq!(Mmce::fit_bytes(&sizes), Some(want));
+    let want = MemoryEstimate { posteriors: 160, matrices: 8 * (24 + 10), working: 8 * 14 * 6 };
+    assert_eq!(Mmce::memory_estimate(&sizes), Some(want));
 }

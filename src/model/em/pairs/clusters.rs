@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::frame::{Annotations, Dims, FitBytes, ITEMS_PER_BLOCK, QuestionSizes};
+use crate::frame::{Annotations, Dims, ITEMS_PER_BLOCK, MemoryEstimate, QuestionSizes};
 use crate::model::confusion::CommonConfusion;
 use crate::model::em::kernels;
 use crate::model::em::kernels::PooledCounts;
@@ -126,7 +126,7 @@ pub(super) struct Membership {
 
 impl Membership {
     /// P(cluster) of annotator `r`.
-    pub(super) fn of(&self, r: usize) -> &[f64] {
+    pub(super) fn row(&self, r: usize) -> &[f64] {
         &self.shares[r * self.n_clusters..(r + 1) * self.n_clusters]
     }
 
@@ -157,7 +157,7 @@ impl Membership {
     pub(super) fn sizes(&self, annotated: &[usize]) -> Vec<f64> {
         let mut sizes = vec![0.0; self.n_clusters];
         for r in annotated {
-            sizes.iter_mut().zip(self.of(*r)).for_each(|(size, share)| *size += share);
+            sizes.iter_mut().zip(self.row(*r)).for_each(|(size, share)| *size += share);
         }
         sizes
     }
@@ -201,15 +201,18 @@ pub(super) fn too_few_annotators(a: &Annotations, n_clusters: u32, key: &str) ->
 
 /// The memory of the fit of a model of clusters: that of other models of pairs, the memberships, and the matrices of all
 /// clusters and of a number of annotators.
-pub(super) fn fit_bytes(sizes: &QuestionSizes, matrices_of_annotators: usize) -> Option<FitBytes> {
-    let own = kernels::fit_bytes(sizes)?;
+pub(super) fn memory_estimate(
+    sizes: &QuestionSizes,
+    matrices_of_annotators: usize,
+) -> Option<MemoryEstimate> {
+    let own = kernels::memory_estimate(sizes)?;
     let Dims { annotators, classes, labels, .. } = sizes.dims;
     let clusters = MAX_CLUSTERS as usize;
     let matrices = matrices_of_annotators.checked_add(clusters.checked_mul(3)?)?;
     let cells = classes.checked_mul(labels)?.checked_mul(matrices)?;
     let cells = cells.checked_add(annotators.checked_mul(2 * clusters)?)?;
     let matrices = own.matrices.checked_add(cells.checked_mul(size_of::<f64>())?)?;
-    Some(FitBytes { matrices, ..own })
+    Some(MemoryEstimate { matrices, ..own })
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::assignments::Assignments;
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
+use crate::frame::{MemoryEstimate, QuestionSizes};
 use crate::job_context::{Cancel, JobContext};
 use crate::model::em::kernels::{
     DirichletParameter, Estimator, GivenRows, Likelihood, PairKernel, Prior, Sweep,
@@ -29,7 +30,7 @@ pub trait PairModel: Spec {
     /// The state of every annotator at which an attempt starts, `[annotator, state_len]`; `None` to start at the shares of
     /// the votes, which attempts after the first mix with noise, or the first attempt at confusion matrices that a table
     /// gives.
-    fn start(&self, _a: &Annotations, _attempt: u32, _run: &JobContext) -> Option<Vec<f64>> {
+    fn start(&self, _a: &Annotations, _attempt: u32, _job: &JobContext) -> Option<Vec<f64>> {
         None
     }
     /// At which change of P(class) between two M-steps, the sum over the classes, E-steps assign instances to their most
@@ -43,15 +44,20 @@ pub trait PairModel: Spec {
     }
     /// Reports the fitted parameters.
     fn report(&self, a: &Annotations, fit: PairFit<Self::Rows>) -> Report;
+    /// See [`Model::memory_estimate`].
+    #[must_use]
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        super::super::kernels::memory_estimate(sizes)
+    }
     /// See [`EmSteps::caution`].
-    fn caution(&self, _a: &Annotations, _run: &JobContext) -> Option<String> {
+    fn caution(&self, _a: &Annotations, _job: &JobContext) -> Option<String> {
         None
     }
     /// See [`EmSteps::check_data`].
     ///
     /// # Errors
     /// Where the settings do not fit the annotations.
-    fn check_data(&self, _a: &Annotations, _run: &JobContext) -> Result<()> {
+    fn check_data(&self, _a: &Annotations, _job: &JobContext) -> Result<()> {
         Ok(())
     }
     /// When to stop.
@@ -266,6 +272,10 @@ impl<M: PairModel> Model for ColumnEm<M> {
 
     fn restarts(&self) -> u32 {
         self.0.restarts()
+    }
+
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        M::memory_estimate(sizes)
     }
 }
 

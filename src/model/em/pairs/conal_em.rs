@@ -40,7 +40,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::dawid_skene::is_redundant;
-use crate::frame::{Annotations, Dims, FitBytes, QuestionSizes};
+use crate::frame::{Annotations, Dims, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::Spec;
 use crate::model::confusion::{Cells, CommonConfusion, Confusion, Smoothing};
@@ -77,18 +77,6 @@ impl Spec for ConalEm {
     }
 }
 
-impl ConalEm {
-    /// The memory of its fit: that of other models of pairs, the state, and the common matrix in the steps and the report.
-    pub(crate) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
-        let own = kernels::fit_bytes(sizes)?;
-        let Dims { annotators, classes, labels, .. } = sizes.dims;
-        let state = sizes.columns.checked_mul(classes)?.checked_add(annotators)?;
-        let common = labels.checked_mul(classes)?.checked_mul(4)?;
-        let more = state.checked_add(common)?.checked_mul(size_of::<f64>())?;
-        Some(FitBytes { working: own.working.checked_add(more)?, ..own })
-    }
-}
-
 impl PairModel for ConalEm {
     type Rows = MixtureEstimator;
 
@@ -112,6 +100,16 @@ impl PairModel for ConalEm {
 
     fn stop(&self) -> &StopRule {
         &self.stop
+    }
+
+    /// That of other models of pairs, the state, and the common matrix in the steps and the report.
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        let own = kernels::memory_estimate(sizes)?;
+        let Dims { annotators, classes, labels, .. } = sizes.dims;
+        let state = sizes.columns.checked_mul(classes)?.checked_add(annotators)?;
+        let common = labels.checked_mul(classes)?.checked_mul(4)?;
+        let more = state.checked_add(common)?.checked_mul(size_of::<f64>())?;
+        Some(MemoryEstimate { working: own.working.checked_add(more)?, ..own })
     }
 }
 

@@ -128,25 +128,25 @@ impl Spec for Ibcc {
         true
     }
 
-    fn check(&self, place: &str, problems: &mut Problems) {
+    fn check(&self, location: &str, problems: &mut Problems) {
         let Some(rows) = &self.pseudo_counts else { return };
-        let place = format!("{place}.pseudo_counts");
+        let location = format!("{location}.pseudo_counts");
         let small = rows.iter().flatten().find(|cell| cell.is_nan() || **cell < MIN_PARAMETER);
         if let Some(small) = small {
             let what = format!("a pseudo-count is at least {MIN_PARAMETER}");
-            problems.push(Problem::new(what).at(&place).found(small.to_string()));
+            problems.push(Problem::new(what).at(&location).found(small.to_string()));
         }
         if rows.windows(2).any(|rows| rows[0].len() != rows[1].len()) {
             problems.push(
                 Problem::new("the rows of pseudo-counts differ in length")
-                    .at(&place)
+                    .at(&location)
                     .help("write a number for each label in each row"),
             );
         }
         if self.prior_off_diagonal.is_some()
             || self.prior_diagonal != Self::default().prior_diagonal
         {
-            problems.push(Problem::new("the pseudo-counts are given twice").at(&place).help(
+            problems.push(Problem::new("the pseudo-counts are given twice").at(&location).help(
                 "leave prior_diagonal and prior_off_diagonal out: the matrix is in their place",
             ));
         }
@@ -186,7 +186,7 @@ impl PairModel for Ibcc {
         let confusion = Confusion { cells, expected_count };
         let skill = confusion.skill(a);
         let deviation = |sums: &mut Vec<f64>, r: usize| {
-            let matrix = confusion.of(a, r, sums);
+            let matrix = confusion.matrix(a, r, sums);
             let variance = |k: usize| {
                 let mean = matrix.cell(k, k, a.column_of(r, k)).0;
                 mean * (1.0 - mean) / (matrix.row_sum(k) + 1.0)

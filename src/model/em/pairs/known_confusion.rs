@@ -73,8 +73,8 @@ impl Spec for KnownConfusion {
         true
     }
 
-    fn check(&self, place: &str, problems: &mut Problems) {
-        check_shares(self.class_prior.as_ref(), place, problems);
+    fn check(&self, location: &str, problems: &mut Problems) {
+        check_shares(self.class_prior.as_ref(), location, problems);
     }
 }
 

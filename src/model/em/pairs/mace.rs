@@ -38,7 +38,7 @@ use rand::Rng as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::frame::{Annotations, Dims, FitBytes, QuestionSizes};
+use crate::frame::{Annotations, Dims, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::em::kernels;
 use crate::model::em::kernels::{Annotator, DirichletParameter, Estimator, n_groups};
@@ -83,16 +83,6 @@ impl Spec for Mace {
     const SOURCE: &'static str = "Hovy et al. 2013, NAACL";
     const CAPABILITIES: Capabilities =
         Capabilities { annotator_prior: true, ..Capabilities::LABELS };
-}
-
-impl Mace {
-    /// The memory of its fit: that of other models of pairs, and the state of every annotator, once more at a start.
-    pub(in crate::model::em) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
-        let own = kernels::fit_bytes(sizes)?;
-        let state = sizes.dims.annotators.checked_mul(sizes.dims.labels.checked_add(2)?)?;
-        let state = state.checked_mul(2 * size_of::<f64>())?;
-        Some(FitBytes { working: own.working.checked_add(state)?, ..own })
-    }
 }
 
 impl PairModel for Mace {
@@ -150,6 +140,14 @@ impl PairModel for Mace {
 
     fn restarts(&self) -> u32 {
         self.restarts
+    }
+
+    /// That of other models of pairs, and the state of every annotator, once more at a start.
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        let own = kernels::memory_estimate(sizes)?;
+        let state = sizes.dims.annotators.checked_mul(sizes.dims.labels.checked_add(2)?)?;
+        let state = state.checked_mul(2 * size_of::<f64>())?;
+        Some(MemoryEstimate { working: own.working.checked_add(state)?, ..own })
     }
 }
 

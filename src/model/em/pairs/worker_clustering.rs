@@ -43,7 +43,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::clusters::{self, ADDED, CountedMatrix, MAX_CLUSTERS, Membership};
-use crate::frame::{Annotations, Dims, FitBytes, QuestionSizes};
+use crate::frame::{Annotations, Dims, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::confusion::{Cells, Confusion};
 use crate::model::em::kernels::{Annotator, Estimator, PooledCounts, n_groups};
@@ -81,13 +81,6 @@ impl Spec for WorkerClustering {
 
     fn estimates_prior(&self) -> bool {
         true
-    }
-}
-
-impl WorkerClustering {
-    /// The memory of its fit.
-    pub(in crate::model::em) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
-        clusters::fit_bytes(sizes, 0)
     }
 }
 
@@ -146,6 +139,10 @@ impl PairModel for WorkerClustering {
     fn restarts(&self) -> u32 {
         self.restarts
     }
+
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        clusters::memory_estimate(sizes, 0)
+    }
 }
 
 /// Estimates the clusters of annotators and the matrices of clusters, both from the counts of all.
@@ -200,7 +197,7 @@ impl ClusterEstimator {
             }
             softmax(&terms, row)
         });
-        self.counts = counts.by_cluster(self.members.n_clusters, |r| self.members.of(r));
+        self.counts = counts.by_cluster(self.members.n_clusters, |r| self.members.row(r));
     }
 }
 
@@ -232,7 +229,7 @@ impl Estimator for ClusterEstimator {
         let term = |(p, log_share): (&f64, &f64)| {
             if *p > 0.0 { p * (log_share - p.ln()) } else { 0.0 }
         };
-        let of = |r: &usize| self.members.of(*r).iter().zip(&log_shares).map(term).sum::<f64>();
+        let of = |r: &usize| self.members.row(*r).iter().zip(&log_shares).map(term).sum::<f64>();
         self.term = annotated.par_iter().map(of).collect::<Vec<f64>>().iter().sum();
     }
 
@@ -251,7 +248,7 @@ impl Estimator for ClusterEstimator {
         for (row, label) in rows.chunks_exact_mut(n_groups::<W>(n)).zip(labels) {
             let row = &mut row.as_flattened_mut()[..n];
             row.fill(0.0);
-            let members = self.members.of(index as usize).iter().enumerate();
+            let members = self.members.row(index as usize).iter().enumerate();
             for (m, share) in members.filter(|(_, share)| **share > 0.0) {
                 let logs = &self.logs[m * cells + *label as usize * n..][..n];
                 row.iter_mut().zip(logs).for_each(|(sum, log)| *sum += share * log);

@@ -61,7 +61,7 @@ impl AnnotatorSearch {
         for (column, y) in a.columns_of(r).zip(a.labels_of(r)) {
             let weights = a.column_weights_of(column).iter();
             for (i, weight) in a.instances_of(column).iter().zip(weights) {
-                let (none, effects) = states.of(*i as usize).split_at(n);
+                let (none, effects) = states.joint_row(*i as usize).split_at(n);
                 let add = |sums: &mut [f64], p: &[f64]| {
                     sums.iter_mut().zip(p).for_each(|(sum, p)| *sum += weight * p);
                 };

@@ -60,7 +60,7 @@ impl States {
     }
 
     /// `[state, class]` of an instance.
-    pub(super) fn of(&self, i: usize) -> &[f64] {
+    pub(super) fn joint_row(&self, i: usize) -> &[f64] {
         let n = self.dims.classes;
         &self.joint[self.offsets[i] * n..self.offsets[i + 1] * n]
     }
@@ -132,7 +132,7 @@ impl States {
     /// P(class | annotations) of an instance, into zeros or an older row.
     pub(super) fn write_classes(&self, i: usize, row: &mut [f64]) {
         row.fill(0.0);
-        for state in self.of(i).chunks_exact(row.len()) {
+        for state in self.joint_row(i).chunks_exact(row.len()) {
             row.iter_mut().zip(state).for_each(|(sum, p)| *sum += p);
         }
     }
@@ -145,7 +145,8 @@ impl States {
                 return (f64::NAN, f64::NAN);
             }
             let (mut effect, mut top, mut of_top) = (0.0, 0.0, f64::NAN);
-            for (label, block) in self.labels_of(i).iter().zip(self.of(i)[n..].chunks_exact(2 * n))
+            for (label, block) in
+                self.labels_of(i).iter().zip(self.joint_row(i)[n..].chunks_exact(2 * n))
             {
                 let states = block.chunks_exact(n).zip(MAGNITUDES);
                 let own: f64 = states.map(|(p, m)| m * p.iter().sum::<f64>()).sum();

@@ -115,7 +115,8 @@ fn the_memory_is_that_of_all_states_and_of_dense_matrices() {
     let dims = Dims { instances: 3, annotators: 5, classes: 2, labels: 2 };
     let bytes = |dims: Dims| {
         let sizes = QuestionSizes { dims, annotations: 4, columns: 4, gold_roles: Vec::new() };
-        let (own, start) = (RandomEffects::fit_bytes(&sizes), kernels::fit_bytes(&sizes));
+        let (own, start) =
+            (RandomEffects::memory_estimate(&sizes), kernels::memory_estimate(&sizes));
         own.unwrap().working - start.unwrap().working
     };
     assert_eq!(bytes(dims), 8 * (15 * 2 + 3 * 2 + 4 * 5 * 4));

@@ -45,9 +45,9 @@ fn crowd() -> (Annotations, QuestionFeatures, Vec<u32>) {
     let feature =
         |i: usize, k: usize| noise(i, k) + if drawn.truth[i] as usize == k { 1.0 } else { 0.0 };
     let values: Vec<f32> = (0..300).flat_map(|i| [0, 1, 2].map(|k| feature(i, k))).collect();
-    let mut described = described(&a);
-    described.features.matrix = Arc::new(Matrix::from_rows(3, &values));
-    (a, described, drawn.truth)
+    let mut with_features = with_features(&a);
+    with_features.features.matrix = Arc::new(Matrix::from_rows(3, &values));
+    (a, with_features, drawn.truth)
 }
 
 fn right(posterior: &Posterior, truth: &[u32]) -> usize {
@@ -59,9 +59,9 @@ fn right(posterior: &Posterior, truth: &[u32]) -> usize {
 /// The default stopping rule is met without a warning, after the last epoch of the network.
 #[test]
 fn a_network_reads_a_crowd_better_than_the_votes_and_converges() {
-    let (a, described, truth) = crowd();
+    let (a, with_features, truth) = crowd();
     let mut job = JobContext::new(1);
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let fitted = around(small(), StopRule::default()).fit(evidence, &mut job).unwrap();
     let (of_votes, of_network) =
         (right(&Posterior::from_votes(&a), &truth), right(&fitted.posterior.dense(), &truth));
@@ -73,9 +73,9 @@ fn a_network_reads_a_crowd_better_than_the_votes_and_converges() {
 /// Every change of the objective is below the tolerance.
 #[test]
 fn the_rounds_go_on_until_the_network_is_trained() {
-    let (a, described, _) = crowd();
+    let (a, with_features, _) = crowd();
     let stop = StopRule { max_iter: 40, tol: 1e9, ..StopRule::default() };
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let fitted = around(small(), stop).fit(evidence, &mut JobContext::new(1)).unwrap();
     assert_eq!((fitted.stop.iterations, fitted.stop.converged), (20, true));
 }
@@ -97,9 +97,9 @@ fn rounds_that_end_before_the_network_is_trained_are_a_problem() {
 /// The network stays as it is, so that the rounds are those of EM with a fixed prior of each instance.
 #[test]
 fn the_objective_never_falls_after_the_last_epoch() {
-    let (a, described, _) = crowd();
+    let (a, with_features, _) = crowd();
     let stop = iterations(40);
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let fitted = around(small(), stop).fit(evidence, &mut JobContext::new(1)).unwrap();
     let after: Vec<f64> = fitted.trace[20..].iter().filter_map(|row| row.change).collect();
     assert!(after.iter().all(|change| *change > -1e-7), "{after:?}");
@@ -108,11 +108,11 @@ fn the_objective_never_falls_after_the_last_epoch() {
 
 #[test]
 fn a_saved_network_has_the_names_and_modules_of_pytorch() {
-    let (a, described, _) = crowd();
+    let (a, with_features, _) = crowd();
     let stop = iterations(2);
     let backbone = BackboneSpec { batch_norm: false, ..small().backbone };
     let spec = around(NetworkClassifierSpec { backbone, ..small() }, stop);
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let trained = spec.fit(evidence, &mut JobContext::new(1)).unwrap().model.unwrap();
     let modules = trained.description["network"].as_array().unwrap();
     let names: Vec<&str> = modules.iter().filter_map(|module| module["module"].as_str()).collect();
@@ -139,12 +139,12 @@ fn a_network_of_images_predicts_rows_without_axes() {
     let values: Vec<f32> = (0..12 * 144).map(|n| ((n * 37) % 101) as f32 / 50.0).collect();
     let mut writer = MatrixWriter::new(vec![1, 12, 12], NumberType::F32, Scratch::default());
     writer.push_f32s(&values.clone().into()).unwrap();
-    let mut described = described(&a);
-    described.features.matrix = Arc::new(writer.finish((0..12).collect()).unwrap());
+    let mut with_features = with_features(&a);
+    with_features.features.matrix = Arc::new(writer.finish((0..12).collect()).unwrap());
     let backbone = BackboneSpec { kind: Architecture::Lenet, ..BackboneSpec::default() };
     let stop = iterations(2);
     let spec = around(NetworkClassifierSpec { backbone, epochs: 2, ..small() }, stop);
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let fitted = spec.fit(evidence, &mut JobContext::new(1)).unwrap();
     let trained = fitted.model.unwrap();
     let predicted = |sizes| {

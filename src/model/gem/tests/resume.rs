@@ -35,8 +35,8 @@ fn crowd() -> (Annotations, QuestionFeatures) {
     let noise = |i: usize| ((i * 7) % 13) as f32 / 10.0;
     let feature = |i: usize| (!i.is_multiple_of(10)).then(|| drawn.truth[i] as f32 + noise(i));
     let values: Vec<Option<f32>> = (0..80).map(feature).collect();
-    let described = one_feature(&a, &values);
-    (a, described)
+    let with_features = one_feature(&a, &values);
+    (a, with_features)
 }
 
 /// A run with a checkpoint that is cancelled after the round `last`, if there is one; and the number of its rounds.
@@ -66,8 +66,8 @@ fn assert_equal(resumed: &Fitted, whole: &Fitted, what: &str) {
 /// after the last one that grew trees, at most 20.
 #[test]
 fn an_interrupted_fit_ends_with_the_same_bits_whatever_its_classifier() {
-    let (a, described) = crowd();
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let (a, with_features) = crowd();
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let folder = tempfile::tempdir().unwrap();
     for kind in CLASSIFIERS {
         let (classifier, what) = (small(*kind), format!("{kind:?}"));
@@ -98,8 +98,8 @@ fn an_interrupted_fit_ends_with_the_same_bits_whatever_its_classifier() {
 /// A job that is killed after the fit, while it publishes, finds the checkpoint of the last round.
 #[test]
 fn a_converged_fit_makes_no_further_round() {
-    let (a, described) = crowd();
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let (a, with_features) = crowd();
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("state");
     let classifier = small(ClassifierKind::LogisticRegression);
@@ -116,34 +116,34 @@ fn a_converged_fit_makes_no_further_round() {
 /// instances in another order. Instance 0 has no features.
 #[test]
 fn a_fit_does_not_continue_from_the_checkpoint_of_another_fit() {
-    let (a, described) = crowd();
+    let (a, with_features) = crowd();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("state");
     let stop = iterations(3);
     let gem = Gem { classifier: small(ClassifierKind::DecisionTree), stop, ..Gem::default() };
     // Whether a fit starts anew, with a warning, where there is a checkpoint of the fit above.
     let starts_anew = |other: &Gem, a_other: &Annotations, features: &QuestionFeatures, seed| {
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
         let mut first = JobContext::new(3);
         first.keep_checkpoint(Some(file.clone()));
         gem.fit(evidence, &mut first).unwrap();
         let mut job = JobContext::new(seed);
         job.keep_checkpoint(Some(file.clone()));
-        let evidence = Evidence { annotations: a_other, described: Some(features) };
+        let evidence = Evidence { annotations: a_other, with_features: Some(features) };
         other.fit(evidence, &mut job).unwrap();
         std::fs::remove_file(&file).unwrap();
         job.warnings().iter().any(|w| w.contains("is of other data, settings or seed"))
     };
-    assert!(!starts_anew(&gem, &a, &described, 3));
-    assert!(starts_anew(&gem, &a, &described, 4));
-    assert!(starts_anew(&Gem { smoothing: 0.2, ..gem.clone() }, &a, &described, 3));
+    assert!(!starts_anew(&gem, &a, &with_features, 3));
+    assert!(starts_anew(&gem, &a, &with_features, 4));
+    assert!(starts_anew(&Gem { smoothing: 0.2, ..gem.clone() }, &a, &with_features, 3));
     let mut other = a.clone();
     other.trusted.as_mut().unwrap()[0] = None;
-    assert!(starts_anew(&gem, &other, &described, 3));
+    assert!(starts_anew(&gem, &other, &with_features, 3));
     let other: Vec<Option<f32>> = (0..80).map(|i| Some(i as f32)).collect();
     assert!(starts_anew(&gem, &a, &one_feature(&a, &other), 3));
     for (i, j) in [(0, 1), (1, 2)] {
-        let mut swapped = described.clone();
+        let mut swapped = with_features.clone();
         swapped.row_of_instance.swap(i, j);
         assert!(starts_anew(&gem, &a, &swapped, 3), "{i} and {j}");
     }

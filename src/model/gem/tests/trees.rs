@@ -9,12 +9,12 @@ fn rounds_of_trees_end_and_keep_the_best() {
     let dims = Dims { instances: 200, annotators: 12, classes: 3, labels: 3 };
     for seed in 0..4 {
         let a = annotations(dims, &shape.draw(seed).rows);
-        let described =
+        let with_features =
             one_feature(&a, &(0..200).map(|i| Some((i * 37 % 101) as f32)).collect::<Vec<_>>());
         for kind in [ClassifierKind::DecisionTree, ClassifierKind::RandomForest] {
             let fit = |stop: StopRule| {
                 let spec = Gem { classifier: small(kind), stop, ..Gem::default() };
-                let evidence = Evidence { annotations: &a, described: Some(&described) };
+                let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
                 spec.fit(evidence, &mut JobContext::new(1)).unwrap()
             };
             let fitted = fit(StopRule::default());

@@ -16,13 +16,13 @@ fn one_round_of_weighted_annotations_is_that_by_hand() {
     let dims = Dims { instances: 5, annotators: 2, classes: 2, labels: 2 };
     let rows = [(0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 1), (2, 0, 1), (2, 1, 0), (4, 0, 0)];
     let a = weighted(dims, &rows, vec![1.5, 0.5, 2.0, 0.5, 2.25, 0.75, 0.25]);
-    let described = one_feature(&a, &[Some(0.0), Some(0.0), Some(1.0), Some(1.0), None]);
+    let with_features = one_feature(&a, &[Some(0.0), Some(0.0), Some(1.0), Some(1.0), None]);
     let regression = LogisticSpec { l2: 0.0, ..LogisticSpec::default() };
     let classifier =
         ClassifierSpec { logistic_regression: regression, ..ClassifierSpec::default() };
     let stop = iterations(1);
     let spec = Gem { smoothing: 0.5, classifier, stop, ..Gem::default() };
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let fitted = spec.fit(evidence, &mut JobContext::new(1)).unwrap();
     let first = [[3.85 / 4.9125, 1.0625 / 4.9125], [0.9 / 3.0875, 2.1875 / 3.0875_f64]];
     let second = [[1.1875 / 2.0875, 0.9 / 2.0875], [1.0625 / 1.6625, 0.6 / 1.6625_f64]];
@@ -63,8 +63,8 @@ fn a_weight_of_two_is_two_annotations() {
     let stop = iterations(3);
     let spec = Gem { smoothing: 0.5, stop, ..Gem::default() };
     let posterior = |a: &Annotations| {
-        let described = one_feature(a, &values);
-        let evidence = Evidence { annotations: a, described: Some(&described) };
+        let with_features = one_feature(a, &values);
+        let evidence = Evidence { annotations: a, with_features: Some(&with_features) };
         spec.fit(evidence, &mut JobContext::new(1)).unwrap().posterior.dense().into_owned()
     };
     let of_weights = posterior(&weighted(dims, &rows, weights));

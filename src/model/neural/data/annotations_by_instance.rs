@@ -27,7 +27,7 @@ impl AnnotationsByInstance {
         by_instance
     }
 
-    pub(super) fn of(&self, i: usize) -> &[WeightedLabel] {
+    pub(super) fn labels(&self, i: usize) -> &[WeightedLabel] {
         self.offsets.get(i..i + 2).map_or(&[], |bounds| &self.all[bounds[0]..bounds[1]])
     }
 }

@@ -73,15 +73,15 @@ impl Batch {
     pub(crate) fn by_annotator(&self) -> ByAnnotator {
         let annotators: Vec<u32> = self.annotations.iter().map(|a| a.annotator).collect();
         let offsets = prefix_sum(&count(&annotators, self.annotators.len()));
-        let mut places = Cursors(offsets);
+        let mut positions = Cursors(offsets);
         let mut all = vec![AnnotatorEntry { row: 0, annotation: 0 }; annotators.len()];
         for b in 0..self.len() {
             for n in self.offsets[b]..self.offsets[b + 1] {
                 let entry = AnnotatorEntry { row: b as u32, annotation: n as u32 };
-                all[places.next(annotators[n])] = entry;
+                all[positions.next(annotators[n])] = entry;
             }
         }
-        ByAnnotator { offsets: places.offsets(), all }
+        ByAnnotator { offsets: positions.offsets(), all }
     }
 }
 
@@ -105,7 +105,7 @@ pub(crate) struct ByAnnotator {
 
 impl ByAnnotator {
     /// The entries of one annotator, by its index in [`Batch::annotators`].
-    pub(crate) fn of(&self, annotator: usize) -> &[AnnotatorEntry] {
+    pub(crate) fn entries(&self, annotator: usize) -> &[AnnotatorEntry] {
         &self.all[self.offsets[annotator]..self.offsets[annotator + 1]]
     }
 }

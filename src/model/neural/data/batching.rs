@@ -11,24 +11,24 @@ const MIN_BATCHES: usize = 8;
 pub struct Batching {
     /// The number of rows in a batch; `None` for a default that depends on the size of the data.
     pub batch_size: Option<usize>,
-    /// Whether the unit of a batch is an annotation instead of an instance.
+    /// Whether the example of a batch is an annotation instead of an instance.
     pub by_annotation: bool,
     /// Whether an incomplete last batch is left out.
     pub drops_last: bool,
 }
 
 impl Batching {
-    /// The batch size for `units` units. The default is small enough for an epoch over few data to have several
+    /// The batch size for `examples` examples. The default is small enough for an epoch over few data to have several
     /// batches.
-    pub(super) fn size(self, units: usize) -> usize {
-        let default = DEFAULT_BATCH.min(units.div_ceil(MIN_BATCHES));
+    pub(super) fn size(self, examples: usize) -> usize {
+        let default = DEFAULT_BATCH.min(examples.div_ceil(MIN_BATCHES));
         self.batch_size.unwrap_or(default).max(1)
     }
 
-    /// The number of batches in an epoch of `units` units.
-    pub(super) fn batches(self, units: usize) -> usize {
-        let size = self.size(units);
-        if self.drops_last && units >= size { units / size } else { units.div_ceil(size) }
+    /// The number of batches in an epoch of `examples` examples.
+    pub(super) fn batches(self, examples: usize) -> usize {
+        let size = self.size(examples);
+        if self.drops_last && examples >= size { examples / size } else { examples.div_ceil(size) }
     }
 }
 

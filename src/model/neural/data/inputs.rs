@@ -159,7 +159,7 @@ impl LearnerInput {
         for (id, row) in ids.iter().zip(numbers.chunks_exact_mut(width.max(1))) {
             let id = *id as usize;
             if self == Self::Annotations {
-                let of_instance = inputs.annotations.map_or(&[][..], |all| all.of(id));
+                let of_instance = inputs.annotations.map_or(&[][..], |all| all.labels(id));
                 for (annotator, label, weight) in of_instance {
                     row[*annotator as usize * inputs.labels + *label as usize] += *weight as f32;
                 }
@@ -236,7 +236,7 @@ mod tests {
     use crate::model::neural::BackboneSpec;
     use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
-    use crate::testing::described;
+    use crate::testing::with_features;
 
     const DIMS: Dims = Dims { instances: 3, annotators: 2, classes: 3, labels: 4 };
 
@@ -266,8 +266,8 @@ mod tests {
     fn a_row_of_the_matrix_has_the_weights_of_training_annotations() {
         let a = build(&[0, 0, 0, 1], &[0, 1, 1, 1], &[1, 3, 2, 0], &[1.0, 0.75, 0.25, 1.0]);
         let held_out = build(&[1], &[0], &[2], &[1.0]);
-        let described = described(&a);
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let with_features = with_features(&a);
+        let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
         for by_annotation in [false, true] {
             let data = data(evidence, &held_out, by_annotation);
             let sizes = Sizes {
@@ -342,11 +342,11 @@ mod tests {
             weight: Vec::new(),
         };
         let a = Annotations::build(dims, rows, Duplicates::Keep).unwrap();
-        let mut described = described(&a);
+        let mut with_features = with_features(&a);
         let matrix = Arc::new(Matrix::from_rows(1, &[2.0, 6.0]));
-        let features = Features { matrix, ..described.features.clone() };
-        described.annotators = Some((features, vec![Some(1), None, Some(0)]));
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let features = Features { matrix, ..with_features.features.clone() };
+        with_features.annotators = Some((features, vec![Some(1), None, Some(0)]));
+        let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
         let none = build(&[], &[], &[], &[]);
         let (data, input) = (data(evidence, &none, false), LearnerInput::Annotators);
         let mut scaler = Scaler::identity(&[1], &BackboneSpec::default());

@@ -33,7 +33,7 @@ pub struct TrainingData<'a> {
     pub annotations: &'a Annotations,
     by_instance: AnnotationsByInstance,
     held_out: AnnotationsByInstance,
-    units: Vec<Unit>,
+    examples: Vec<Example>,
     /// The sum of the weights of each annotator's training annotations.
     weights: Vec<f64>,
 }
@@ -62,38 +62,38 @@ impl<'a> TrainingData<'a> {
         has_targets: bool,
         batching: Batching,
     ) -> Option<Self> {
-        let described = evidence.described?;
+        let with_features = evidence.with_features?;
         let a = evidence.annotations;
         let by_instance = AnnotationsByInstance::new(a);
         let mut weights = vec![0.0; a.dims().annotators];
-        let mut units = Vec::new();
-        for i in (0..a.dims().instances).filter(|i| described.row_of_instance[*i].is_some()) {
+        let mut examples = Vec::new();
+        for i in (0..a.dims().instances).filter(|i| with_features.row_of_instance[*i].is_some()) {
             // Without evidence the target would be uniform, which no annotation supports.
             if has_targets && !a.has_evidence(i) {
                 continue;
             }
-            let own = by_instance.of(i);
+            let own = by_instance.labels(i);
             own.iter().for_each(|(annotator, _, weight)| weights[*annotator as usize] += weight);
             if batching.by_annotation && !own.is_empty() {
                 let (mut first, all) = (0, own.chunk_by(is_same_annotator).count() as u32);
-                // The rows of one annotator are adjacent: a soft annotation is one unit.
+                // The rows of one annotator are adjacent: a soft annotation is one example.
                 for rows in own.chunk_by(is_same_annotator) {
                     let (instance, len) = (i as u32, rows.len() as u32);
-                    units.push(Unit::Annotation { instance, first, len, all });
+                    examples.push(Example::Annotation { instance, first, len, all });
                     first += len;
                 }
             } else if !own.is_empty() || a.trusted_class(i).is_some() {
-                units.push(Unit::Instance(i as u32));
+                examples.push(Example::Instance(i as u32));
             }
         }
         Some(Self {
-            matrix: described.matrix(),
-            annotators: described.annotator_matrix(),
-            row_of: described.row_of_instance.as_slice(),
+            matrix: with_features.matrix(),
+            annotators: with_features.annotator_matrix(),
+            row_of: with_features.row_of_instance.as_slice(),
             annotations: a,
             by_instance,
             held_out: held_out.map(AnnotationsByInstance::new).unwrap_or_default(),
-            units,
+            examples,
             weights,
         })
     }
@@ -112,7 +112,7 @@ impl<'a> TrainingData<'a> {
             annotations: none,
             by_instance: AnnotationsByInstance::default(),
             held_out: AnnotationsByInstance::default(),
-            units: (0..row_of.len() as u32).map(Unit::Instance).collect(),
+            examples: (0..row_of.len() as u32).map(Example::Instance).collect(),
             weights: Vec::new(),
         }
     }
@@ -139,20 +139,22 @@ impl<'a> TrainingData<'a> {
     pub fn unknown_instances(&self) -> Vec<bool> {
         let n = self.annotations.joint.as_ref().map_or(self.row_of.len(), |joint| joint.n_shared);
         let mut unknown = vec![true; n];
-        self.units.iter().for_each(|unit| unknown[self.table_row(unit.instance())] = false);
+        self.examples
+            .iter()
+            .for_each(|example| unknown[self.table_row(example.instance())] = false);
         unknown
     }
 
     /// Whether there is nothing to train on.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.units.is_empty()
+        self.examples.is_empty()
     }
 
     /// The number of rows in a batch of an epoch over all training data.
     #[must_use]
     pub(crate) fn batch_rows(&self, batching: Batching) -> usize {
-        batching.size(self.units.len()).min(self.units.len())
+        batching.size(self.examples.len()).min(self.examples.len())
     }
 
     /// The feature rows of the training data, ascending.
@@ -168,7 +170,7 @@ impl<'a> TrainingData<'a> {
     #[must_use]
     pub fn trained_instances(&self) -> Vec<u32> {
         let mut instances: Vec<u32> =
-            self.units.iter().map(|unit| unit.instance() as u32).collect();
+            self.examples.iter().map(|example| example.instance() as u32).collect();
         instances.sort_unstable();
         instances.dedup();
         instances
@@ -232,7 +234,7 @@ impl<'a> TrainingData<'a> {
     /// A batch of these instances with their training annotations.
     #[must_use]
     pub fn observed(&self, instances: &[u32], targets: Option<&Posterior>) -> Batch {
-        let parts = instances.iter().map(|i| (*i, self.by_instance.of(*i as usize), 1));
+        let parts = instances.iter().map(|i| (*i, self.by_instance.labels(*i as usize), 1));
         self.gather(parts, targets, 1)
     }
 
@@ -246,14 +248,14 @@ impl<'a> TrainingData<'a> {
     #[must_use]
     pub fn held_out_instances(&self) -> Vec<u32> {
         let mut instances = self.instances();
-        instances.retain(|i| !self.held_out.of(*i as usize).is_empty());
+        instances.retain(|i| !self.held_out.labels(*i as usize).is_empty());
         instances
     }
 
     /// A batch of these instances with their held-out annotations.
     #[must_use]
     pub fn held_out(&self, instances: &[u32], targets: Option<&Posterior>) -> Batch {
-        let parts = instances.iter().map(|i| (*i, self.held_out.of(*i as usize), 1));
+        let parts = instances.iter().map(|i| (*i, self.held_out.labels(*i as usize), 1));
         self.gather(parts, targets, 1)
     }
 
@@ -278,18 +280,18 @@ impl<'a> TrainingData<'a> {
         }
     }
 
-    fn batch(&self, units: &[Unit], targets: Option<&Posterior>, batches: usize) -> Batch {
-        let parts = units.iter().map(|unit| match unit {
-            Unit::Instance(i) => (*i, self.by_instance.of(*i as usize), 1),
-            Unit::Annotation { instance, first, len, all } => {
-                let own = self.by_instance.of(*instance as usize);
+    fn batch(&self, examples: &[Example], targets: Option<&Posterior>, batches: usize) -> Batch {
+        let parts = examples.iter().map(|example| match example {
+            Example::Instance(i) => (*i, self.by_instance.labels(*i as usize), 1),
+            Example::Annotation { instance, first, len, all } => {
+                let own = self.by_instance.labels(*instance as usize);
                 (*instance, &own[*first as usize..][..*len as usize], *all as usize)
             }
         });
         self.gather(parts, targets, batches)
     }
 
-    /// A batch of (instance, annotations, units of the instance in an epoch), in an epoch of `batches` batches.
+    /// A batch of (instance, annotations, examples of the instance in an epoch), in an epoch of `batches` batches.
     fn gather<'b>(
         &self,
         parts: impl Iterator<Item = (u32, &'b [WeightedLabel], usize)>,
@@ -297,14 +299,14 @@ impl<'a> TrainingData<'a> {
         batches: usize,
     ) -> Batch {
         let mut batch = Batch { offsets: vec![0], ..Batch::default() };
-        for (i, annotations, units) in parts {
+        for (i, annotations, examples) in parts {
             batch.rows.push(self.row_of[i as usize].unwrap_or_default());
             batch.instances.push(i);
             batch.table_rows.push(self.table_row(i as usize) as u32);
             let joint = self.annotations.joint.as_ref();
             batch.questions.extend(joint.map(|joint| joint.question_of(i as usize)));
             batch.trusted.push(self.annotations.trusted_class(i as usize));
-            batch.trusted_share.push(1.0 / units as f64);
+            batch.trusted_share.push(1.0 / examples as f64);
             if let Some(targets) = targets {
                 batch.targets.extend_from_slice(targets.row(i as usize));
             }
@@ -333,7 +335,7 @@ impl<'a> TrainingData<'a> {
         batch
     }
 
-    /// Runs one epoch: visits every unit of `instances` once, in an order shuffled by the random stream of `name`, and
+    /// Runs one epoch: visits every example of `instances` once, in an order shuffled by the random stream of `name`, and
     /// calls `step` for each batch, with those that are still to come. Another thread reads and scales these meanwhile.
     ///
     /// # Errors
@@ -344,16 +346,17 @@ impl<'a> TrainingData<'a> {
         job: &JobContext,
         mut step: impl FnMut(ReadBatch, &mut ReadAhead) -> Result<()>,
     ) -> Result<()> {
-        let mut units = self.units.clone();
-        units.retain(|unit| instances.has(self.annotations.trusted_class(unit.instance())));
-        units.shuffle(&mut job.rng(&format!("order of {name}")));
-        let (size, batches) = (batching.size(units.len()), batching.batches(units.len()));
+        let mut examples = self.examples.clone();
+        examples
+            .retain(|example| instances.has(self.annotations.trusted_class(example.instance())));
+        examples.shuffle(&mut job.rng(&format!("order of {name}")));
+        let (size, batches) = (batching.size(examples.len()), batching.batches(examples.len()));
         thread::scope(|scope| {
             let (sender, receiver) = sync_channel(READ_AHEAD);
-            let units = &units;
+            let examples = &examples;
             scope.spawn(move || {
-                for (index, units) in units.chunks(size).take(batches).enumerate() {
-                    let batch = self.batch(units, targets, batches);
+                for (index, examples) in examples.chunks(size).take(batches).enumerate() {
+                    let batch = self.batch(examples, targets, batches);
                     let stream = format!("augmentation of {name}, batch {index}");
                     let read = |reader: &Reader| reader.read(self.inputs(), &batch, &stream);
                     let inputs = readers.iter().map(|r| r.as_ref().map(read).unwrap_or_default());
@@ -372,9 +375,9 @@ impl<'a> TrainingData<'a> {
     }
 }
 
-/// The unit of a batch.
+/// The example of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Unit {
+enum Example {
     /// An instance with all its annotations.
     Instance(u32),
     /// One annotation, which has a row for each of its labels.
@@ -389,7 +392,7 @@ enum Unit {
     },
 }
 
-impl Unit {
+impl Example {
     fn instance(self) -> usize {
         match self {
             Self::Instance(instance) | Self::Annotation { instance, .. } => instance as usize,

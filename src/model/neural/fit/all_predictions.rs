@@ -37,7 +37,7 @@ impl AllPredictions {
     ///
     /// # Errors
     /// When the run is cancelled, the device fails, or a probability is not finite.
-    pub(super) fn of<N: CrowdNet>(
+    pub(super) fn predict<N: CrowdNet>(
         trainer: &Trainer<'_, N>,
         inputs: PosteriorInputs<'_>,
         question: Option<JointQuestion>,
@@ -65,29 +65,29 @@ impl AllPredictions {
             first: instances.start,
         };
         let is_own = |i: &u32| instances.contains(&(*i as usize));
-        let described: Vec<u32> = inputs.data.instances().into_iter().filter(is_own).collect();
+        let with_features: Vec<u32> = inputs.data.instances().into_iter().filter(is_own).collect();
         if N::CONDITIONS_ON_ANNOTATIONS {
-            all.predict_described(&described, trainer, inputs, job)?;
-            let (_, mut undescribed) = inputs.data.untrusted();
-            undescribed.retain(is_own);
-            all.predict_undescribed(&undescribed, trainer, inputs, job)?;
+            all.predict_with_features(&with_features, trainer, inputs, job)?;
+            let (_, mut without_features) = inputs.data.untrusted();
+            without_features.retain(is_own);
+            all.predict_without_features(&without_features, trainer, inputs, job)?;
         } else {
-            all.copy_predictions(&described, inputs.data);
+            all.copy_predictions(&with_features, inputs.data);
         }
         all.check_finite(trainer)?;
         Ok(all)
     }
 
     /// Computes the posteriors and parameters of instances with features.
-    fn predict_described<N: CrowdNet>(
+    fn predict_with_features<N: CrowdNet>(
         &mut self,
-        described: &[u32],
+        with_features: &[u32],
         trainer: &Trainer<'_, N>,
         PosteriorInputs { data, targets }: PosteriorInputs<'_>,
         job: &JobContext,
     ) -> Result<()> {
         let (classes, n_names) = (trainer.dims.classes, self.instance_parameters.len());
-        trainer.each_part(described, job, |part| {
+        trainer.each_part(with_features, job, |part| {
             let batch = data.observed(part, targets);
             let (predicted, matrices) =
                 trainer.read_out(data.inputs(), &batch, |context| both(trainer, context))?;
@@ -107,9 +107,9 @@ impl AllPredictions {
 
     /// Computes the posteriors of instances without features. A model without parameters of annotators has nothing to
     /// condition on but its targets.
-    fn predict_undescribed<N: CrowdNet>(
+    fn predict_without_features<N: CrowdNet>(
         &mut self,
-        undescribed: &[u32],
+        without_features: &[u32],
         trainer: &Trainer<'_, N>,
         PosteriorInputs { data, targets }: PosteriorInputs<'_>,
         job: &JobContext,
@@ -117,7 +117,7 @@ impl AllPredictions {
         if trainer.annotator_params.tables.is_empty() {
             return Ok(());
         }
-        trainer.each_part(undescribed, job, |part| {
+        trainer.each_part(without_features, job, |part| {
             let batch = data.observed(part, targets);
             let (predicted, matrices) =
                 trainer
@@ -144,8 +144,8 @@ impl AllPredictions {
     }
 
     /// Sets the posteriors of instances with features to the classifier's predictions.
-    fn copy_predictions(&mut self, described: &[u32], data: &TrainingData<'_>) {
-        for i in described.iter().map(|i| *i as usize) {
+    fn copy_predictions(&mut self, with_features: &[u32], data: &TrainingData<'_>) {
+        for i in with_features.iter().map(|i| *i as usize) {
             if let (Some(row), None) = (data.row(i), data.annotations.trusted_class(i)) {
                 self.posterior.row_mut(i - self.first).copy_from_slice(self.predictions.row(row));
             }

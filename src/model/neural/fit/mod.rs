@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::frame::{
     Annotations, Evidence, Gold, JointQuestion, QuestionFeatures, QuestionSet, Role,
 };
+use crate::frame::{MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::confusion::{Cells, CommonConfusion, Confusion};
 use crate::model::em::kernels::expected_counts_of;
@@ -47,9 +48,13 @@ impl<N: CrowdNet> Model for Neural<N> {
         if !N::FITS_QUESTIONS_TOGETHER || questions.evidence.len() < 2 {
             return questions.evidence.iter().map(|evidence| self.fit(*evidence, job)).collect();
         }
-        let (a, described) = questions.join()?;
-        let evidence = Evidence { annotations: &a, described: described.as_ref() };
+        let (a, with_features) = questions.join()?;
+        let evidence = Evidence { annotations: &a, with_features: with_features.as_ref() };
         fit_all(self, evidence, Some(questions), job)
+    }
+
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        N::memory_estimate(sizes)
     }
 }
 
@@ -60,16 +65,16 @@ fn fit_all<N: CrowdNet>(
     questions: Option<&QuestionSet<'_>>,
     job: &mut JobContext,
 ) -> Result<Vec<Fitted>> {
-    let is_embedded = spec.model.instance_embedding(evidence.described.is_some()).is_some();
+    let is_embedded = spec.model.instance_embedding(evidence.with_features.is_some()).is_some();
     let without_features = is_embedded.then(|| {
-        let annotators = evidence.described.and_then(|d| d.annotators.clone());
+        let annotators = evidence.with_features.and_then(|d| d.annotators.clone());
         QuestionFeatures::without_instances(evidence.annotations.dims().instances, annotators)
     });
-    let described = match &without_features {
+    let with_features = match &without_features {
         Some(without) => without,
-        None => from_features::described_of(evidence, N::KIND)?,
+        None => from_features::with_features_of(evidence, N::KIND)?,
     };
-    let evidence = Evidence { described: Some(described), ..evidence };
+    let evidence = Evidence { with_features: Some(with_features), ..evidence };
     let (dims, train) = (evidence.annotations.dims(), &spec.network.train);
     let split = split_annotations(train, evidence.annotations, job)?;
     let (training, held_out) = match &split {
@@ -79,10 +84,10 @@ fn fit_all<N: CrowdNet>(
         None => (evidence, None),
     };
     let (aggregated, data) = prepared(spec, training, held_out, job)?;
-    let (valid, valid_questions) = gold_to_select_by(train, described, questions)?;
-    let sizes = spec.sizes(evidence.annotations, described);
+    let (valid, valid_questions) = gold_to_select_by(train, with_features, questions)?;
+    let sizes = spec.sizes(evidence.annotations, with_features);
     let reads_annotators = sizes.annotator_features.is_some();
-    from_features::warn_of_annotator_features(N::KIND, reads_annotators, described, job);
+    from_features::warn_of_annotator_features(N::KIND, reads_annotators, with_features, job);
     let (learners, device) = learners_for(spec, &data, &sizes, job)?;
     if !spec.model.heads(&sizes).classifier && data.annotations.trusted.is_some() {
         warn_of_unused_classes(N::KIND, job);
@@ -143,7 +148,7 @@ fn fit_all<N: CrowdNet>(
         })
     };
     let Some((questions, joint)) = questions.zip(evidence.annotations.joint.as_ref()) else {
-        let predicted = AllPredictions::of(&trainer, inputs, None, job)?;
+        let predicted = AllPredictions::predict(&trainer, inputs, None, job)?;
         let base = aggregated.map(|fitted| fitted.report);
         let report = report(&trainer, evidence, None, &predicted, base, job);
         return Ok(vec![fitted(predicted, report, &sizes)?]);
@@ -154,7 +159,7 @@ fn fit_all<N: CrowdNet>(
             evidence: questions.evidence[question.index],
             annotators: &questions.annotators[question.index],
         };
-        let predicted = AllPredictions::of(&trainer, inputs, Some(*question), job)?;
+        let predicted = AllPredictions::predict(&trainer, inputs, Some(*question), job)?;
         let base = spec.model.aggregate(own.evidence, job)?.map(|fitted| fitted.report);
         let report = report(&trainer, evidence, Some(&own), &predicted, base, job);
         fitted(predicted, report, &sizes.of_question(*question))
@@ -228,18 +233,18 @@ type SelectingGold = (Vec<(u32, u32)>, Vec<JointQuestion>);
 /// The gold that selects the epoch.
 fn gold_to_select_by(
     train: &TrainSpec,
-    described: &QuestionFeatures,
+    with_features: &QuestionFeatures,
     questions: Option<&QuestionSet<'_>>,
 ) -> Result<SelectingGold> {
     let is_valid = |gold: &&Gold| gold.role == Role::Valid;
     let pair = |gold: &Gold| (gold.instance, gold.class);
     let (valid, of): (Vec<_>, Vec<_>) = match questions {
         // Embeddings say nothing about instances without annotations.
-        Some(questions) if !described.matrix().is_empty() => {
+        Some(questions) if !with_features.matrix().is_empty() => {
             let gold = questions.gold().filter(|(_, gold)| is_valid(gold));
             gold.map(|(question, gold)| (pair(gold), question)).unzip()
         }
-        _ => (described.gold.iter().filter(is_valid).map(pair).collect(), Vec::new()),
+        _ => (with_features.gold.iter().filter(is_valid).map(pair).collect(), Vec::new()),
     };
     if train.select == Select::Valid && valid.is_empty() {
         return Err(Error::data("there is no gold to select the best epoch by")

@@ -125,13 +125,13 @@ mod tests {
     use crate::model::Model as _;
     use crate::model::fitted::Fitted;
     use crate::model::neural::{Dl, TraceRegularised, TrainSpec, WeightedDoctorNet};
-    use crate::testing::{described, tiny};
+    use crate::testing::{tiny, with_features};
 
     /// A model after one epoch on the CPU, and the features that it learned from.
     fn fitted<N: CrowdNet>() -> (QuestionFeatures, Fitted) {
         let a = tiny(2, &(0..20).map(|n| (n / 2, n % 2, n / 2 % 2)).collect::<Vec<_>>());
-        let features = described(&a);
-        let evidence = Evidence { annotations: &a, described: Some(&features) };
+        let features = with_features(&a);
+        let evidence = Evidence { annotations: &a, with_features: Some(&features) };
         let mut model = Neural::<N>::default();
         model.network.device = "cpu".to_owned();
         model.network.train = TrainSpec { epochs: 1, ..TrainSpec::default() };

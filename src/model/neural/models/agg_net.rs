@@ -30,11 +30,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence};
+use crate::frame::{MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::Model;
 use crate::model::fitted::Fitted;
 use crate::model::from_features::single_annotations;
 use crate::model::neural::models::paper;
+use crate::model::neural::params::annotator_matrices;
 use crate::model::neural::params::counted;
 use crate::model::neural::{
     Act, AnnotatorMatrices, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction,
@@ -59,6 +61,10 @@ impl CrowdNet for AggNet {
     const TRAINING: &'static str = "How it is trained; an epoch is a round of EM.";
 
     /// The settings of the code of Max-MIG for LabelMe.
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        annotator_matrices::memory_estimate(sizes)
+    }
+
     fn paper() -> (NetworkSpec, Self) {
         (paper::classifier(20, Some(64), 1e-4), Self::default())
     }

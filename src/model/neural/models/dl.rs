@@ -79,16 +79,16 @@ impl CrowdNet for Dl {
         self.aggregator.load().is_ok_and(|aggregator| aggregator.estimates_prior)
     }
 
-    fn check(&self, _train: &TrainSpec, place: &str, problems: &mut Problems) {
-        let place = format!("{place}.aggregator");
+    fn check(&self, _train: &TrainSpec, location: &str, problems: &mut Problems) {
+        let location = format!("{location}.aggregator");
         match self.aggregator.load() {
-            Ok(loaded) => (loaded.check)(&place, problems),
-            Err(e) => e.problems.into_iter().for_each(|p| problems.push(p.at(place.clone()))),
+            Ok(loaded) => (loaded.check)(&location, problems),
+            Err(e) => e.problems.into_iter().for_each(|p| problems.push(p.at(location.clone()))),
         }
         if model_kind(&self.aggregator.kind).is_ok_and(|f| f.capabilities.features.are_read()) {
             problems.push(
                 Problem::new("the aggregator must do without features")
-                    .at(format!("{place}.kind"))
+                    .at(format!("{location}.kind"))
                     .found(format!("`{}`", self.aggregator.kind))
                     .help("choose a label-only kind, such as \"dawid_skene\""),
             );
@@ -96,7 +96,7 @@ impl CrowdNet for Dl {
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
-        let alone = Evidence { described: None, ..evidence };
+        let alone = Evidence { with_features: None, ..evidence };
         let model = self.aggregator.load().map_err(|e| e.moved("model", AGGREGATOR))?.model;
         job.in_section(AGGREGATOR, |job| model.fit(alone, job)).map(Some)
     }

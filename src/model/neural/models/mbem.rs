@@ -28,10 +28,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
+use crate::frame::{MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::Model;
 use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
+use crate::model::neural::params::annotator_matrices;
 use crate::model::neural::params::counted;
 use crate::model::neural::{
     Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
@@ -104,6 +106,10 @@ impl CrowdNet for Mbem {
         "How it is trained; `epochs` are those of one of the `rounds + 1` trainings.";
 
     /// The settings of Li et al. 2022 for LabelMe.
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        annotator_matrices::memory_estimate(sizes)
+    }
+
     fn paper() -> (NetworkSpec, Self) {
         (paper::classifier(30, Some(128), 1e-4), Self::default())
     }

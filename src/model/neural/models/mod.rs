@@ -30,17 +30,16 @@ pub use tcl::Tcl;
 pub use tcl::tcls::Tcls;
 pub use trace_regularised::TraceRegularised;
 
-use super::params::annotator_matrices;
 use crate::model::ModelKind;
 
 /// The models of this folder.
 pub static KINDS: &[ModelKind] = &[
     ModelKind::neural::<Dl>(),
     ModelKind::neural::<SoftBootstrap>(),
-    ModelKind { fit_bytes: annotator_matrices::fit_bytes, ..ModelKind::neural::<AggNet>() },
-    ModelKind { fit_bytes: annotator_matrices::fit_bytes, ..ModelKind::neural::<Mbem>() },
-    ModelKind { fit_bytes: annotator_matrices::fit_bytes, ..ModelKind::neural::<Tcl>() },
-    ModelKind { fit_bytes: annotator_matrices::fit_bytes, ..ModelKind::neural::<Tcls>() },
+    ModelKind::neural::<AggNet>(),
+    ModelKind::neural::<Mbem>(),
+    ModelKind::neural::<Tcl>(),
+    ModelKind::neural::<Tcls>(),
     ModelKind::neural::<SingleConfusion>(),
     ModelKind::neural::<DoctorNet>(),
     ModelKind::neural::<WeightedDoctorNet>(),
@@ -49,5 +48,5 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind::neural::<MaxMig>(),
     ModelKind::neural::<Conal>(),
     ModelKind::neural::<Lia>(),
-    ModelKind { fit_bytes: lia::lia_multi::fit_bytes, ..ModelKind::neural::<LiaMulti>() },
+    ModelKind::neural::<LiaMulti>(),
 ];

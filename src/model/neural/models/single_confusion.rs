@@ -128,14 +128,14 @@ impl CrowdNet for SingleConfusion {
     }
 
     /// A vote is no sum over annotations: it has one loss, however many annotators gave it.
-    fn check(&self, train: &TrainSpec, place: &str, problems: &mut Problems) {
+    fn check(&self, train: &TrainSpec, location: &str, problems: &mut Problems) {
         if self.labels == NoisyLabels::Annotations {
             return;
         }
         let mut refuse = |key: &str, found: &str| {
             problems.push(
                 Problem::new("the majority vote is one label for each instance")
-                    .at(format!("{place}.train.{key}"))
+                    .at(format!("{location}.train.{key}"))
                     .found(found)
                     .help(format!("leave {key} out, or set labels = \"annotations\"")),
             );

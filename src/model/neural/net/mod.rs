@@ -200,8 +200,8 @@ impl Network {
             let features = features.reshape(shape)?;
             let Some(numbers) = moves else { return Ok(features) };
             let moves = numbers.narrow(0, 0, 3 * rows)?.reshape((rows, 3))?;
-            let places = numbers.narrow(0, 3 * rows, numbers.elem_count() - 3 * rows)?;
-            augment(&features, &moves, &places, self.scaler.padding())
+            let locations = numbers.narrow(0, 3 * rows, numbers.elem_count() - 3 * rows)?;
+            augment(&features, &moves, &locations, self.scaler.padding())
         })())
     }
 

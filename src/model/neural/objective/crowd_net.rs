@@ -9,6 +9,7 @@ use super::batch_context::BatchContext;
 use super::training_objective::TrainingObjective;
 use crate::error::Result;
 use crate::frame::{Dims, Evidence};
+use crate::frame::{MemoryEstimate, QuestionSizes, dense_memory_estimate};
 use crate::job_context::JobContext;
 use crate::model::FeatureUse;
 use crate::model::fitted::Fitted;
@@ -94,6 +95,12 @@ pub trait CrowdNet:
     /// are; the model's other outputs are its own concern. Its matrices of annotators are those of pairs.
     const FITS_QUESTIONS_TOGETHER: bool = false;
 
+    /// See [`Model::memory_estimate`](crate::model::Model::memory_estimate).
+    #[must_use]
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        dense_memory_estimate(sizes)
+    }
+
     /// The settings of the paper, or of its authors' code where they differ.
     #[must_use]
     fn paper() -> (NetworkSpec, Self);
@@ -110,10 +117,10 @@ pub trait CrowdNet:
     }
 
     /// Adds to `problems` the violated rules among the model's settings, and between them and `train`.
-    fn check(&self, _train: &TrainSpec, _place: &str, _problems: &mut Problems) {}
+    fn check(&self, _train: &TrainSpec, _location: &str, _problems: &mut Problems) {}
 
     /// Adds to `problems` the model's settings that no pipeline without gold can follow.
-    fn check_without_gold(&self, _place: &str, _problems: &mut Problems) {}
+    fn check_without_gold(&self, _location: &str, _problems: &mut Problems) {}
 
     /// The width of learned embeddings of instances that the classifier reads in place of features, given whether the data
     /// have features; `None` for a classifier that reads features. Such a fit predicts nothing about other instances.
@@ -143,7 +150,7 @@ pub trait CrowdNet:
     ///
     /// # Errors
     /// When the aggregator fails.
-    fn aggregate(&self, _evidence: Evidence<'_>, _run: &mut JobContext) -> Result<Option<Fitted>> {
+    fn aggregate(&self, _evidence: Evidence<'_>, _job: &mut JobContext) -> Result<Option<Fitted>> {
         Ok(None)
     }
 

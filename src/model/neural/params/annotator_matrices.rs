@@ -1,7 +1,7 @@
 //! One confusion matrix for each annotator, the same for all instances, and the E-step by the EM kernels with the
 //! networks' output as the prior of each instance.
 
-use crate::frame::{Annotations, FitBytes, QuestionSizes, dense_fit_bytes};
+use crate::frame::{Annotations, MemoryEstimate, QuestionSizes, dense_memory_estimate};
 use crate::model::em::kernels::{Annotator, Estimator, Likelihood, Prior, n_groups, stride};
 use crate::model::neural::numerics::{MIN_PROBABILITY, at_least};
 use crate::model::numerics::{MIN_LIKELIHOOD, normalise};
@@ -9,12 +9,12 @@ use crate::model::posterior::Posterior;
 
 /// The memory of a fit with such E-steps: the columns, and the prior beside the posteriors; and the targets of the best
 /// epoch.
-pub(in crate::model::neural) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
-    let dense = dense_fit_bytes(sizes)?;
+pub(in crate::model::neural) fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+    let dense = dense_memory_estimate(sizes)?;
     let columns = sizes.columns.checked_mul(stride(sizes.dims.classes))?;
     let columns = columns.checked_mul(size_of::<f64>())?;
     let matrices = dense.matrices.checked_add(columns)?;
-    Some(FitBytes { matrices, working: dense.posteriors.checked_mul(2)?, ..dense })
+    Some(MemoryEstimate { matrices, working: dense.posteriors.checked_mul(2)?, ..dense })
 }
 
 /// The confusion matrices of all annotators, in a table of parameters.
@@ -81,7 +81,7 @@ mod tests {
         let sizes = QuestionSizes { dims, annotations: 5_000_000, columns: 60, gold_roles };
         let posteriors = 40_000_000;
         let matrices = 60 * 8 * 8 + 25 * 8;
-        let want = FitBytes { posteriors, matrices, working: 2 * posteriors };
-        assert_eq!(fit_bytes(&sizes), Some(want));
+        let want = MemoryEstimate { posteriors, matrices, working: 2 * posteriors };
+        assert_eq!(memory_estimate(&sizes), Some(want));
     }
 }

@@ -76,15 +76,15 @@ impl<N: CrowdNet> Neural<N> {
     }
 
     /// The sizes of the data, with the number of features of one annotator only if a learner reads them.
-    pub(crate) fn sizes(&self, a: &Annotations, described: &QuestionFeatures) -> Sizes {
+    pub(crate) fn sizes(&self, a: &Annotations, with_features: &QuestionFeatures) -> Sizes {
         let (dims, joint) = (a.dims(), a.joint.iter());
         let questions = joint.flat_map(|joint| &joint.questions).map(|q| (q.classes, q.labels));
         let sizes = Sizes {
-            features: described.matrix().shape().to_vec(),
+            features: with_features.matrix().shape().to_vec(),
             classes: dims.classes,
             labels: dims.labels,
             annotators: dims.annotators,
-            annotator_features: described.annotator_matrix().map(|(matrix, _)| matrix.width()),
+            annotator_features: with_features.annotator_matrix().map(|(matrix, _)| matrix.width()),
             questions: questions.collect(),
             question: 0,
         };
@@ -119,13 +119,13 @@ impl<N: CrowdNet> Spec for Neural<N> {
         self.model.estimates_prior()
     }
 
-    fn check(&self, place: &str, problems: &mut Problems) {
+    fn check(&self, location: &str, problems: &mut Problems) {
         let NetworkSpec { backbone, train, .. } = &self.network;
-        backbone.check(place, problems);
+        backbone.check(location, problems);
         if let (None, Some(reduction)) = (N::REDUCTION, train.reduction) {
             problems.push(
                 Problem::new(format!("`{}` sums no losses of annotations", N::KIND))
-                    .at(format!("{place}.train.reduction"))
+                    .at(format!("{location}.train.reduction"))
                     .found(serde_json::to_string(&reduction).unwrap_or_default())
                     .help("leave it out"),
             );
@@ -138,7 +138,7 @@ impl<N: CrowdNet> Spec for Neural<N> {
         if let (Some(needed), BatchBy::Annotation) = (needed, train.batch_by) {
             problems.push(
                 Problem::new(format!("`{}` {needed}", N::KIND))
-                    .at(format!("{place}.train.batch_by"))
+                    .at(format!("{location}.train.batch_by"))
                     .found("\"annotation\"")
                     .help("choose \"instance\", or leave it out"),
             );
@@ -146,30 +146,30 @@ impl<N: CrowdNet> Spec for Neural<N> {
         if let (Some(patience), Select::Last) = (train.patience, train.select) {
             problems.push(
                 Problem::new("`patience` compares the scores of epochs, and no epoch is scored")
-                    .at(format!("{place}.train.patience"))
+                    .at(format!("{location}.train.patience"))
                     .found(format!("{patience} with select = \"last\""))
                     .help("choose another select, or leave patience out"),
             );
         }
         if let Err(e) = DeviceChoice::parse(&self.network.device) {
-            let at = format!("{place}.device");
+            let at = format!("{location}.device");
             e.problems.into_iter().for_each(|p| problems.push(p.at(at.clone())));
         }
-        self.model.check(train, place, problems);
+        self.model.check(train, location, problems);
     }
 
-    fn check_without_gold(&self, place: &str, problems: &mut Problems) {
+    fn check_without_gold(&self, location: &str, problems: &mut Problems) {
         if self.network.train.select == Select::Valid {
             problems.push(
                 Problem::new("there is no gold to select the best epoch by")
-                    .at(format!("{place}.train.select"))
+                    .at(format!("{location}.train.select"))
                     .found("\"valid\", without source.gold")
                     .help(
                         "set source.gold with rows of the role `valid`, or select = \"annotation_likelihood\" or \"last\"",
                     ),
             );
         }
-        self.model.check_without_gold(place, problems);
+        self.model.check_without_gold(location, problems);
     }
 
     fn fixed_keys() -> Vec<&'static str> {

@@ -3,7 +3,7 @@
 use rand::Rng as _;
 
 use super::fits::{agreeing, fit};
-use super::linear::{expect_step, numbers, of, probabilities};
+use super::linear::{expect_step, numbers, probabilities, weights};
 use super::training_loop::resumed::assert_resumes;
 use super::*;
 use crate::frame::Matrix;
@@ -11,7 +11,7 @@ use crate::model::neural::data::inputs::Inputs;
 use crate::model::neural::net::input::scaler::Scaler;
 use crate::model::saved::snapshot::Snapshot;
 use crate::model::vote::MajorityVote;
-use crate::testing::described;
+use crate::testing::with_features;
 
 /// The width of an instance's embedding, and that of an annotator's.
 const INSTANCE_WIDTH: usize = 3;
@@ -135,15 +135,16 @@ fn table(name: &str, snapshot: &Snapshot) -> Vec<f32> {
 #[test]
 fn embeddings_move_by_the_gradient_of_their_learner_s_input() {
     let a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     let after =
-        |rate, freezes, by| numbers(fit(&embedded(rate, freezes, by), &a, &described).unwrap());
+        |rate, freezes, by| numbers(fit(&embedded(rate, freezes, by), &a, &with_features).unwrap());
     let start = after(0.0, false, BatchBy::Instance);
     let (instances, annotators) = (
         table("instances.01.instance_embeddings", &start),
         table("crowd.00.annotator_embeddings", &start),
     );
-    let (of_instances, of_annotators) = (of("of_instances.", &start), of("of_annotators.", &start));
+    let (of_instances, of_annotators) =
+        (weights("of_instances.", &start), weights("of_annotators.", &start));
     let (instance_matrix, annotator_matrix) = (
         Matrix::from_rows(INSTANCE_WIDTH, &instances),
         Matrix::from_rows(ANNOTATOR_WIDTH, &annotators),
@@ -181,12 +182,17 @@ fn embeddings_move_by_the_gradient_of_their_learner_s_input() {
             }
         }
         if freezes {
-            assert_eq!(of("of_instances.", &end), of_instances);
+            assert_eq!(weights("of_instances.", &end), of_instances);
         } else {
-            expect_step(&of_instances, &of("of_instances.", &end), &d_instances, &instance_matrix);
+            expect_step(
+                &of_instances,
+                &weights("of_instances.", &end),
+                &d_instances,
+                &instance_matrix,
+            );
             expect_step(
                 &of_annotators,
-                &of("of_annotators.", &end),
+                &weights("of_annotators.", &end),
                 &d_annotators,
                 &annotator_matrix,
             );
@@ -205,7 +211,7 @@ fn a_learner_whose_table_has_another_width_is_a_bug() {
     let a = agreeing();
     let mut model = embedded(0.1, false, BatchBy::Instance);
     model.model.wrong_width = Some(INSTANCE_WIDTH + 1);
-    let error = fit(&model, &a, &described(&a)).unwrap_err().to_string();
+    let error = fit(&model, &a, &with_features(&a)).unwrap_err().to_string();
     assert!(error.contains("no table of parameters"), "{error}");
 }
 
@@ -213,11 +219,11 @@ fn a_learner_whose_table_has_another_width_is_a_bug() {
 #[test]
 fn the_norm_of_embeddings_is_clipped_with_the_others() {
     let a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     let after = |rate: f64| {
         let mut model = embedded(rate, false, BatchBy::Instance);
         model.network.train.optimiser.clip_norm = Some(0.01);
-        numbers(fit(&model, &a, &described).unwrap())
+        numbers(fit(&model, &a, &with_features).unwrap())
     };
     let (start, end) = (after(0.0), after(1.0));
     let squares = start.f32s_with_prefix("").map(|(name, _, values)| -> f64 {
@@ -235,7 +241,7 @@ fn an_instance_without_training_data_has_the_mean_embedding() {
     let rows: Vec<(u32, u32, u32)> = (0..78).map(|n| (n / 2, n % 2, n / 2 % 3)).collect();
     let dims = Dims { instances: 40, annotators: 2, classes: 3, labels: 3 };
     let a = crate::testing::annotations(dims, &rows);
-    let fitted = fit(&embedded(0.1, false, BatchBy::Instance), &a, &described(&a)).unwrap();
+    let fitted = fit(&embedded(0.1, false, BatchBy::Instance), &a, &with_features(&a)).unwrap();
     let instances = table("instances.01.instance_embeddings", &numbers(fitted));
     let rows: Vec<&[f32]> = instances.chunks(INSTANCE_WIDTH).collect();
     for at in 0..INSTANCE_WIDTH {
@@ -266,10 +272,10 @@ fn an_instance_without_training_data_has_the_mean_embedding() {
 #[test]
 fn an_interrupted_training_of_embeddings_ends_with_the_same_bits() {
     let a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     let mut model = embedded(0.02, false, BatchBy::Instance);
     model.network.train.optimiser.rule = OptimiserKind::Adam;
     model.network.train.optimiser.beta1 = 0.9;
     (model.network.train.epochs, model.network.train.batch_size) = (4, Some(7));
-    assert_resumes(&model, &a, &described, 1..4);
+    assert_resumes(&model, &a, &with_features, 1..4);
 }

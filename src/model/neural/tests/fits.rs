@@ -6,7 +6,7 @@ use crate::model::neural::net::parameters::pytorch::from_pytorch;
 use crate::model::posterior::best;
 use crate::model::saved::snapshot::Snapshot;
 use crate::model::{ModelSpec, SavedModel};
-use crate::testing::described;
+use crate::testing::with_features;
 
 /// Forty instances, each labelled by two annotators who agree.
 pub(super) fn agreeing() -> Annotations {
@@ -17,9 +17,12 @@ pub(super) fn agreeing() -> Annotations {
 pub(super) fn fit<N: CrowdNet>(
     model: &Neural<N>,
     a: &Annotations,
-    described: &QuestionFeatures,
+    with_features: &QuestionFeatures,
 ) -> Result<Fitted> {
-    model.fit(Evidence { annotations: a, described: Some(described) }, &mut JobContext::new(1))
+    model.fit(
+        Evidence { annotations: a, with_features: Some(with_features) },
+        &mut JobContext::new(1),
+    )
 }
 
 pub(super) fn parameters(fitted: Fitted) -> Snapshot {
@@ -36,7 +39,7 @@ fn batching(by_annotation: bool) -> Batching {
 #[test]
 fn a_residual_network_learns_from_images_and_predicts_again() {
     let a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     let backbone = BackboneSpec {
         kind: Architecture::Resnet20,
         input: Some([1, 2, 2]),
@@ -46,7 +49,7 @@ fn a_residual_network_learns_from_images_and_predicts_again() {
     let device = "cpu".to_owned();
     let network = NetworkSpec { device, backbone, train, ..NetworkSpec::default() };
     let model = TraceRegularised::default();
-    let fitted = fit(&Neural { network, model }, &a, &described).unwrap();
+    let fitted = fit(&Neural { network, model }, &a, &with_features).unwrap();
     let predictions = fitted.predictions.as_ref().unwrap();
     let is_right = |i: &usize| best(predictions.row(*i)).is_some_and(|(class, _)| class == i % 3);
     let right = (0..40).filter(is_right).count();
@@ -54,7 +57,7 @@ fn a_residual_network_learns_from_images_and_predicts_again() {
     let trained = fitted.model.as_ref().unwrap();
     let model = SavedModel::new(&trained.description, &trained.parameters, Some("cpu"));
     let again =
-        predict::<TraceRegularised>(model, described.matrix(), &JobContext::new(1)).unwrap();
+        predict::<TraceRegularised>(model, with_features.matrix(), &JobContext::new(1)).unwrap();
     assert_eq!(fitted.predictions, Some(again.classes));
 }
 
@@ -62,13 +65,13 @@ fn a_residual_network_learns_from_images_and_predicts_again() {
 #[test]
 fn an_average_of_two_epochs_is_the_mean_of_both_models() {
     let a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     let trained = |epochs, average| {
         let schedule = LrSchedule::Constant;
         let optimiser =
             OptimiserSpec { schedule, annotator_delay: Some(0), ..OptimiserSpec::default() };
         let train = TrainSpec { epochs, optimiser, average, ..TrainSpec::default() };
-        parameters(fit(&with(train, Conal::default()), &a, &described).unwrap())
+        parameters(fit(&with(train, Conal::default()), &a, &with_features).unwrap())
     };
     let (one, two, mean) = (trained(1, 0.0), trained(2, 0.0), trained(2, 0.9));
     for (name, _, mean) in mean.f32s_with_prefix("") {
@@ -84,9 +87,9 @@ fn an_average_of_two_epochs_is_the_mean_of_both_models() {
 #[test]
 fn the_shares_of_an_epoch_are_one_a_batch_and_annotator() {
     let a = agreeing();
-    let mut described = described(&a);
-    described.row_of_instance[..10].fill(None);
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let mut with_features = with_features(&a);
+    with_features.row_of_instance[..10].fill(None);
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     for by_annotation in [false, true] {
         let batching = batching(by_annotation);
         let data = TrainingData::new(evidence, None, false, batching).unwrap();
@@ -115,8 +118,8 @@ fn trusted_instances_are_learned_from_and_targets_that_nothing_speaks_for_are_no
     let dims = Dims { instances: 4, annotators: 2, classes: 2, labels: 3 };
     let mut a = Annotations::build(dims, rows, crate::frame::Duplicates::Keep).unwrap();
     a.trusted = Some(vec![None, None, None, Some(1)]);
-    let described = described(&a);
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let with_features = with_features(&a);
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let rows = |has_targets, by_annotation| {
         TrainingData::new(evidence, None, has_targets, batching(by_annotation)).unwrap().rows()
     };
@@ -131,13 +134,13 @@ fn an_aggregator_s_labels_and_its_convergence_leave_as_they_are() {
     let rows: Vec<(u32, u32, u32)> =
         (0..120).map(|n| (n / 3, n % 3, (n / 3 + u32::from(n % 7 == 0)) % 3)).collect();
     let a = tiny(3, &rows);
-    let mut described = described(&a);
-    described.row_of_instance[0] = None;
+    let mut with_features = with_features(&a);
+    with_features.row_of_instance[0] = None;
     let aggregator = serde_json::json!({"kind": "dawid_skene", "stop": {"max_iter": 1}});
     let aggregator: ModelSpec = serde_json::from_value(aggregator).unwrap();
     let alone = aggregator.load().unwrap().model.fit((&a).into(), &mut JobContext::new(1)).unwrap();
     let train = TrainSpec { epochs: 2, ..TrainSpec::default() };
-    let fitted = fit(&with(train, Dl { aggregator, ..Dl::default() }), &a, &described).unwrap();
+    let fitted = fit(&with(train, Dl { aggregator, ..Dl::default() }), &a, &with_features).unwrap();
     assert_eq!(fitted.posterior, alone.posterior);
     let phases: Vec<&str> = fitted.trace.iter().map(|row| row.phase.as_str()).collect();
     assert_eq!(phases, ["em", "train", "train"]);
@@ -148,13 +151,13 @@ fn an_aggregator_s_labels_and_its_convergence_leave_as_they_are() {
 #[test]
 fn an_aggregator_that_fits_twice_warns_once() {
     let a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     let aggregator = serde_json::json!({"kind": "dawid_skene", "stop": {"max_iter": 1}});
     let aggregator = serde_json::from_value(aggregator).unwrap();
     let train =
         TrainSpec { epochs: 1, select: Select::AnnotationLikelihood, ..TrainSpec::default() };
     let mut job = JobContext::new(1);
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     with(train, Dl { aggregator, ..Dl::default() }).fit(evidence, &mut job).unwrap();
     let ended = job.warnings().iter().filter(|w| w.contains("had not converged"));
     assert_eq!(ended.count(), 1, "{:?}", job.warnings());
@@ -164,8 +167,8 @@ fn an_aggregator_that_fits_twice_warns_once() {
 #[test]
 fn messages_of_an_aggregator_name_its_own_keys() {
     let a = agreeing();
-    let described = described(&a);
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let with_features = with_features(&a);
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let fit = |on_exhausted: &str, job: &mut JobContext| {
         let stop = serde_json::json!({"max_iter": 1, "on_exhausted": on_exhausted});
         let aggregator = serde_json::json!({"kind": "dawid_skene", "stop": stop});
@@ -190,19 +193,19 @@ fn messages_of_an_aggregator_name_its_own_keys() {
 #[test]
 fn held_out_annotations_must_be_of_instances_with_features() {
     let a = agreeing();
-    let mut described = described(&a);
-    let error = |held_out, described: &QuestionFeatures| {
+    let mut with_features = with_features(&a);
+    let error = |held_out, with_features: &QuestionFeatures| {
         let select = Select::AnnotationLikelihood;
         let train = TrainSpec { select, held_out, epochs: 1, ..TrainSpec::default() };
-        let error = fit(&with(train, Conal::default()), &a, described).unwrap_err();
+        let error = fit(&with(train, Conal::default()), &a, with_features).unwrap_err();
         assert_eq!(error.exit_code(), 3, "{error}");
         error.to_string()
     };
-    let nothing = error(0.0, &described);
+    let nothing = error(0.0, &with_features);
     assert!(nothing.contains("no annotation is held out"), "{nothing}");
     assert!(nothing.contains("a share of 0 of 80 annotations"), "{nothing}");
-    described.row_of_instance[1..].fill(None);
-    let unseen = error(0.9, &described);
+    with_features.row_of_instance[1..].fill(None);
+    let unseen = error(0.9, &with_features);
     assert!(unseen.contains("no annotation is held out"), "{unseen}");
     assert!(unseen.contains("annotations of instances without features"), "{unseen}");
 }
@@ -210,12 +213,14 @@ fn held_out_annotations_must_be_of_instances_with_features() {
 #[test]
 fn weights_of_heads_are_learned_to_the_last_epoch_where_likelihood_selects() {
     let a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     let weights = |weight_epochs| {
         let train =
             TrainSpec { epochs: 1, select: Select::AnnotationLikelihood, ..TrainSpec::default() };
         let model = WeightedDoctorNet { weight_epochs, ..WeightedDoctorNet::default() };
-        fit(&with(train, model), &a, &described).unwrap().report.annotator_parameters[0].1.clone()
+        fit(&with(train, model), &a, &with_features).unwrap().report.annotator_parameters[0]
+            .1
+            .clone()
     };
     assert_ne!(weights(1), weights(5));
 }
@@ -225,9 +230,9 @@ fn an_annotator_of_instances_without_features_has_the_mean_parameters_of_the_oth
     let mut rows: Vec<(u32, u32, u32)> = (0..80).map(|n| (n / 2, n % 2, n / 2 % 3)).collect();
     rows.push((40, 2, 1));
     let a = tiny(3, &rows);
-    let mut described = described(&a);
-    described.row_of_instance[40] = None;
-    let fitted = fit(&Neural::<TraceRegularised>::default(), &a, &described).unwrap();
+    let mut with_features = with_features(&a);
+    with_features.row_of_instance[40] = None;
+    let fitted = fit(&Neural::<TraceRegularised>::default(), &a, &with_features).unwrap();
     let trained = parameters(fitted);
     let (_, shape, rho) = trained.f32s_with_prefix("crowd.00").next().unwrap();
     for at in 0..shape[1] {
@@ -287,9 +292,10 @@ fn settings_that_a_model_has_no_use_for_are_refused() {
             problems(&|p| with(train.clone(), model.clone()).check("f", p))
         };
         let error = of(NoisyLabels::Majority, &train).unwrap_err();
-        let (place, help) = (format!("f.train.{key}"), format!("leave {key} out, or set labels"));
+        let (location, help) =
+            (format!("f.train.{key}"), format!("leave {key} out, or set labels"));
         assert!(error.contains("one label for each instance"), "{error}");
-        assert!(error.contains(&place) && error.contains(&help), "{error}");
+        assert!(error.contains(&location) && error.contains(&help), "{error}");
         of(NoisyLabels::Annotations, &train).unwrap();
     }
     problems(&|p| with(reduced(), SingleConfusion::default()).check("f", p)).unwrap();
@@ -305,10 +311,10 @@ fn settings_that_a_model_has_no_use_for_are_refused() {
 #[test]
 fn a_model_without_a_classifier_says_that_gold_does_not_teach_it() {
     let mut a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     let warned = |a: &Annotations| {
         let mut job = JobContext::new(1);
-        let evidence = Evidence { annotations: a, described: Some(&described) };
+        let evidence = Evidence { annotations: a, with_features: Some(&with_features) };
         let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
         with(train, DoctorNet::default()).fit(evidence, &mut job).unwrap();
         job.warnings().iter().any(|w| w.contains("trusted classes appear in the labels table"))

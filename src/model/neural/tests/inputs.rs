@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::fits::{agreeing, fit};
-use super::linear::{expect_step, numbers, of, probabilities};
+use super::linear::{expect_step, numbers, probabilities, weights};
 use super::*;
 use crate::frame::{Features, Matrix, QuestionFeatures};
 use crate::model::SavedModel;
 use crate::model::vote::MajorityVote;
-use crate::testing::described;
+use crate::testing::with_features;
 
 /// A classifier, a learner that reads annotations and a learner that reads annotators' features, each with its own loss.
 #[derive(
@@ -86,11 +86,11 @@ pub(super) fn readers(learning_rate: f64, batch_size: usize) -> Neural<Readers> 
 
 /// Annotator 1 has the features 0.5 and -2, annotator 0 has none.
 pub(super) fn with_annotators(a: &Annotations) -> QuestionFeatures {
-    let mut described = described(a);
+    let mut with_features = with_features(a);
     let matrix = Arc::new(Matrix::from_rows(2, &[0.5, -2.0]));
-    let features = Features { matrix, ..described.features.clone() };
-    described.annotators = Some((features, vec![None, Some(0)]));
-    described
+    let features = Features { matrix, ..with_features.features.clone() };
+    with_features.annotators = Some((features, vec![None, Some(0)]));
+    with_features
 }
 
 /// Both annotators give instance i the label i mod 3, so that its row of annotations has six values, two of them one. Each
@@ -98,39 +98,39 @@ pub(super) fn with_annotators(a: &Annotations) -> QuestionFeatures {
 #[test]
 fn a_step_of_annotations_and_of_annotators_is_that_worked_out_by_hand() {
     let a = agreeing();
-    let described = with_annotators(&a);
-    let trained = |rate| numbers(fit(&readers(rate, 40), &a, &described).unwrap());
+    let with_features = with_annotators(&a);
+    let trained = |rate| numbers(fit(&readers(rate, 40), &a, &with_features).unwrap());
     let (start, end) = (trained(0.0), trained(0.1));
     let rows: Vec<f32> =
         (0..40).flat_map(|i| (0..6).map(move |n| f32::from(u8::from(n % 3 == i % 3)))).collect();
     let annotations = Matrix::from_rows(6, &rows);
-    let before = of("annotations.", &start);
+    let before = weights("annotations.", &start);
     let p = probabilities(&before, &annotations);
     let each = |d: &dyn Fn(usize, usize) -> f64, n: usize| -> Vec<Vec<f64>> {
         (0..n).map(|i| (0..3).map(|k| d(i, k) / 40.0).collect()).collect()
     };
     let d = each(&|i, k| p[i][k] - f64::from(u8::from(i % 3 == k)), 40);
-    expect_step(&before, &of("annotations.", &end), &d, &annotations);
+    expect_step(&before, &weights("annotations.", &end), &d, &annotations);
 
     let annotators = Matrix::from_rows(2, &[0.0, 0.0, 0.5, -2.0]);
-    let before = of("annotators.", &start);
+    let before = weights("annotators.", &start);
     let p = probabilities(&before, &annotators);
     let d = each(&|r, k| 40.0 * p[r][k] - [14.0, 13.0, 13.0][k], 2);
-    expect_step(&before, &of("annotators.", &end), &d, &annotators);
+    expect_step(&before, &weights("annotators.", &end), &d, &annotators);
 }
 
 /// Posteriors use an instance's own annotations; a feature row that nobody has annotated has none.
 #[test]
 fn what_nobody_has_annotated_has_no_row_of_annotations() {
     let a = agreeing();
-    let described = with_annotators(&a);
-    let fitted = fit(&readers(0.1, 40), &a, &described).unwrap();
+    let with_features = with_annotators(&a);
+    let fitted = fit(&readers(0.1, 40), &a, &with_features).unwrap();
     let trained = fitted.model.as_ref().unwrap();
     let model = SavedModel::new(&trained.description, &trained.parameters, Some("cpu"));
-    let again = predict::<Readers>(model, described.matrix(), &JobContext::new(1)).unwrap();
+    let again = predict::<Readers>(model, with_features.matrix(), &JobContext::new(1)).unwrap();
     assert_eq!(fitted.predictions.as_ref(), Some(&again.classes));
     let posterior = fitted.posterior.clone();
-    let learner = of("annotations.", &numbers(fitted));
+    let learner = weights("annotations.", &numbers(fitted));
     let rows = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0];
     let p = probabilities(&learner, &Matrix::from_rows(6, &rows));
     for i in (1..40).step_by(3) {

@@ -7,7 +7,7 @@ use crate::model::neural::models::lia::{ClassifierWeight, EM, EStepPrior, MARGIN
 use crate::model::neural::train::spec::Select;
 use crate::model::saved::snapshot::Snapshot;
 use crate::testing::synth::CrowdShape;
-use crate::testing::{assert_close, described};
+use crate::testing::{assert_close, with_features};
 
 /// Two classes, two labels and a latent axis of two: the difficulty and the competence of all three annotators, who
 /// give the labels 0, 0 and 1; the classifier gives 0.3 and 0.7.
@@ -175,7 +175,7 @@ fn fit_alone(model: &Neural<Lia>, a: &Annotations) -> Fitted {
 fn an_annotator_who_is_always_right_is_best_and_one_who_is_always_wrong_worst() {
     let a = with_oracles();
     for fitted in [
-        fit(&small(Lia::default()), &a, &described(&a)).unwrap(),
+        fit(&small(Lia::default()), &a, &with_features(&a)).unwrap(),
         fit_alone(&small(Lia::default()), &a),
     ] {
         let competence = of_annotators(&fitted, "competence");
@@ -197,10 +197,10 @@ fn embeddings_of_instances_take_the_place_of_features() {
     let alone = fit_alone(&small(Lia::default()), &a);
     assert!(alone.predictions.is_none() && alone.model.is_none());
     let embedded = small(Lia { embed_instances: true, ..Lia::default() });
-    let unread = fit(&embedded, &a, &described(&a)).unwrap();
+    let unread = fit(&embedded, &a, &with_features(&a)).unwrap();
     assert_eq!(alone.posterior, unread.posterior);
     assert_eq!(alone.report, unread.report);
-    let read = fit(&small(Lia::default()), &a, &described(&a)).unwrap();
+    let read = fit(&small(Lia::default()), &a, &with_features(&a)).unwrap();
     assert!(read.predictions.is_some() && read.model.is_some());
     let gap = read.posterior.row(0)[0] - alone.posterior.row(0)[0];
     assert!(gap != 0.0, "features are read by default");
@@ -255,16 +255,16 @@ fn embeddings_have_their_widths() {
 #[test]
 fn competence_follows_from_features_of_annotators() {
     let a = with_oracles();
-    let mut described = described(&a);
+    let mut with_features = with_features(&a);
     let values: Vec<f32> = (0_usize..12).map(|r| [0.0, 1.0, -1.0][r.saturating_sub(9)]).collect();
     let matrix = std::sync::Arc::new(crate::frame::Matrix::from_rows(1, &values));
-    let features = crate::frame::Features { matrix, ..described.features.clone() };
-    described.annotators = Some((features, (0..12).map(Some).collect()));
+    let features = crate::frame::Features { matrix, ..with_features.features.clone() };
+    with_features.annotators = Some((features, (0..12).map(Some).collect()));
     let mut model = small(Lia::default());
     // No embedding explains them.
     model.network.train.optimiser.annotator_learning_rate = Some(0.0);
     model.network.train.optimiser.learning_rate = 0.02;
-    let fitted = fit(&model, &a, &described).unwrap();
+    let fitted = fit(&model, &a, &with_features).unwrap();
     let competence = of_annotators(&fitted, "competence");
     assert!(competence[10] > competence[0] + 0.02 && competence[11] < competence[0] - 0.2);
     let saved = Snapshot::from_bytes(&fitted.model.unwrap().parameters).unwrap();

@@ -10,12 +10,12 @@ use crate::model::neural::models::lia::{ClassifierWeight, EM, EStepPrior, MARGIN
 use crate::model::neural::train::spec::Select;
 use crate::model::posterior::best;
 use crate::testing::synth::CrowdShape;
-use crate::testing::{assert_close, described, numbered_frame};
+use crate::testing::{assert_close, numbered_frame, with_features};
 
 /// Two questions about instances of one crowd, with features of their truths, and those truths. The first has three
 /// classes and 60 instances. The second has two, a label that is no class, and 40 of these instances; its annotators are
 /// those of the first from the third on, and one more. Annotator 8 is always right, annotator 9 always wrong.
-fn frames(with_features: bool) -> (Vec<Frame>, [Vec<u32>; 2]) {
+fn frames(has_features: bool) -> (Vec<Frame>, [Vec<u32>; 2]) {
     let crowd = |classes, instances, seed| {
         let accuracy = (0.6, 0.8);
         CrowdShape { instances, annotators: 8, classes, redundancy: 4, accuracy }.draw(seed)
@@ -42,10 +42,10 @@ fn frames(with_features: bool) -> (Vec<Frame>, [Vec<u32>; 2]) {
         let of_second = two.truth.get(i).map_or(0.0, |class| *class as f32 - 0.5);
         [one.truth[i] as f32 - 1.0, of_second, (i as f32).sin()]
     };
-    let features = with_features.then(|| {
+    let features = has_features.then(|| {
         let values: Vec<f32> = (0..60).flat_map(value).collect();
         let matrix = Arc::new(crate::frame::Matrix::from_rows(3, &values));
-        let of = described(&first);
+        let of = with_features(&first);
         QuestionFeatures {
             features: crate::frame::Features { matrix, ..of.features.clone() },
             ..of
@@ -54,7 +54,7 @@ fn frames(with_features: bool) -> (Vec<Frame>, [Vec<u32>; 2]) {
     let frame = |a: Annotations, annotators: Vec<u32>| {
         let n = a.dims().instances;
         let mut frame = numbered_frame(&a, annotators.into_iter());
-        frame.described = features.clone().map(|mut of| {
+        frame.with_features = features.clone().map(|mut of| {
             of.row_of_instance.truncate(n);
             of
         });
@@ -134,7 +134,7 @@ fn a_saved_model_predicts_its_question() {
         let (trained, classes) = (fitted.model.as_ref().unwrap(), frame.annotations.dims().classes);
         assert_eq!(trained.description["sizes"]["classes"], classes);
         let saved = || SavedModel::new(&trained.description, &trained.parameters, None);
-        let matrix = frame.described.as_ref().unwrap().matrix();
+        let matrix = frame.with_features.as_ref().unwrap().matrix();
         let predicted = predict::<LiaMulti>(saved(), matrix, &JobContext::new(1)).unwrap().classes;
         assert_eq!(fitted.predictions.as_ref(), Some(&predicted));
         let right = (0..truth.len())
@@ -206,7 +206,7 @@ fn an_epoch_is_selected_by_all_questions() {
             role: crate::frame::Role::Valid,
         };
         let gold = (0..).zip(truth).filter(|(i, _)| i % 3 == 0).map(gold).collect();
-        frame.described.as_mut().unwrap().gold = gold;
+        frame.with_features.as_mut().unwrap().gold = gold;
     }
     let fitted = |select| {
         let mut model = small(Lia { rounds: 1, round_epochs: 4, ..Lia::default() });

@@ -10,7 +10,7 @@ pub(super) fn numbers(fitted: Fitted) -> Snapshot {
 }
 
 /// The weights and biases of a learner: those of the classifier have no prefix.
-pub(super) fn of(learner: &str, snapshot: &Snapshot) -> (Vec<f32>, Vec<f32>) {
+pub(super) fn weights(learner: &str, snapshot: &Snapshot) -> (Vec<f32>, Vec<f32>) {
     let part = |name: &str| snapshot.find_f32s(&format!("{learner}net.{name}")).unwrap().to_vec();
     (part("classifier.weight"), part("classifier.bias"))
 }

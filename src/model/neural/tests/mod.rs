@@ -29,7 +29,7 @@ use crate::model::neural::data::batching::Batching;
 use crate::model::neural::data::{Epoch, TrainingData};
 use crate::model::neural::models::conal::Mixture;
 use crate::model::neural::models::crowd_layer::LayerForm;
-use crate::model::neural::models::max_mig::Divergence::{
+use crate::model::neural::models::max_mig::FDivergence::{
     Hellinger, JensenShannon, Kl, Pearson, ReverseKl, TotalVariation,
 };
 use crate::model::neural::models::single_confusion::NoisyLabels;

@@ -8,7 +8,7 @@ use crate::model::neural::net::backbone::Scaling;
 use crate::model::neural::net::parameters::Initialisation;
 use crate::model::neural::net::precision::Precision;
 use crate::model::saved::snapshot::Snapshot;
-use crate::testing::{assert_close, described};
+use crate::testing::{assert_close, with_features};
 
 /// Plain descent at a constant rate, for network and annotators.
 fn descent(learning_rate: f64, annotators: f64) -> OptimiserSpec {
@@ -36,7 +36,7 @@ fn small<N: CrowdNet>(train: TrainSpec, model: N) -> Neural<N> {
 
 fn trained(train: TrainSpec) -> Snapshot {
     let a = agreeing();
-    parameters(fit(&small(train, TraceRegularised::default()), &a, &described(&a)).unwrap())
+    parameters(fit(&small(train, TraceRegularised::default()), &a, &with_features(&a)).unwrap())
 }
 
 /// Every number of the arrays with this prefix.
@@ -79,7 +79,7 @@ fn annotators_learn_at_the_default_rate_of_their_model() {
     });
     assert!(trained(spec(None)) == trained(spec(Some(0.1))));
     let heads = |rate| {
-        parameters(fit(&small(spec(rate), DoctorNet::default()), &a, &described(&a)).unwrap())
+        parameters(fit(&small(spec(rate), DoctorNet::default()), &a, &with_features(&a)).unwrap())
     };
     assert!(heads(None) == heads(Some(1e-3)));
 }
@@ -139,7 +139,7 @@ fn the_single_matrix_is_the_identity_for_its_epochs() {
     let after = |identity_epochs| {
         let model = SingleConfusion { identity_epochs, ..SingleConfusion::default() };
         let model = small(train(descent(0.1, 0.2), 2), model);
-        numbers(&parameters(fit(&model, &a, &described(&a)).unwrap()), "crowd.")
+        numbers(&parameters(fit(&model, &a, &with_features(&a)).unwrap()), "crowd.")
     };
     let start = [1.0, -5.0, -5.0, -5.0, 1.0, -5.0, -5.0, -5.0, 1.0];
     assert_eq!(after(Some(2)), start);
@@ -162,7 +162,8 @@ fn weights_of_heads_are_learned_at_their_own_rate() {
             weight_learning_rate,
             ..WeightedDoctorNet::default()
         };
-        let report = fit(&small(train(optimiser, 1), model), &a, &described(&a)).unwrap().report;
+        let report =
+            fit(&small(train(optimiser, 1), model), &a, &with_features(&a)).unwrap().report;
         let mut weights = report.annotator_parameters[0].1.clone();
         weights.sort_by(f64::total_cmp);
         weights
@@ -178,8 +179,8 @@ fn weights_of_heads_are_learned_at_their_own_rate() {
 #[test]
 fn batches_have_the_size_and_the_unit_that_the_spec_says() {
     let a = agreeing();
-    let described = described(&a);
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let with_features = with_features(&a);
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     for (batch_by, batch_size, batches) in [
         (BatchBy::Instance, Some(7), 6),
         (BatchBy::Annotation, Some(7), 12),
@@ -215,11 +216,11 @@ fn the_schedule_holds_for_both_rates() {
 #[test]
 fn features_are_scaled_by_the_rows_that_train() {
     let a = agreeing();
-    let mut described = described(&a);
-    described.row_of_instance[..10].fill(None);
+    let mut with_features = with_features(&a);
+    with_features.row_of_instance[..10].fill(None);
     let train = train(descent(0.0, 0.0), 1);
     let model = small(train, TraceRegularised::default());
-    let means = numbers(&parameters(fit(&model, &a, &described).unwrap()), "scaler.mean");
+    let means = numbers(&parameters(fit(&model, &a, &with_features).unwrap()), "scaler.mean");
     let want = (10..40).map(|i| f64::from(i % 7)).sum::<f64>() / 30.0;
     assert!((means[3] - want).abs() < 1e-6, "{means:?}, expected {want}");
 }
@@ -228,11 +229,11 @@ fn features_are_scaled_by_the_rows_that_train() {
 #[test]
 fn the_objective_of_an_epoch_is_the_mean_over_its_rows() {
     let a = tiny(3, &(0..79).map(|n| (n / 2, n % 2, n / 2 % 3)).collect::<Vec<_>>());
-    let described = described(&a);
+    let with_features = with_features(&a);
     let objective = |batch_size| {
         let train = TrainSpec { batch_size, ..train(descent(0.0, 0.0), 2) };
         let trace =
-            fit(&small(train, TraceRegularised { lambda: 0.0 }), &a, &described).unwrap().trace;
+            fit(&small(train, TraceRegularised { lambda: 0.0 }), &a, &with_features).unwrap().trace;
         assert_eq!(trace[1].change, Some(trace[1].objective - trace[0].objective));
         trace[0].objective
     };
@@ -244,12 +245,12 @@ fn the_objective_of_an_epoch_is_the_mean_over_its_rows() {
 #[test]
 fn posteriors_follow_from_held_out_annotations_too() {
     let a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     let fitted = |select, held_out| {
         let backbone = BackboneSpec { scaling: Scaling::None, ..backbone() };
         let train = TrainSpec { select, held_out, ..train(descent(0.0, 0.0), 1) };
         let network = NetworkSpec { backbone, train, ..NetworkSpec::default() };
-        fit(&Neural { network, model: TraceRegularised::default() }, &a, &described).unwrap()
+        fit(&Neural { network, model: TraceRegularised::default() }, &a, &with_features).unwrap()
     };
     let (all, held) = (fitted(Select::Last, 0.1), fitted(Select::AnnotationLikelihood, 0.8));
     assert_eq!(held.posterior, all.posterior);
@@ -265,7 +266,8 @@ fn a_training_ends_after_so_many_epochs_without_a_better_one() {
     for (patience, epochs) in [(Some(2), 3), (Some(4), 5), (Some(u32::MAX), 9), (None, 9)] {
         let select = Select::AnnotationLikelihood;
         let train = TrainSpec { select, patience, ..train(descent(0.0, 0.0), 9) };
-        let fitted = fit(&small(train, TraceRegularised::default()), &a, &described(&a)).unwrap();
+        let fitted =
+            fit(&small(train, TraceRegularised::default()), &a, &with_features(&a)).unwrap();
         assert_eq!(fitted.trace.len(), epochs, "{patience:?}");
     }
 }
@@ -278,7 +280,7 @@ fn patience_waits_for_the_annotators() {
     let select = Select::AnnotationLikelihood;
     let optimiser = OptimiserSpec { annotator_delay: Some(6), ..descent(0.0, 0.0) };
     let train = TrainSpec { select, patience: Some(1), ..train(optimiser, 9) };
-    let fitted = fit(&small(train, TraceRegularised::default()), &a, &described(&a)).unwrap();
+    let fitted = fit(&small(train, TraceRegularised::default()), &a, &with_features(&a)).unwrap();
     assert_eq!(fitted.trace.len(), 7);
 }
 
@@ -289,7 +291,7 @@ fn bfloat16_is_for_gpus_alone() {
         let train = TrainSpec { precision, ..train(descent(0.1, 0.2), 2) };
         let mut model = small(train, CrowdLayer::default());
         model.network.device = "cpu".to_owned();
-        parameters(fit(&model, &a, &described(&a)).unwrap())
+        parameters(fit(&model, &a, &with_features(&a)).unwrap())
     };
     assert!(after(Precision::Bf16) == after(Precision::F32));
 }
@@ -319,12 +321,12 @@ fn a_device_that_is_not_here_is_refused_with_what_to_choose() {
 fn biases_begin_where_the_initialisation_says() {
     let biases = |initialisation| {
         let a = agreeing();
-        let described: QuestionFeatures = described(&a);
+        let with_features: QuestionFeatures = with_features(&a);
         let backbone = BackboneSpec { initialisation, ..backbone() };
         let train = train(descent(0.0, 0.0), 1);
         let network = NetworkSpec { backbone, train, ..NetworkSpec::default() };
         let model = Neural { network, model: TraceRegularised::default() };
-        let snapshot = parameters(fit(&model, &a, &described).unwrap());
+        let snapshot = parameters(fit(&model, &a, &with_features).unwrap());
         let arrays = snapshot.f32s_with_prefix("net.").filter(|(name, ..)| name.ends_with("bias"));
         arrays.flat_map(|(.., values)| values.to_vec()).collect::<Vec<f32>>()
     };

@@ -3,7 +3,7 @@
 use super::fits::{fit, parameters};
 use super::*;
 use crate::model::posterior::Posterior;
-use crate::testing::described;
+use crate::testing::with_features;
 
 /// Annotators 0 and 1 agree on forty instances with features; annotator 2 gives every second of these another label.
 /// Instances 40 and 41 have no features: annotators 0 and 2 give the first the labels 0 and 1, and annotator 2 gives the
@@ -17,10 +17,10 @@ fn crowd() -> Annotations {
 
 fn fitted<N: CrowdNet>(model: N) -> Fitted {
     let a = crowd();
-    let mut described = described(&a);
-    described.row_of_instance[40..].fill(None);
+    let mut with_features = with_features(&a);
+    with_features.row_of_instance[40..].fill(None);
     let train = TrainSpec { epochs: 15, ..TrainSpec::default() };
-    fit(&on_cpu(train, model), &a, &described).unwrap()
+    fit(&on_cpu(train, model), &a, &with_features).unwrap()
 }
 
 /// Compares the posteriors of both instances with the products of `likelihood(annotator, label, class)`.

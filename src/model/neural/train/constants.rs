@@ -54,7 +54,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
             };
             for (row, of_row) in batch.rows.iter().zip(constants) {
                 bytes += of_row.len() * size_of::<f64>();
-                all[frozen.place(*row)] = Arc::from(of_row);
+                all[frozen.location(*row)] = Arc::from(of_row);
             }
             if bytes > max_bytes {
                 return Ok(Vec::new());

@@ -21,12 +21,12 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     pub(crate) fn posterior_not_finite(&self, instance: usize, p: f64) -> Error {
         match self.data.row(instance) {
             Some(row) => not_finite(row, p, self.state.trace.len()),
-            None => self.diverged(&format!("a posterior of {p} without features")),
+            None => self.non_finite(&format!("a posterior of {p} without features")),
         }
     }
 
     /// The error of a training whose numbers are no longer finite.
-    pub(crate) fn diverged(&self, found: &str) -> Error {
+    pub(crate) fn non_finite(&self, found: &str) -> Error {
         let LoopPosition { label: phase, epoch, .. } = &self.position;
         let trains_tables = self.annotator_params.tables.iter().any(|table| !table.is_fixed);
         let or_another = if trains_tables { " or annotator_learning_rate" } else { "" };

@@ -73,7 +73,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         of_epoch?;
         let loss = loss / rows.max(1) as f64;
         if !self.learners.are_finite()? || !self.annotator_params.is_finite() {
-            return Err(self.diverged("a parameter that is not a finite number"));
+            return Err(self.non_finite("a parameter that is not a finite number"));
         }
         let seconds = job.clock.seconds() - began;
         let last = self.state.trace.iter().rev().find(|row| row.phase == self.position.label);
@@ -125,7 +125,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         };
         let (loss, gradient) = loss_and_gradient(self.model, &context);
         if !loss.is_finite() {
-            return Err(self.diverged(&format!("a loss of {loss}")));
+            return Err(self.non_finite(&format!("a loss of {loss}")));
         }
         let next = if self.learners.copies_inputs() { ahead.next_inputs() } else { &mut [] };
         self.descend(batch, &passes, gradient, updates, next)?;
@@ -175,7 +175,9 @@ impl<N: TrainingObjective> Trainer<'_, N> {
             let squares = self.annotator_params.squared_norm(&tables)
                 + self.learners.squared_norm(&of_parameters)?;
             if !squares.is_finite() {
-                return Err(self.diverged(&format!("a squared norm of {squares} of the gradient")));
+                return Err(
+                    self.non_finite(&format!("a squared norm of {squares} of the gradient"))
+                );
             }
             scale = (max_norm / squares.sqrt()).min(1.0);
         }

@@ -25,7 +25,7 @@ impl FrozenOutputs {
     ///
     /// # Errors
     /// When `predict` fails.
-    pub(super) fn of(
+    pub(super) fn compute(
         rows: Vec<u32>,
         at_once: usize,
         max_bytes: usize,
@@ -44,12 +44,12 @@ impl FrozenOutputs {
 
     /// The outputs of the rows of a batch.
     pub(super) fn gather(&self, rows: &[u32]) -> Outputs {
-        let places: Vec<usize> = rows.iter().map(|row| self.place(*row)).collect();
-        self.outputs.select(&places)
+        let locations: Vec<usize> = rows.iter().map(|row| self.location(*row)).collect();
+        self.outputs.select(&locations)
     }
 
     /// The index of a row.
-    pub(super) fn place(&self, row: u32) -> usize {
+    pub(super) fn location(&self, row: u32) -> usize {
         self.rows.partition_point(|other| *other < row)
     }
 }
@@ -77,16 +77,16 @@ mod tests {
         AnnotatorParams, Architecture, BackboneSpec, LearnerInput, LearnerSubset, NetworkSpec,
         Neural, WeightedDoctorNet,
     };
-    use crate::testing::{described, tiny};
+    use crate::testing::{tiny, with_features};
 
     /// Instances out of order, one of them twice. Their feature rows have other indices than the instances; instance 1
     /// has none.
     #[test]
     fn frozen_outputs_are_those_of_a_forward_pass() {
         let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (2, 0, 1), (3, 0, 0), (4, 0, 1)]);
-        let mut described = described(&a);
-        described.row_of_instance = vec![Some(1), None, Some(0), Some(4), Some(2)];
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let mut with_features = with_features(&a);
+        with_features.row_of_instance = vec![Some(1), None, Some(0), Some(4), Some(2)];
+        let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
         let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
         let data = TrainingData::new(evidence, None, false, batching).unwrap();
         let heads = Heads {
@@ -154,8 +154,8 @@ mod tests {
     #[test]
     fn a_phase_that_does_not_train_the_network_computes_its_outputs_once() {
         let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 1, 0), (4, 0, 1)]);
-        let described = described(&a);
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let with_features = with_features(&a);
+        let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
         let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
         let data = TrainingData::new(evidence, None, false, batching).unwrap();
         let train = TrainSpec { epochs: 1, ..TrainSpec::default() };

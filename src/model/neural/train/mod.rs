@@ -2,10 +2,10 @@
 
 mod constants;
 mod divergence;
+mod em_steps;
 mod epoch;
 mod forward_passes;
 mod frozen;
-mod labels;
 pub(crate) mod learners;
 pub(crate) mod optimiser;
 mod selection;
@@ -341,8 +341,8 @@ impl<N: TrainingObjective> Trainer<'_, N> {
 
 /// The error of a prediction that is not finite, of a row of the features (from 0) after this epoch.
 pub(crate) fn not_finite(row: usize, p: f64, epoch: usize) -> Error {
-    let place = row + 1;
-    Error::fit(format!("the prediction of row {place} of the features is not a finite number"))
+    let location = row + 1;
+    Error::fit(format!("the prediction of row {location} of the features is not a finite number"))
         .at("model.train")
         .found(format!("{p} after epoch {epoch}"))
         .help(

@@ -45,7 +45,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     fn keep_if_best(&mut self, phase: &Phase) -> Result<()> {
         let Some(score) = self.score(phase)? else { return Ok(()) };
         if !score.is_finite() {
-            return Err(self.diverged(&format!("a score of {score}")));
+            return Err(self.non_finite(&format!("a score of {score}")));
         }
         let best = self.state.best.as_ref();
         if best.is_none_or(|best| score > best.score + SAME_SCORE) {
@@ -165,7 +165,7 @@ mod tests {
     use crate::model::neural::train::state::{NamedTargets, TrainState};
     use crate::model::neural::{BackboneSpec, NetworkSpec, Neural};
     use crate::model::posterior::Posterior;
-    use crate::testing::{described, tiny};
+    use crate::testing::{tiny, with_features};
 
     /// Calls `read` with an untrained model that selects by `select`, on three instances. The second and third have
     /// held-out annotations with the weights 1 and 3; the features of the first cannot be read.
@@ -194,9 +194,9 @@ mod tests {
             weight: vec![1.0, 3.0],
         };
         let held_out = Annotations::build(dims, rows, Duplicates::Keep).unwrap();
-        let mut described = described(&a);
-        described.row_of_instance[0] = Some(99);
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let mut with_features = with_features(&a);
+        with_features.row_of_instance[0] = Some(99);
+        let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
         let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
         let data = TrainingData::new(evidence, Some(&held_out), false, batching).unwrap();
         let train = TrainSpec { select, ..TrainSpec::default() };

@@ -8,7 +8,7 @@ use crate::frame::Dims;
 use crate::model::neural::data::{batch::Batch, batching::Batching};
 use crate::model::neural::net::precision::Precision;
 
-/// The unit of a batch.
+/// What an example of a batch is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BatchBy {
@@ -73,7 +73,7 @@ pub struct TrainSpec {
     /// Rows in a batch; left out, 128, or an eighth of all where that is less.
     #[schemars(range(min = 1))]
     pub batch_size: Option<usize>,
-    /// The unit of a batch.
+    /// What an example of a batch is.
     pub batch_by: BatchBy,
     /// The divisor of the annotations' losses; left out, the model's default.
     pub reduction: Option<Reduction>,

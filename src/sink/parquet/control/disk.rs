@@ -172,14 +172,14 @@ pub(in crate::sink::parquet) fn sync_if_readable(folder: &FilePath) -> io::Resul
 }
 
 /// The error for a file or folder that cannot be synced.
-pub(in crate::sink::parquet) fn not_synced(place: &FilePath, e: &io::Error) -> Error {
+pub(in crate::sink::parquet) fn not_synced(location: &FilePath, e: &io::Error) -> Error {
     let message = format!("cannot sync: {e}");
     let (error, help) = if e.kind() == io::ErrorKind::PermissionDenied {
         (Error::spec(message), "make it readable, because a sync opens it")
     } else {
         (Error::store(message), "check the disk")
     };
-    let failed = error.at(place.display().to_string()).help(format!(
+    let failed = error.at(location.display().to_string()).help(format!(
         "{help}; or set sink.sync = false: then a power cut may damage what was published last"
     ));
     Error::of_io(e, failed)

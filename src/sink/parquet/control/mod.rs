@@ -74,7 +74,7 @@ impl ParquetSink {
             }
             _ => {}
         }
-        let found = match self.place.store.get(path).await {
+        let found = match self.location.store.get(path).await {
             Ok(found) => found,
             Err(object_store::Error::NotFound { .. }) => return Ok(ControlFile::Missing),
             Err(e) => return Err(Error::from(e).or_at("sink.url")),
@@ -146,20 +146,20 @@ impl ParquetSink {
         mode: PutMode,
     ) -> Result<object_store::PutResult, object_store::Error> {
         let options = PutOptions { mode, ..PutOptions::default() };
-        self.place.store.put_opts(path, bytes.into(), options).await
+        self.location.store.put_opts(path, bytes.into(), options).await
     }
 
     /// The path of an object's file, if the sink is on local disk.
     pub(super) fn local(&self, path: &Path) -> Option<PathBuf> {
-        let root = self.place.local()?;
-        let below = path.prefix_match(&self.place.path)?;
+        let root = self.location.local()?;
+        let below = path.prefix_match(&self.location.path)?;
         Some(below.fold(root, |file, part| file.join(part.as_ref())))
     }
 
     /// The URL of an object of this sink, as shown to users.
     pub(super) fn text(&self, path: &Path) -> String {
         let below: Vec<String> = path
-            .prefix_match(&self.place.path)
+            .prefix_match(&self.location.path)
             .into_iter()
             .flatten()
             .map(|part| part.as_ref().to_owned())

@@ -63,7 +63,7 @@ impl ParquetSink {
             }
             return Ok(folders);
         }
-        let mut objects = self.place.store.list(Some(&runs));
+        let mut objects = self.location.store.list(Some(&runs));
         while let Some(object) = objects.try_next().await? {
             let below: Vec<_> = object.location.prefix_match(&runs).into_iter().flatten().collect();
             let [run_id, name, rest @ ..] = &below[..] else { continue };
@@ -83,7 +83,7 @@ impl ParquetSink {
             let names = names_in(&run)?.into_iter();
             return Ok(names.filter(|name| run.join(name).is_dir()).collect());
         }
-        let listed = self.place.store.list_with_delimiter(Some(run)).await;
+        let listed = self.location.store.list_with_delimiter(Some(run)).await;
         let listed = listed.map_err(|e| Error::from(e).or_at("sink.url"))?;
         let names = listed.common_prefixes.iter().filter_map(Path::filename);
         Ok(names.map(str::to_owned).collect())
@@ -103,7 +103,7 @@ impl ParquetSink {
             }
             return Ok(found);
         }
-        let mut objects = self.place.store.list(Some(&leases));
+        let mut objects = self.location.store.list(Some(&leases));
         while let Some(object) =
             objects.try_next().await.map_err(|e| Error::from(e).or_at("sink.url"))?
         {
@@ -116,7 +116,7 @@ impl ParquetSink {
 
     /// The metadata of a file on local disk; `None` if it is gone or cannot be read.
     async fn look_up(&self, path: &Path) -> Option<ObjectMeta> {
-        match self.place.store.head(path).await {
+        match self.location.store.head(path).await {
             Ok(object) => Some(object),
             Err(object_store::Error::NotFound { .. }) => None,
             Err(e) => {

@@ -34,7 +34,7 @@ impl ParquetSink {
         if let Some(folder) = self.local(&folder) {
             return remove_on_disk(&folder, |below| is_own(below, tables));
         }
-        let listed = self.place.store.list(Some(&folder));
+        let listed = self.location.store.list(Some(&folder));
         let listed: Vec<Path> = listed.map_ok(|o| o.location).try_collect().await?;
         let own = listed.into_iter().filter(|path| {
             let below: Vec<_> = path.prefix_match(&folder).into_iter().flatten().collect();
@@ -104,7 +104,7 @@ impl ParquetSink {
 
     /// Removes the temporary files that a killed writer of a committed run left.
     pub(in crate::sink::parquet) fn remove_staged(&self, lease: &Lease) -> Result<()> {
-        if let Some(root) = self.place.local() {
+        if let Some(root) = self.location.local() {
             remove_staged_link(&root);
         }
         match self.local(&self.attempt_path(&lease.run_id, &lease.attempt)) {
@@ -117,7 +117,7 @@ impl ParquetSink {
 
     async fn delete_all(&self, paths: Vec<Path>) -> Result<()> {
         let paths = stream::iter(paths.into_iter().map(Ok)).boxed();
-        let mut deleted = self.place.store.delete_stream(paths);
+        let mut deleted = self.location.store.delete_stream(paths);
         while let Some(result) = deleted.next().await {
             match result {
                 Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
@@ -128,7 +128,7 @@ impl ParquetSink {
     }
 
     pub(in crate::sink::parquet) async fn delete(&self, path: &Path) -> Result<()> {
-        match self.place.store.delete(path).await {
+        match self.location.store.delete(path).await {
             Err(object_store::Error::NotFound { .. }) | Ok(()) => Ok(()),
             Err(e) => Err(Error::from(e).or_at("sink.url")),
         }

@@ -63,7 +63,7 @@ impl ParquetSink {
         };
         for old in runs.iter().skip(keep as usize).filter(|old| !is_kept(old)) {
             // While the lease exists, its writer has not reported the commit: a later job collects the run.
-            match self.place.store.head(&self.lease_path(&old.manifest.attempt)).await {
+            match self.location.store.head(&self.lease_path(&old.manifest.attempt)).await {
                 Err(object_store::Error::NotFound { .. }) => {}
                 Ok(_) | Err(_) => continue,
             }

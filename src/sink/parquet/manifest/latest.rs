@@ -90,7 +90,7 @@ impl ParquetSink {
             {
                 return Ok(PointerMove::Done);
             }
-            let moved = match self.place.local() {
+            let moved = match self.location.local() {
                 Some(root) => block_in_place(|| self.switch_link(&root, committed, &latest, stays)),
                 None => self.put_latest(now, &latest).await,
             };
@@ -178,13 +178,13 @@ impl ParquetSink {
     /// stable. Returns a warning if a name is taken.
     #[must_use]
     pub fn link_tables(&self, manifest: &Manifest) -> Option<String> {
-        let root = self.place.local()?;
+        let root = self.location.local()?;
         let link = |table: &String| {
-            let (place, target) = (root.join(table), FilePath::new("latest").join(table));
-            if fs::read_link(&place).ok().as_ref() == Some(&target) {
+            let (location, target) = (root.join(table), FilePath::new("latest").join(table));
+            if fs::read_link(&location).ok().as_ref() == Some(&target) {
                 return None;
             }
-            symlink(&target, &place).err().map(|e| format!("`{}`: {e}", place.display()))
+            symlink(&target, &location).err().map(|e| format!("`{}`: {e}", location.display()))
         };
         let taken: Vec<String> = manifest.tables.keys().filter_map(link).collect();
         (!taken.is_empty()).then(|| {
@@ -201,14 +201,16 @@ impl ParquetSink {
     /// # Errors
     /// When a file, a folder or a link of someone else has one of the names.
     pub fn refuse_taken_names<'a>(&self, tables: impl Iterator<Item = &'a str>) -> Result<()> {
-        let Some(root) = self.place.local() else { return Ok(()) };
+        let Some(root) = self.location.local() else { return Ok(()) };
         for table in tables {
-            let place = root.join(table);
+            let location = root.join(table);
             let is_ours =
-                fs::read_link(&place).is_ok_and(|to| to == FilePath::new("latest").join(table));
-            if !is_ours && fs::symlink_metadata(&place).is_ok() {
-                return Err(self
-                    .obstacle_error(&self.place.path.clone().join(table), "a link of labelmill"));
+                fs::read_link(&location).is_ok_and(|to| to == FilePath::new("latest").join(table));
+            if !is_ours && fs::symlink_metadata(&location).is_ok() {
+                return Err(self.obstacle_error(
+                    &self.location.path.clone().join(table),
+                    "a link of labelmill",
+                ));
             }
         }
         Ok(())
@@ -235,7 +237,7 @@ impl ParquetSink {
     }
 
     pub(in crate::sink::parquet) fn latest_path(&self) -> Path {
-        self.place.path.clone().join("latest.json")
+        self.location.path.clone().join("latest.json")
     }
 }
 
@@ -331,7 +333,7 @@ mod tests {
             committed_at: String::new(),
             since: String::new(),
         };
-        let root = test.sink.place.local().unwrap();
+        let root = test.sink.location.local().unwrap();
         let stays = |named: &Latest| named.is_newer_than(&latest);
         let moved = test.sink.switch_link(&root, &old, &latest, stays).unwrap();
         assert!(matches!(moved, MoveOutcome::Changed));

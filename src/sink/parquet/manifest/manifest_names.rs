@@ -178,7 +178,7 @@ impl ParquetSink {
         manifest: &Manifest,
     ) -> Result<Vec<FileEntry>> {
         let mut found =
-            FilesOfRun::list(&self.place, run).await.map_err(|e| e.or_at("sink.url"))?;
+            FilesOfRun::list(&self.location, run).await.map_err(|e| e.or_at("sink.url"))?;
         let mut missing = Vec::new();
         for file in manifest.files() {
             if found.find_intact(file).await.map_err(|e| e.or_at("sink.url"))?.is_none() {
@@ -193,20 +193,20 @@ impl ParquetSink {
 /// looked up, as some stores list new objects late. On local disk each file is looked up, so that nothing else in the
 /// folder matters.
 pub(super) struct FilesOfRun<'a> {
-    place: &'a StoreLocation,
+    location: &'a StoreLocation,
     run: &'a Path,
     listed: BTreeMap<Path, ObjectMeta>,
 }
 
 impl<'a> FilesOfRun<'a> {
-    pub(super) async fn list(place: &'a StoreLocation, run: &'a Path) -> Result<Self> {
-        if place.local().is_some() {
-            return Ok(Self { place, run, listed: BTreeMap::new() });
+    pub(super) async fn list(location: &'a StoreLocation, run: &'a Path) -> Result<Self> {
+        if location.local().is_some() {
+            return Ok(Self { location, run, listed: BTreeMap::new() });
         }
-        let objects = place.store.list(Some(run)).map_ok(|o| (o.location.clone(), o));
+        let objects = location.store.list(Some(run)).map_ok(|o| (o.location.clone(), o));
         let listed =
-            objects.try_collect().await.map_err(|e| Error::from(e).or_at(place.url.as_str()))?;
-        Ok(Self { place, run, listed })
+            objects.try_collect().await.map_err(|e| Error::from(e).or_at(location.url.as_str()))?;
+        Ok(Self { location, run, listed })
     }
 
     /// The object of a file that a manifest lists, if it exists and has the listed size.
@@ -214,10 +214,10 @@ impl<'a> FilesOfRun<'a> {
         let path = join(self.run.clone(), &file.path);
         let object = match self.listed.remove(&path) {
             Some(object) => object,
-            None => match self.place.store.head(&path).await {
+            None => match self.location.store.head(&path).await {
                 Ok(object) => object,
                 Err(object_store::Error::NotFound { .. }) => return Ok(None),
-                Err(e) => return Err(Error::from(e).or_at(self.place.url.as_str())),
+                Err(e) => return Err(Error::from(e).or_at(self.location.url.as_str())),
             },
         };
         Ok(Some(object).filter(|object| object.size == file.bytes as u64))

@@ -15,7 +15,7 @@ pub struct PublishedRun {
     /// The run's manifest.
     pub manifest: Manifest,
     /// The run's folder.
-    pub place: StoreLocation,
+    pub location: StoreLocation,
 }
 
 impl PublishedRun {
@@ -70,9 +70,9 @@ impl PublishedRun {
     }
 
     async fn in_folder(run: &ParquetSink) -> Result<Option<Self>> {
-        Ok(match run.run_state(&run.place.path).await? {
+        Ok(match run.run_state(&run.location.path).await? {
             RunState::Committed(committed) => {
-                Some(Self { manifest: committed.manifest, place: run.place.clone() })
+                Some(Self { manifest: committed.manifest, location: run.location.clone() })
             }
             RunState::Open(_) => None,
         })
@@ -83,7 +83,7 @@ impl PublishedRun {
     /// # Errors
     /// When an object is missing, or has another size than the manifest states.
     pub async fn tables(&self) -> Result<Vec<(&str, Vec<ObjectMeta>)>> {
-        let mut found = FilesOfRun::list(&self.place, &self.place.path).await?;
+        let mut found = FilesOfRun::list(&self.location, &self.location.path).await?;
         let mut torn = Vec::new();
         let mut tables = Vec::with_capacity(self.manifest.tables.len());
         for (table, files) in &self.manifest.tables {
@@ -102,7 +102,7 @@ impl PublishedRun {
         Err(Error::data(
             "files of the run are missing, or have another size than its manifest states",
         )
-        .at(self.place.url.to_string())
+        .at(self.location.url.to_string())
         .found(offenders(torn))
         .help("run the job again: it sees that they are missing, and writes them"))
     }
@@ -110,7 +110,7 @@ impl PublishedRun {
     /// The path of a file below the run's folder in its store.
     #[must_use]
     pub fn path(&self, below: &str) -> Path {
-        join(self.place.path.clone(), below)
+        join(self.location.path.clone(), below)
     }
 }
 
@@ -124,10 +124,10 @@ async fn deleted_run(run: &ParquetSink, stores: &StoreSpec) -> Result<Option<Err
     let Some(latest) = sink.latest().await? else { return Ok(None) };
     // As the user named the other run, where that text ends with its name.
     let text = run.url().trim_end_matches('/').strip_suffix(&run_id);
-    let folder = match (text.filter(|text| text.ends_with("runs/")), runs.place.local()) {
+    let folder = match (text.filter(|text| text.ends_with("runs/")), runs.location.local()) {
         (Some(text), _) => format!("{text}{latest}"),
         (None, Some(folder)) => folder.join(&latest).display().to_string(),
-        (None, None) => format!("{}/{latest}", runs.place.url),
+        (None, None) => format!("{}/{latest}", runs.location.url),
     };
     Ok(Some(
         Error::data(format!(
@@ -141,8 +141,8 @@ async fn deleted_run(run: &ParquetSink, stores: &StoreSpec) -> Result<Option<Err
 /// Removes the key of a sink from the places of an error: readers have none, and the caller knows who named the URL.
 fn without_sink(mut error: Error) -> Error {
     for problem in &mut error.problems {
-        if problem.place.as_deref() == Some("sink.url") {
-            problem.place = None;
+        if problem.location.as_deref() == Some("sink.url") {
+            problem.location = None;
         }
     }
     error
@@ -154,15 +154,15 @@ fn sink_at(url: &str, stores: &StoreSpec) -> Result<ParquetSink> {
 
 /// The parent folder, and the name of this folder in it. Links on local disk are resolved first.
 fn parent(sink: &ParquetSink, stores: &StoreSpec) -> Result<Option<(ParquetSink, String)>> {
-    let url = match sink.place.local().and_then(|folder| folder.canonicalize().ok()) {
+    let url = match sink.location.local().and_then(|folder| folder.canonicalize().ok()) {
         Some(folder) => parse_url(&folder.display().to_string())?,
-        None => sink.place.url.clone(),
+        None => sink.location.url.clone(),
     };
     let mut above = url.clone();
     let name = url.path_segments().and_then(|mut s| s.next_back()).map(str::to_owned);
     if let Ok(mut segments) = above.path_segments_mut() {
         segments.pop();
     }
-    let place = open(&above, stores)?;
-    Ok(name.map(|name| (ParquetSink { place, spec: sink.spec.clone() }, name)))
+    let location = open(&above, stores)?;
+    Ok(name.map(|name| (ParquetSink { location, spec: sink.spec.clone() }, name)))
 }

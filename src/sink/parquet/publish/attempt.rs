@@ -76,7 +76,7 @@ impl ParquetSink {
         let mut lease = self.new_lease(run_id, manifest_number, tables);
         for _ in 0..NAME_TRIES {
             let version = self.create_lease(&mut lease).await.map_err(|e| e.or_at("sink.url"))?;
-            let began = match self.place.store.head(&self.lease_path(&lease.attempt)).await {
+            let began = match self.location.store.head(&self.lease_path(&lease.attempt)).await {
                 Ok(found) => found.last_modified,
                 // This process was suspended here, and another one swept its lease.
                 Err(object_store::Error::NotFound { .. }) => continue,
@@ -112,7 +112,7 @@ impl ParquetSink {
         // The longest path first: a folder is removed before its parent.
         made.sort_by_key(|folder| std::cmp::Reverse(folder.as_os_str().len()));
         let mut expected = self.try_to_create(run_id).await;
-        if let Some(root) = self.place.local().filter(|_| self.spec.sync)
+        if let Some(root) = self.location.local().filter(|_| self.spec.sync)
             && let Err(e) = block_in_place(|| sync(&root))
             // Another writer that tried the sink at the same time has just removed the folder.
             && e.kind() != io::ErrorKind::NotFound
@@ -239,11 +239,13 @@ impl ParquetSink {
                     return Err(no_create_only().found(e.to_string().lines().next().unwrap_or("")));
                 }
                 // This process was suspended here, and another one swept its lease and the empty folder of leases.
-                Err(e @ object_store::Error::NotFound { .. }) if self.place.local().is_some() => {
+                Err(e @ object_store::Error::NotFound { .. })
+                    if self.location.local().is_some() =>
+                {
                     failed = write_error(e);
                 }
                 // On local disk no answer is lost: the lease was not created.
-                Err(e @ object_store::Error::Generic { .. }) if self.place.local().is_some() => {
+                Err(e @ object_store::Error::Generic { .. }) if self.location.local().is_some() => {
                     return Err(e.into());
                 }
                 Err(
@@ -259,7 +261,7 @@ impl ParquetSink {
 
     /// Refuses a store that overwrites an existing object on a create-only put: it cannot hold a commit.
     async fn expect_create_only(&self, path: &Path, lease: &Lease) -> Result<()> {
-        if self.place.local().is_some() {
+        if self.location.local().is_some() {
             return Ok(());
         }
         // A put may succeed because a sweeper removed the lease while this process was suspended. A store that ignores
@@ -333,7 +335,7 @@ impl ParquetSink {
     /// Ends an attempt: stops the heartbeat and deletes the lease. If that fails, a later run deletes it.
     pub(super) async fn end(&self, attempt: Attempt) {
         attempt.heartbeat.abort();
-        let _ = self.place.store.delete(&self.lease_path(&attempt.lease.attempt)).await;
+        let _ = self.location.store.delete(&self.lease_path(&attempt.lease.attempt)).await;
     }
 }
 

@@ -124,7 +124,7 @@ impl ParquetSink {
             .found("the store refuses a conditional put with the version that it has just returned")
             .help(format!(
                 "remove the run's folder, or publish to another {}",
-                identity.command.place_of_sink()
+                identity.command.location_of_sink()
             )))
     }
 

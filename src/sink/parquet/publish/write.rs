@@ -43,7 +43,7 @@ struct Target {
 }
 
 impl Target {
-    fn of(attempt: &Attempt) -> Self {
+    fn new(attempt: &Attempt) -> Self {
         Self {
             attempt: attempt.lease.attempt.clone(),
             folder: attempt.path.clone(),
@@ -74,7 +74,7 @@ impl ParquetSink {
         for (path, bytes) in &contents.model {
             job.cancel.check()?;
             let bytes = Bytes::from(bytes.clone());
-            model.push(self.upload_file(&Target::of(attempt), path, 0, bytes).await?);
+            model.push(self.upload_file(&Target::new(attempt), path, 0, bytes).await?);
         }
         let tables = self.write_tables(attempt, &contents.tables, job).await?;
         if self.spec.sync {
@@ -96,7 +96,7 @@ impl ParquetSink {
         let failed = Arc::new(AtomicBool::new(false));
         let (send, receive) = mpsc::channel(1);
         let uploads = tokio::spawn(self.clone().upload_all(
-            Target::of(attempt),
+            Target::new(attempt),
             receive,
             Arc::clone(&failed),
             Arc::clone(&job.progress),
@@ -183,17 +183,17 @@ impl ParquetSink {
     ) -> Result<FileEntry> {
         let path_in_run = format!("{}/{path}", target.attempt);
         let entry = FileEntry { path: path_in_run, rows, bytes: bytes.len() };
-        let place = join(target.folder.clone(), path);
+        let location = join(target.folder.clone(), path);
         if target.lost_lease.load(Ordering::Relaxed) {
-            return Err(Error::store("the lease of this attempt is gone").at(self.text(&place)));
+            return Err(Error::store("the lease of this attempt is gone").at(self.text(&location)));
         }
-        let sent = self.place.upload(&place, bytes).await;
+        let sent = self.location.upload(&location, bytes).await;
         // On local disk no answer is lost.
-        if sent.is_err() && self.place.local().is_none() {
+        if sent.is_err() && self.location.local().is_none() {
             target.lost_uploads.store(true, Ordering::Relaxed);
         }
-        sent.map_err(|e| write_error(e).or_at(&self.text(&place)))?;
-        if let Some(file) = self.local(&place).filter(|_| self.spec.sync) {
+        sent.map_err(|e| write_error(e).or_at(&self.text(&location)))?;
+        if let Some(file) = self.local(&location).filter(|_| self.spec.sync) {
             sync_in_background(file.clone()).await.map_err(|e| not_synced(&file, &e))?;
         }
         Ok(entry)
@@ -208,7 +208,7 @@ impl ParquetSink {
         cancel: &Cancel,
     ) -> Result<()> {
         let (Some(root), Some(run)) =
-            (self.place.local(), self.local(&self.run_path(&attempt.lease.run_id)))
+            (self.location.local(), self.local(&self.run_path(&attempt.lease.run_id)))
         else {
             return Ok(());
         };

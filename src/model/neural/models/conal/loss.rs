@@ -104,7 +104,7 @@ fn annotator_gradients(
     let own = block.d_individual.chunks_exact_mut(cells).zip(block.d_units.chunks_exact_mut(d));
     for (annotator, (d_own, d_unit)) in block.annotator.zip(own) {
         let individual = model.individual(context, forward, annotator);
-        for (entry, term) in by_annotator.of(annotator).iter().zip(terms.by_ref()) {
+        for (entry, term) in by_annotator.entries(annotator).iter().zip(terms.by_ref()) {
             let (b, annotation) =
                 (entry.row as usize, &context.batch.annotations[entry.annotation as usize]);
             let label = annotation.label as usize;
@@ -164,7 +164,7 @@ fn row_gradients(
 ) -> f64 {
     let (dims, d, width) = (context.dims, model.embedding, width_of(context.dims));
     let (mut d_mixed, mut d_row) = (vec![0.0; dims.labels], vec![0.0; d]);
-    let mut places = Cursors(by_annotator.offsets);
+    let mut locations = Cursors(by_annotator.offsets);
     let mut loss = 0.0;
     let auxiliary = out.named[AUXILIARY].chunks_exact_mut(d);
     let outputs = out.p.chunks_exact_mut(dims.classes).zip(auxiliary);
@@ -172,7 +172,7 @@ fn row_gradients(
         d_mixed.fill(0.0);
         d_row.fill(0.0);
         for annotation in context.batch.annotations_of(b) {
-            let at = places.next(annotation.annotator) * width;
+            let at = locations.next(annotation.annotator) * width;
             let (of_p, term) = terms[at..at + width].split_at(dims.classes);
             let (of_mixed, d_dot_and_loss) = term.split_at(dims.labels);
             let unit = &forward.annotators[annotation.annotator as usize].unit;

@@ -115,14 +115,18 @@ impl Conal {
         let d = self.embedding;
         let embedding = &context.gathered[EMBEDDING];
         let annotators = match context.others.first() {
-            None => embedding.chunks_exact(d).map(UnitVector::of).collect(),
+            None => embedding.chunks_exact(d).map(UnitVector::from_vector).collect(),
             Some(features) => (0..features.rows)
-                .map(|r| UnitVector::of(&projected(features.hidden(r), embedding, d)))
+                .map(|r| UnitVector::from_vector(&projected(features.hidden(r), embedding, d)))
                 .collect(),
         };
         let row = |b: usize| {
             let v = context.out.named(AUXILIARY, b);
-            if self.normalise_instances { UnitVector::of(v) } else { UnitVector::as_it_is(v) }
+            if self.normalise_instances {
+                UnitVector::from_vector(v)
+            } else {
+                UnitVector::as_it_is(v)
+            }
         };
         let (common, individual) = (&context.gathered[COMMON], &context.gathered[INDIVIDUAL]);
         let (common, individual) = match self.mixture {
@@ -217,7 +221,7 @@ impl CrowdNet for Conal {
         let mut draw = |n: usize| -> Vec<f32> {
             (0..n).map(|_| (2.0 * rng.random::<f32>() - 1.0) * bound).collect()
         };
-        tables.push(match task.evidence.described.and_then(|d| d.annotator_matrix()) {
+        tables.push(match task.evidence.with_features.and_then(|d| d.annotator_matrix()) {
             None => {
                 let values = draw(annotators * self.embedding);
                 ParamTable::drawn("embedding", self.embedding, values)
@@ -246,10 +250,12 @@ impl CrowdNet for Conal {
         let (n, d, table) =
             (task.dims.annotators, self.embedding, &annotator_params.tables[EMBEDDING]);
         let embeddings: Vec<Vec<f64>> =
-            match task.evidence.described.and_then(|d| d.annotator_matrix()) {
-                None => (0..n).map(|r| UnitVector::of(&table.row(r)).unit).collect(),
+            match task.evidence.with_features.and_then(|d| d.annotator_matrix()) {
+                None => (0..n).map(|r| UnitVector::from_vector(&table.row(r)).unit).collect(),
                 Some((matrix, rows)) => scaled(matrix, rows)
-                    .map(|features| UnitVector::of(&projected(&features, &table.row(0), d)).unit)
+                    .map(|features| {
+                        UnitVector::from_vector(&projected(&features, &table.row(0), d)).unit
+                    })
                     .collect(),
             };
         let column = |j: usize| embeddings.iter().map(|u| u[j]).collect();

@@ -6,18 +6,18 @@ use crate::job_context::JobContext;
 use crate::model::Model as _;
 use crate::model::neural::Neural;
 use crate::model::saved::snapshot::Snapshot;
-use crate::testing::{described, tiny};
+use crate::testing::{tiny, with_features};
 
 /// The features 6 and 2 of annotators 0 and 2 have the mean 4 and the deviation 2, so that they become 1 and -1;
 /// annotator 1 has none. The embeddings are the projections of (1, 1), (0, 1) and (-1, 1), divided by their lengths.
 #[test]
 fn embeddings_follow_from_features_that_no_saved_model_holds() {
     let a = tiny(2, &(0..60).map(|n| (n / 3, n % 3, n / 3 % 2)).collect::<Vec<_>>());
-    let mut described = described(&a);
+    let mut with_features = with_features(&a);
     let matrix = Arc::new(Matrix::from_rows(1, &[2.0, 6.0]));
-    let features = Features { matrix, ..described.features.clone() };
-    described.annotators = Some((features, vec![Some(1), None, Some(0)]));
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let features = Features { matrix, ..with_features.features.clone() };
+    with_features.annotators = Some((features, vec![Some(1), None, Some(0)]));
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let train = TrainSpec { epochs: 6, ..TrainSpec::default() };
     let network = NetworkSpec { device: "cpu".to_owned(), train, ..NetworkSpec::default() };
     let model = Neural { network, model: Conal { embedding: 3, ..Conal::default() } };

@@ -189,11 +189,11 @@ impl CrowdNet for WeightedDoctorNet {
         (paper::network(10, Some(32), 1e-3), Self::default())
     }
 
-    fn check(&self, _train: &TrainSpec, place: &str, problems: &mut Problems) {
+    fn check(&self, _train: &TrainSpec, location: &str, problems: &mut Problems) {
         if self.weights_by == WeightsBy::Annotator && self.bottleneck.is_some() {
             problems.push(
                 Problem::new("weights of annotators have no bottleneck")
-                    .at(format!("{place}.bottleneck"))
+                    .at(format!("{location}.bottleneck"))
                     .help("set weights_by = \"instance\", or leave it out"),
             );
         }
@@ -283,7 +283,7 @@ mod tests {
     use crate::model::neural::data::batching::Batching;
     use crate::model::neural::models::doctor_net::HEADS;
     use crate::model::neural::tests::training_loop::trainer::trainer_of;
-    use crate::testing::{described, tiny};
+    use crate::testing::{tiny, with_features};
 
     /// Trains on six instances with features; annotator 2 has labelled only instance 6, which has none. Changes the
     /// initial head of annotator 2 by `change`, and returns the weights of all heads after phase 2.
@@ -294,9 +294,9 @@ mod tests {
     ) -> Vec<f32> {
         let annotations = [(0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 1, 0), (4, 0, 1), (5, 0, 1)];
         let a = tiny(2, &[&annotations[..], &[(0, 1, 1), (2, 0, 0), (6, 2, 1)]].concat());
-        let mut described = described(&a);
-        described.row_of_instance[6] = None;
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let mut with_features = with_features(&a);
+        with_features.row_of_instance[6] = None;
+        let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
         let batching = Batching { batch_size: Some(4), by_annotation: false, drops_last: false };
         let data = TrainingData::new(evidence, None, false, batching).unwrap();
         let train = TrainSpec { epochs: 2, batch_size: Some(4), ..TrainSpec::default() };

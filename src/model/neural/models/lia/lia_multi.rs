@@ -24,7 +24,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Lia;
 use crate::error::Result;
-use crate::frame::{Annotations, BYTES_PER_ANNOTATION, Dims, Evidence, FitBytes, QuestionSizes};
+use crate::frame::{
+    Annotations, BYTES_PER_ANNOTATION, Dims, Evidence, MemoryEstimate, QuestionSizes,
+};
 use crate::job_context::JobContext;
 use crate::model::FeatureUse;
 use crate::model::fitted::Fitted;
@@ -61,6 +63,21 @@ impl CrowdNet for LiaMulti {
     const NEEDS_ANNOTATOR_FEATURES: bool = Lia::NEEDS_ANNOTATOR_FEATURES;
     const FITS_QUESTIONS_TOGETHER: bool = true;
 
+    /// Beside the results, the matrices of all annotators with their expected counts; and, while all
+    /// questions are fitted, the joint crowd, the votes, the targets and those of the best epoch.
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        let Dims { instances, annotators, classes, labels } = sizes.dims;
+        let numbers = |n: usize| n.checked_mul(size_of::<f64>());
+        let posteriors = numbers(instances.checked_mul(classes)?)?;
+        let cells = annotators.checked_mul(classes)?.checked_mul(labels)?;
+        let counts = sizes.columns.checked_mul(classes)?;
+        let crowd = sizes.annotations.checked_mul(BYTES_PER_ANNOTATION as usize)?;
+        let matrices = numbers(cells.checked_add(counts)?)?;
+        let working =
+            posteriors.checked_mul(4)?.checked_add(crowd)?.checked_add(numbers(cells)?)?;
+        Some(MemoryEstimate { posteriors, matrices, working })
+    }
+
     fn paper() -> (NetworkSpec, Self) {
         let (network, model) = Lia::paper();
         (network, Self(model))
@@ -70,8 +87,8 @@ impl CrowdNet for LiaMulti {
         Lia::code().map(|(network, model)| (network, Self(model)))
     }
 
-    fn check(&self, train: &TrainSpec, place: &str, problems: &mut Problems) {
-        self.0.check(train, place, problems);
+    fn check(&self, train: &TrainSpec, location: &str, problems: &mut Problems) {
+        self.0.check(train, location, problems);
     }
 
     fn instance_embedding(&self, has_features: bool) -> Option<usize> {
@@ -144,20 +161,6 @@ impl TrainingObjective for LiaMulti {
     }
 }
 
-/// The memory of a fit: beside the results, the matrices of all annotators with their expected counts; and, while all
-/// questions are fitted, the joint crowd, the votes, the targets and those of the best epoch.
-pub(crate) fn fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
-    let Dims { instances, annotators, classes, labels } = sizes.dims;
-    let numbers = |n: usize| n.checked_mul(size_of::<f64>());
-    let posteriors = numbers(instances.checked_mul(classes)?)?;
-    let cells = annotators.checked_mul(classes)?.checked_mul(labels)?;
-    let counts = sizes.columns.checked_mul(classes)?;
-    let crowd = sizes.annotations.checked_mul(BYTES_PER_ANNOTATION as usize)?;
-    let matrices = numbers(cells.checked_add(counts)?)?;
-    let working = posteriors.checked_mul(4)?.checked_add(crowd)?.checked_add(numbers(cells)?)?;
-    Some(FitBytes { posteriors, matrices, working })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,7 +173,7 @@ mod tests {
         let sizes = QuestionSizes { dims, annotations: 4000, columns: 50, gold_roles };
         let (posteriors, cells) = (1000 * 3 * 8, 20 * 3 * 4 * 8);
         let working = 4 * posteriors + 4000 * 44 + cells;
-        let want = FitBytes { posteriors, matrices: cells + 50 * 3 * 8, working };
-        assert_eq!(fit_bytes(&sizes), Some(want));
+        let want = MemoryEstimate { posteriors, matrices: cells + 50 * 3 * 8, working };
+        assert_eq!(LiaMulti::memory_estimate(&sizes), Some(want));
     }
 }

@@ -242,13 +242,13 @@ impl CrowdNet for Lia {
         Some((network, model))
     }
 
-    fn check(&self, train: &TrainSpec, place: &str, problems: &mut Problems) {
+    fn check(&self, train: &TrainSpec, location: &str, problems: &mut Problems) {
         if self.embed_instances && train.select == Select::Valid {
             problems.push(
                 Problem::new(
                     "a learned embedding says nothing about instances without annotations",
                 )
-                .at(format!("{place}.train.select"))
+                .at(format!("{location}.train.select"))
                 .found("\"valid\" with embed_instances")
                 .help("choose \"annotation_likelihood\" or \"last\", or leave embed_instances out"),
             );

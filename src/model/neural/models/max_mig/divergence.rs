@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The function f of the f-mutual information.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Divergence {
+pub enum FDivergence {
     /// t ln t
     #[default]
     Kl,
@@ -22,7 +22,7 @@ pub enum Divergence {
     TotalVariation,
 }
 
-impl Divergence {
+impl FDivergence {
     /// f'(t), the gain of a pair from the same instance, and its derivative.
     pub(super) fn gain(self, t: f64) -> (f64, f64) {
         match self {

@@ -21,7 +21,7 @@
 mod divergence;
 mod pairs;
 
-pub use divergence::Divergence;
+pub use divergence::FDivergence;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -60,7 +60,7 @@ pub enum PriorChoice {
 #[serde(deny_unknown_fields, default)]
 pub struct MaxMig {
     /// The function f of the f-mutual information.
-    pub divergence: Divergence,
+    pub divergence: FDivergence,
     /// The class prior.
     pub prior: PriorChoice,
     /// Added to the diagonal of K, so that the loss is finite where classifier and annotators disagree completely.
@@ -73,7 +73,12 @@ pub struct MaxMig {
 
 impl Default for MaxMig {
     fn default() -> Self {
-        Self { divergence: Divergence::Kl, prior: PriorChoice::Uniform, u: 5e-5, start_floor: 0.01 }
+        Self {
+            divergence: FDivergence::Kl,
+            prior: PriorChoice::Uniform,
+            u: 5e-5,
+            start_floor: 0.01,
+        }
     }
 }
 

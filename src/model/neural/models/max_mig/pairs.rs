@@ -12,7 +12,7 @@
 
 use rayon::prelude::*;
 
-use super::divergence::Divergence;
+use super::divergence::FDivergence;
 use crate::model::neural::numerics::at_least;
 
 /// K[i][j] is clamped to at least this, since some f need it above zero.
@@ -26,7 +26,7 @@ const MAX_TASKS: usize = 16;
 
 /// The outputs of classifier and aggregator for a batch, which the loss compares.
 pub(super) struct Pairs<'a> {
-    pub(super) divergence: Divergence,
+    pub(super) divergence: FDivergence,
     /// Added to the diagonal of K.
     pub(super) u: f64,
     /// The classifier's probabilities, `[row, class]`.
@@ -40,7 +40,7 @@ impl Pairs<'_> {
     /// The loss of all pairs; adds its derivatives with respect to h to `d_h`, and returns those with respect to g.
     pub(super) fn loss(&self, d_h: &mut [f64]) -> (f64, Vec<f64>) {
         match self.divergence {
-            Divergence::Kl => self.in_closed_form(d_h),
+            FDivergence::Kl => self.in_closed_form(d_h),
             _ => self.one_by_one(d_h),
         }
     }
@@ -190,7 +190,7 @@ mod tests {
     fn the_loss_of_any_number_of_rows_is_that_of_its_pairs_to_rounding() {
         for (rows, tolerance) in [(1, 1e-14), (2, 1e-14), (5, 1e-14), (70, 1e-12), (1100, 1e-11)] {
             let (h, g) = (probabilities(rows, 37), probabilities(rows, 59));
-            for divergence in [Divergence::Kl, Divergence::Pearson, Divergence::JensenShannon] {
+            for divergence in [FDivergence::Kl, FDivergence::Pearson, FDivergence::JensenShannon] {
                 let pairs = Pairs { divergence, u: 5e-5, h: &h, g: &g, prior: &PRIOR };
                 let (loss, of_h, of_g) = pair_by_pair(&pairs);
                 let mut d_h = vec![0.0; h.len()];
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn the_closed_form_is_the_sum_over_pairs() {
         let (h, g) = (probabilities(130, 37), probabilities(130, 59));
-        let pairs = Pairs { divergence: Divergence::Kl, u: 5e-5, h: &h, g: &g, prior: &PRIOR };
+        let pairs = Pairs { divergence: FDivergence::Kl, u: 5e-5, h: &h, g: &g, prior: &PRIOR };
         let start: Vec<f64> = (0..h.len()).map(|n| (n as f64).sin()).collect();
         let (mut closed, mut single) = (start.clone(), start);
         let (of_closed, of_single) =

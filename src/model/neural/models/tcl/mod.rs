@@ -37,10 +37,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence};
+use crate::frame::{MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::calibration::calibrator::Method;
 use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
+use crate::model::neural::params::annotator_matrices;
 use crate::model::neural::params::counted;
 use crate::model::neural::train::learners::learner::CLASSIFIER;
 use crate::model::neural::{
@@ -124,16 +126,20 @@ impl CrowdNet for Tcl {
     const TRAINING: &'static str = "How it is trained; `epochs` are those of the retraining.";
 
     /// The paper's settings for LabelMe.
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        annotator_matrices::memory_estimate(sizes)
+    }
+
     fn paper() -> (NetworkSpec, Self) {
         (paper::classifier(30, Some(128), 1e-4), Self::default())
     }
 
-    fn check(&self, train: &TrainSpec, place: &str, problems: &mut Problems) {
-        check_select(train, place, problems);
+    fn check(&self, train: &TrainSpec, location: &str, problems: &mut Problems) {
+        check_select(train, location, problems);
     }
 
-    fn check_without_gold(&self, place: &str, problems: &mut Problems) {
-        self.initialise.check_without_gold(place, problems);
+    fn check_without_gold(&self, location: &str, problems: &mut Problems) {
+        self.initialise.check_without_gold(location, problems);
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {

@@ -85,11 +85,11 @@ pub(super) fn co_training(
 }
 
 /// Adds a problem if held-out annotations are to select an epoch.
-pub(super) fn check_select(train: &TrainSpec, place: &str, problems: &mut Problems) {
+pub(super) fn check_select(train: &TrainSpec, location: &str, problems: &mut Problems) {
     if train.select == Select::AnnotationLikelihood {
         problems.push(
             Problem::new("held-out annotations cannot select an epoch of the retraining")
-                .at(format!("{place}.train.select"))
+                .at(format!("{location}.train.select"))
                 .found("\"annotation_likelihood\": no parameter of an annotator changes then")
                 .help("choose \"valid\" or \"last\""),
         );

@@ -43,11 +43,11 @@ impl Initialise {
     }
 
     /// Adds a problem if there is no gold to start with.
-    pub(super) fn check_without_gold(self, place: &str, problems: &mut Problems) {
+    pub(super) fn check_without_gold(self, location: &str, problems: &mut Problems) {
         if self == Self::Trusted {
             problems.push(
                 Problem::new("there is no gold to start with")
-                    .at(format!("{place}.initialise"))
+                    .at(format!("{location}.initialise"))
                     .found("\"trusted\", without source.gold")
                     .help(
                         "set source.gold with rows of the role `train`, or initialise = \"votes\"",
@@ -66,14 +66,14 @@ pub(super) fn warn_of_no_calibration(evidence: Evidence<'_>, job: &mut JobContex
 }
 
 fn why_uncalibrated(evidence: Evidence<'_>) -> Option<&'static str> {
-    let (a, described) = (evidence.annotations, evidence.described?);
+    let (a, with_features) = (evidence.annotations, evidence.with_features?);
     let is_trusted = |i: &usize| a.trusted_class(*i).is_some();
     let mut trusted = (0..a.dims().instances).filter(is_trusted).peekable();
     if trusted.peek().is_none() {
         return Some("no instance is trusted");
     }
-    let is_described = trusted.any(|i| described.row_of_instance[i].is_some());
-    (!is_described).then_some("no trusted instance has features")
+    let has_features = trusted.any(|i| with_features.row_of_instance[i].is_some());
+    (!has_features).then_some("no trusted instance has features")
 }
 
 /// The posteriors of naive Bayes whose matrices and prior are counted on the trusted instances, with one count added to

@@ -33,10 +33,12 @@ use super::retraining::{Retrain, Retraining, check_select, co_training, epochs_o
 use super::start::{Initialise, warn_of_no_calibration};
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
+use crate::frame::{MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::calibration::calibrator::Method;
 use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
+use crate::model::neural::params::annotator_matrices;
 use crate::model::neural::params::counted;
 use crate::model::neural::train::learners::learner::CLASSIFIER;
 use crate::model::neural::{
@@ -126,6 +128,10 @@ impl CrowdNet for Tcls {
     const TRAINING: &'static str = "How it is trained; `epochs` are those of the retraining.";
 
     /// The paper's settings for SocialEvent.
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        annotator_matrices::memory_estimate(sizes)
+    }
+
     fn paper() -> (NetworkSpec, Self) {
         let mut network = paper::classifier(30, Some(128), 1e-3);
         (network.backbone.hidden, network.backbone.dropout) = (vec![128, 32], 0.0);
@@ -138,12 +144,12 @@ impl CrowdNet for Tcls {
         (network, own)
     }
 
-    fn check(&self, train: &TrainSpec, place: &str, problems: &mut Problems) {
-        check_select(train, place, problems);
+    fn check(&self, train: &TrainSpec, location: &str, problems: &mut Problems) {
+        check_select(train, location, problems);
     }
 
-    fn check_without_gold(&self, place: &str, problems: &mut Problems) {
-        self.initialise.check_without_gold(place, problems);
+    fn check_without_gold(&self, location: &str, problems: &mut Problems) {
+        self.initialise.check_without_gold(location, problems);
     }
 
     fn other_learners(&self, _network: &NetworkSpec, _sizes: &Sizes) -> Vec<LearnerSpec> {

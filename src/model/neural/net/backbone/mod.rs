@@ -103,11 +103,11 @@ pub struct Trunk {
 
 impl BackboneSpec {
     /// Adds the broken rules of the section to `problems`.
-    pub fn check(&self, place: &str, problems: &mut Problems) {
+    pub fn check(&self, position: &str, problems: &mut Problems) {
         if self.hidden.contains(&0) {
             problems.push(
                 Problem::new("a hidden layer of no numbers")
-                    .at(format!("{place}.backbone.hidden"))
+                    .at(format!("{position}.backbone.hidden"))
                     .help("leave it out, or give it a size"),
             );
         }
@@ -117,7 +117,7 @@ impl BackboneSpec {
         if self.kind == Architecture::Mlp && numbers.fold(0, usize::saturating_add) > MAX_NUMBERS {
             problems.push(
                 Problem::new("the network is larger than it can be")
-                    .at(format!("{place}.backbone.hidden"))
+                    .at(format!("{position}.backbone.hidden"))
                     .found(format!("{:?}, with room for {MAX_NUMBERS} numbers", self.hidden))
                     .help("choose smaller layers"),
             );
@@ -128,13 +128,13 @@ impl BackboneSpec {
             _ => None,
         };
         for problem in too_small.into_iter().flat_map(|error| error.problems) {
-            problems.push(problem.at(format!("{place}.backbone.input")));
+            problems.push(problem.at(format!("{position}.backbone.input")));
         }
         let augments = self.pad_crop > 0 || self.flip;
         if augments && matches!(self.kind, Architecture::Linear | Architecture::Mlp) {
             problems.push(
                 Problem::new("only images can be cropped and mirrored")
-                    .at(format!("{place}.backbone"))
+                    .at(format!("{position}.backbone"))
                     .help("choose kind = \"lenet\", \"vgg16\" or \"resnet20\", or leave pad_crop and flip out"),
             );
         }

@@ -9,15 +9,16 @@ use candle_core::{DType, Result, Tensor};
 pub(crate) fn augment(
     images: &Tensor,
     moves: &Tensor,
-    places: &Tensor,
+    positions: &Tensor,
     padding: usize,
 ) -> Result<Tensor> {
     let (count, channels, height, width) = images.dims4()?;
-    let (moves, places) = (moves.to_dtype(DType::I64)?, places.to_dtype(DType::I64)?);
+    let (moves, positions) = (moves.to_dtype(DType::I64)?, positions.to_dtype(DType::I64)?);
     let number = |n| moves.narrow(1, n, 1)?.reshape((count, 1, 1));
     let (first_row, first_column, step) = (number(0)?, number(1)?, number(2)?);
-    let rows = places.narrow(0, 0, height)?.reshape((1, height, 1))?.broadcast_add(&first_row)?;
-    let columns = places.narrow(0, 0, width)?.reshape((1, 1, width))?.broadcast_mul(&step)?;
+    let rows =
+        positions.narrow(0, 0, height)?.reshape((1, height, 1))?.broadcast_add(&first_row)?;
+    let columns = positions.narrow(0, 0, width)?.reshape((1, 1, width))?.broadcast_mul(&step)?;
     let columns = columns.broadcast_add(&first_column)?;
     let first_pixels = rows.affine((width + 2 * padding) as f64, 0.0)?;
     let pixels = first_pixels.broadcast_add(&columns)?;

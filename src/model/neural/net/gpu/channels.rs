@@ -27,7 +27,7 @@ pub(super) struct Planes {
 }
 
 impl Planes {
-    pub(super) fn of(x: &Tensor) -> Self {
+    pub(super) fn from_tensor(x: &Tensor) -> Self {
         let dims = x.dims();
         // The sum of a part would be rounded to the eight bits of bf16.
         let max_parts = if x.dtype() == DType::BF16 { 1 } else { MAX_PARTS };
@@ -83,7 +83,7 @@ impl Planes {
 
 /// The sum of each channel of `[image, channel, ...]`: `[channel]`.
 pub(super) fn channel_sums(x: &Tensor) -> Result<Tensor> {
-    sum_of_parts(&of_one(PartSums(Planes::of(x)), x)?)
+    sum_of_parts(&of_one(PartSums(Planes::from_tensor(x)), x)?)
 }
 
 /// The sum over the first axis, over parts of channels.
@@ -136,7 +136,7 @@ impl DeviceOp<1> for SumOfParts {
 
 /// The mean and the variance of each channel: `[2, channel]`.
 pub(crate) fn channel_statistics(x: &Tensor) -> Result<Tensor> {
-    let planes = Planes::of(x);
+    let planes = Planes::from_tensor(x);
     let parts = of_one(PartStatistics(planes), x)?;
     if planes.parts() == 1 { parts.squeeze(0) } else { of_one(MergedStatistics(planes), &parts) }
 }
@@ -225,12 +225,12 @@ mod tests {
         let device = device_of(Backend::Device(DType::F32));
         for (images, channels, pixels, parts) in [(5, 3, 20, 1), (40, 3, 250, 3), (300, 2, 900, 64)]
         {
-            let places = (0..images).flat_map(|image| {
+            let positions = (0..images).flat_map(|image| {
                 (0..channels).flat_map(move |c| (0..pixels).map(move |p| value(image, c, p) as f32))
             });
-            let x: Vec<f32> = places.collect();
+            let x: Vec<f32> = positions.collect();
             let x = Tensor::from_vec(x, (images, channels, pixels), &device).unwrap();
-            assert_eq!(Planes::of(&x).parts(), parts);
+            assert_eq!(Planes::from_tensor(&x).parts(), parts);
             let sums = numbers(&channel_sums(&x).unwrap());
             let statistics = numbers(&channel_statistics(&x).unwrap());
             assert_eq!((sums.len(), statistics.len()), (channels, 2 * channels));

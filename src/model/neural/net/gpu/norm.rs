@@ -47,7 +47,7 @@ pub(crate) fn normalised(
     statistics: Tensor,
     settings: NormSettings,
 ) -> Result<Tensor> {
-    let planes = Planes::of(x);
+    let planes = Planes::from_tensor(x);
     for (what, tensor, rows) in
         [("a scale", scale, 1), ("a shift", shift, 1), ("statistics", &statistics, 2)]
     {

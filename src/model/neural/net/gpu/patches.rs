@@ -25,7 +25,7 @@ fn of_images(images: usize, shape: ConvShape) -> ConvShape {
 }
 
 /// The places of a patch's values: in the patches and in the images, for those that do not read the padding.
-fn places(shape: ConvShape) -> impl Iterator<Item = (usize, usize)> {
+fn positions(shape: ConvShape) -> impl Iterator<Item = (usize, usize)> {
     let ConvShape { images, in_channels, kernel, padding, stride, .. } = shape;
     let ConvShape { height, width, out_height, out_width, .. } = shape;
     let all = images * out_height * out_width;
@@ -35,8 +35,8 @@ fn places(shape: ConvShape) -> impl Iterator<Item = (usize, usize)> {
         let (image, pixel) = (pixel / (out_height * out_width), pixel % (out_height * out_width));
         let y = (pixel / out_width * stride + cell / kernel).checked_sub(padding)?;
         let x = (pixel % out_width * stride + cell % kernel).checked_sub(padding)?;
-        let place = ((image * in_channels + channel) * height + y) * width + x;
-        (y < height && x < width).then_some((at, place))
+        let position = ((image * in_channels + channel) * height + y) * width + x;
+        (y < height && x < width).then_some((at, position))
     })
 }
 
@@ -66,7 +66,7 @@ impl DeviceOp<1> for Patches {
 
     fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {
         out.fill(0.0);
-        places(self.0).for_each(|(at, place)| out[at] = inputs[0][place]);
+        positions(self.0).for_each(|(at, position)| out[at] = inputs[0][position]);
     }
 }
 
@@ -86,6 +86,6 @@ impl DeviceOp<1> for ImagesOfPatches {
 
     fn on_host(&self, inputs: &[&[f32]], out: &mut [f32]) {
         out.fill(0.0);
-        places(self.0).for_each(|(at, place)| out[place] += inputs[0][at]);
+        positions(self.0).for_each(|(at, position)| out[position] += inputs[0][at]);
     }
 }

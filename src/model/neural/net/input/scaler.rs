@@ -161,8 +161,8 @@ impl Scaler {
     /// columns.
     pub(crate) fn move_numbers(&self, moves: &[ImageMove]) -> Vec<f32> {
         let [_, height, width] = self.input[..] else { return Vec::new() };
-        let places = (0..height.max(width)).map(|place| place as f32);
-        moves.iter().flat_map(|by| by.numbers(width)).chain(places).collect()
+        let positions = (0..height.max(width)).map(|position| position as f32);
+        moves.iter().flat_map(|by| by.numbers(width)).chain(positions).collect()
     }
 
     /// Crops and mirrors a scaled image.
@@ -170,8 +170,8 @@ impl Scaler {
         let [channels, height, width] = self.input[..] else { return };
         if self.pad_crop > 0 {
             let old = image.to_vec();
-            let source = |place: usize, shift: usize, size: usize| {
-                (place + shift).checked_sub(self.pad_crop).filter(|s| *s < size)
+            let source = |position: usize, shift: usize, size: usize| {
+                (position + shift).checked_sub(self.pad_crop).filter(|s| *s < size)
             };
             for c in 0..channels {
                 for y in 0..height {

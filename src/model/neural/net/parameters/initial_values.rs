@@ -21,7 +21,7 @@ pub(super) enum InitialValues {
 
 impl InitialValues {
     /// The distribution that a layer asks for; that of He et al. (2015) depends on the shape of the parameter.
-    pub(super) fn of(init: Init, shape: &Shape) -> Self {
+    pub(super) fn new(init: Init, shape: &Shape) -> Self {
         match init {
             Init::Const(value) => Self::Constant(value as f32),
             Init::Uniform { lo, up } => Self::Uniform {

@@ -121,7 +121,7 @@ impl Parameters {
     /// # Errors
     /// When there is no room for it, the device is out of memory, or another has the name.
     pub(super) fn insert(&mut self, name: &str, shape: &Shape, init: Init) -> Result<Var> {
-        let (n, start) = (self.take_room(name, shape.dims())?, InitialValues::of(init, shape));
+        let (n, start) = (self.take_room(name, shape.dims())?, InitialValues::new(init, shape));
         let values = start.drawn(&mut self.job.rng(&format!("parameter {name}")), n);
         let var = from_candle(Var::from_vec(values, shape, &self.device))?;
         let kind = match name.rsplit('.').next() {

@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    fn described(net: &Network) -> Vec<String> {
+    fn with_features(net: &Network) -> Vec<String> {
         let text = |m: &TorchModule| format!("{} {} {}", m.name, m.module, m.arguments);
         net.modules().into_iter().flatten().map(|m| text(&m)).collect()
     }
@@ -242,16 +242,16 @@ mod tests {
         let classifier = r#"classifier Linear {"in_features":4,"out_features":3}"#;
         let heads = with_head();
         let wanted = [&hidden[..], &[classifier]].concat();
-        assert_eq!(described(&network(&spec, &[2], &heads)), wanted);
+        assert_eq!(with_features(&network(&spec, &[2], &heads)), wanted);
         let heads = Heads::HIDDEN;
-        assert_eq!(described(&network(&spec, &[2], &heads)), hidden);
+        assert_eq!(with_features(&network(&spec, &[2], &heads)), hidden);
     }
 
     #[test]
     fn modules_are_those_of_networks_of_images() {
         let of = |kind, features: &[usize]| {
             let spec = BackboneSpec { kind, ..BackboneSpec::default() };
-            described(&network(&spec, features, &Heads::CLASSIFIER))
+            with_features(&network(&spec, features, &Heads::CLASSIFIER))
         };
         let wanted = [
             r#"convolution0 Conv2d {"in_channels":2,"kernel_size":5,"out_channels":6,"padding":2,"stride":1}"#,

@@ -7,7 +7,7 @@ use crate::model::neural::tests::posteriors::near;
 use crate::model::neural::tests::training_loop::trainer::trainer_of;
 use crate::model::neural::tests::*;
 use crate::model::saved::snapshot::Snapshot;
-use crate::testing::described;
+use crate::testing::with_features;
 
 /// The case with a third row, without annotations and with equal probabilities, so that rows and annotators differ in
 /// number.
@@ -138,8 +138,8 @@ fn layers_and_heads_divide_by_the_weights_of_annotations() {
 fn an_epoch_of_max_mig_leaves_out_its_incomplete_last_batch() {
     fn steps<N: CrowdNet>(model: N) -> u32 {
         let a = agreeing();
-        let described = described(&a);
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let with_features = with_features(&a);
+        let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
         let train = TrainSpec { epochs: 1, batch_size: Some(7), ..TrainSpec::default() };
         let (spec, mut job) = (on_cpu(train, model), JobContext::new(1));
         let batching = spec.network.train.batching(N::DROPS_LAST_BATCH);

@@ -190,11 +190,11 @@ fn weights_are_learned_from_weighted_labels_by_the_heads_of_the_others() {
 #[test]
 fn annotators_features_are_standardised_and_an_unknown_one_is_the_mean() {
     let a = tiny(3, &[(0, 0, 0), (0, 1, 1), (1, 2, 1)]);
-    let mut described = crate::testing::described(&a);
+    let mut with_features = crate::testing::with_features(&a);
     let matrix = std::sync::Arc::new(crate::frame::Matrix::from_rows(1, &[2.0, 6.0]));
-    let features = crate::frame::Features { matrix, ..described.features.clone() };
-    described.annotators = Some((features, vec![Some(1), None, Some(0)]));
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let features = crate::frame::Features { matrix, ..with_features.features.clone() };
+    with_features.annotators = Some((features, vec![Some(1), None, Some(0)]));
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let job = JobContext::new(1);
     let task = Task { evidence, dims: a.dims(), hidden: 0, job: &job };
     let model = Conal { embedding: 2, ..Conal::default() };

@@ -2,7 +2,7 @@
 
 use crate::model::neural::fit::split_annotations;
 use crate::model::neural::tests::*;
-use crate::testing::described;
+use crate::testing::with_features;
 
 /// The weights of the four annotations of [`batch`]; their sum is 3.75.
 const WEIGHTS: [f64; 4] = [1.0, 0.5, 2.0, 0.25];
@@ -162,8 +162,8 @@ fn soft() -> Annotations {
 #[test]
 fn a_soft_annotation_is_one_annotation_of_its_annotator() {
     let a = soft();
-    let described = described(&a);
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let with_features = with_features(&a);
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let batches = |by_annotation| {
         let batching = Batching { batch_size: Some(1), by_annotation, drops_last: false };
         let data = TrainingData::new(evidence, None, false, batching).unwrap();
@@ -186,8 +186,8 @@ fn a_soft_annotation_is_one_annotation_of_its_annotator() {
 fn a_trusted_class_is_shared_by_the_annotations_of_its_instance() {
     let mut a = soft();
     a.trusted = Some(vec![Some(1), None]);
-    let described = described(&a);
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let with_features = with_features(&a);
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     for (by_annotation, wanted) in [(false, vec![1.0]), (true, vec![0.5, 0.5])] {
         let batching = Batching { batch_size: Some(1), by_annotation, drops_last: false };
         let data = TrainingData::new(evidence, None, false, batching).unwrap();

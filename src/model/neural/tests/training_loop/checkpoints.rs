@@ -10,14 +10,14 @@ use crate::model::neural::tests::fits::agreeing;
 use crate::model::neural::tests::inputs::{readers, with_annotators};
 use crate::model::neural::tests::*;
 use crate::model::saved::snapshot::Snapshot;
-use crate::testing::described;
+use crate::testing::with_features;
 
 /// The last epoch with a checkpoint, of five.
 // keys: model.train.checkpoint_epochs, model.train.checkpoint_minutes
 #[test]
 fn a_checkpoint_is_written_every_so_many_epochs_or_minutes() {
     let a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     for (checkpoint_epochs, checkpoint_minutes, wanted) in [
         (None, None, Some(5)),
         (Some(2), None, Some(4)),
@@ -31,7 +31,7 @@ fn a_checkpoint_is_written_every_so_many_epochs_or_minutes() {
         let folder = tempfile::tempdir().unwrap();
         let mut job = JobContext::new(1);
         job.keep_checkpoint(Some(folder.path().join("state")));
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
         with(train, Dl::default()).fit(evidence, &mut job).unwrap();
         let epoch = |bytes: Vec<u8>| {
             Snapshot::from_bytes(&bytes).unwrap().take_u32s("progress", 2).unwrap()[1]
@@ -59,13 +59,13 @@ fn minutes_are_those_since_the_last_checkpoint() {
 /// Trains five epochs, or those that the checkpoint in `folder` leaves, and returns their number and the run.
 fn epochs_trained(folder: &std::path::Path) -> (u64, JobContext) {
     let a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     let train = TrainSpec { checkpoint_epochs: Some(3), ..select(Select::Last, 5) };
     let epochs = Arc::new(AtomicU64::new(0));
     let mut job = JobContext::new(1);
     job.progress = Arc::new(Epochs(Arc::clone(&epochs)));
     job.keep_checkpoint(Some(folder.join("state")));
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     with(train, Dl::default()).fit(evidence, &mut job).unwrap();
     (epochs.load(Ordering::Relaxed), job)
 }
@@ -95,11 +95,11 @@ fn a_checkpoint_of_another_format_is_not_resumed() {
 fn a_checkpoint_of_other_annotations_is_not_resumed() {
     let folder = tempfile::tempdir().unwrap();
     let trained = |a: &Annotations, seed: u64, files: bool| {
-        let described = described(a);
+        let with_features = with_features(a);
         let train = TrainSpec { checkpoint_epochs: Some(3), ..select(Select::Last, 5) };
         let mut job = JobContext::new(seed);
         job.keep_checkpoint(files.then(|| folder.path().join("state")));
-        let evidence = Evidence { annotations: a, described: Some(&described) };
+        let evidence = Evidence { annotations: a, with_features: Some(&with_features) };
         let fitted = with(train, Dl::default()).fit(evidence, &mut job).unwrap();
         (fitted.model, job.warnings().iter().filter(|w| w.contains("checkpoint")).count())
     };
@@ -133,10 +133,10 @@ fn a_checkpoint_of_other_features_of_annotators_is_not_resumed() {
     let a = agreeing();
     for (values, rows) in [([0.5, -2.5], [None, Some(0)]), ([0.5, -2.0], [Some(0), None])] {
         let folder = tempfile::tempdir().unwrap();
-        let warnings = |described: &QuestionFeatures| {
+        let warnings = |with_features: &QuestionFeatures| {
             let mut job = JobContext::new(1);
             job.keep_checkpoint(Some(folder.path().join("state")));
-            let evidence = Evidence { annotations: &a, described: Some(described) };
+            let evidence = Evidence { annotations: &a, with_features: Some(with_features) };
             readers(0.1, 40).fit(evidence, &mut job).unwrap();
             job.warnings().iter().filter(|warning| warning.contains("checkpoint")).count()
         };
@@ -172,8 +172,8 @@ fn a_checkpoint_of_other_held_out_labels_or_of_another_backbone_is_not_resumed()
         let warnings = |a: &Annotations, dropout: f64| {
             let mut job = JobContext::new(1);
             job.keep_checkpoint(Some(folder.path().join("state")));
-            let described = described(a);
-            let evidence = Evidence { annotations: a, described: Some(&described) };
+            let with_features = with_features(a);
+            let evidence = Evidence { annotations: a, with_features: Some(&with_features) };
             let mut model = with(select_by.clone(), Dl::default());
             model.network.backbone.dropout = dropout;
             model.fit(evidence, &mut job).unwrap();

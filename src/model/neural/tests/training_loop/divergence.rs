@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::frame::{Matrix, QuestionFeatures};
 use crate::model::neural::tests::fits::{agreeing, fit};
 use crate::model::neural::tests::*;
-use crate::testing::{described, weighted};
+use crate::testing::{weighted, with_features};
 
 /// Row 0 of every output is NaN, and row 1 is unchanged.
 fn expect_nan<N: CrowdNet>(mut case: Case<'_, N>) {
@@ -85,8 +85,8 @@ fn a_network_without_numbers_has_no_loss_and_no_prediction() {
 }
 
 /// The error of `dl` after one epoch of a single batch, whose loss is that of the initial parameters.
-fn error_after_one_step(optimiser: OptimiserSpec, described: &QuestionFeatures) -> String {
-    error_of(Dl::default(), optimiser, &agreeing(), described)
+fn error_after_one_step(optimiser: OptimiserSpec, with_features: &QuestionFeatures) -> String {
+    error_of(Dl::default(), optimiser, &agreeing(), with_features)
 }
 
 /// The error of a model after one epoch of a single batch.
@@ -94,7 +94,7 @@ fn error_of<N: CrowdNet>(
     model: N,
     optimiser: OptimiserSpec,
     a: &Annotations,
-    described: &QuestionFeatures,
+    with_features: &QuestionFeatures,
 ) -> String {
     let optimiser = OptimiserSpec { rule: OptimiserKind::Sgd, ..optimiser };
     let train = TrainSpec { epochs: 1, batch_size: Some(1000), optimiser, ..TrainSpec::default() };
@@ -107,7 +107,7 @@ fn error_of<N: CrowdNet>(
     };
     let device = "cpu".to_owned();
     let network = NetworkSpec { device, backbone, train, ..NetworkSpec::default() };
-    let error = fit(&Neural { network, model }, a, described).unwrap_err();
+    let error = fit(&Neural { network, model }, a, with_features).unwrap_err();
     assert_eq!(error.exit_code(), 4, "{error}");
     error.to_string()
 }
@@ -116,18 +116,18 @@ fn error_of<N: CrowdNet>(
 /// parameters of about 1e30, and the square of a gradient with respect to weights that multiply features of 1e30.
 #[test]
 fn a_last_step_that_diverges_says_so_and_names_the_learning_rate() {
-    let usual = described(&agreeing());
+    let usual = with_features(&agreeing());
     let rate = |learning_rate| OptimiserSpec { learning_rate, ..OptimiserSpec::default() };
     let clipped = OptimiserSpec { clip_norm: Some(1.0), ..rate(1e-3) };
     let mut large = usual.clone();
     let values: Vec<f32> = (0..40 * 4).map(|n| 1e30 * (n % 5) as f32).collect();
     large.features.matrix = Arc::new(Matrix::from_rows(4, &values));
-    for (optimiser, described, found) in [
+    for (optimiser, with_features, found) in [
         (rate(1e300), &usual, "found: a parameter that is not a finite number in epoch 1"),
         (rate(1e30), &usual, "the prediction of row 1 of the features is not a finite number"),
         (clipped, &large, "found: a squared norm of inf of the gradient in epoch 1"),
     ] {
-        let error = error_after_one_step(optimiser, described);
+        let error = error_after_one_step(optimiser, with_features);
         assert!(error.contains("learning_rate"), "{error}");
         assert!(error.contains(found), "{error}");
     }
@@ -140,10 +140,11 @@ fn a_last_step_that_diverges_says_so_and_names_the_learning_rate() {
 fn weights_that_32_bits_do_not_hold_are_named_as_the_cause() {
     let (even, rows) = (agreeing(), (0..80).map(|n| (n / 2, n % 2, n / 2 % 3)));
     let rows: Vec<(u32, u32, u32)> = rows.collect();
-    let described = described(&even);
+    let with_features = with_features(&even);
     let of = |weight: f64| weighted(even.dims(), &rows, vec![weight; rows.len()]);
-    let large = fit(&Neural::<TraceRegularised>::default(), &of(1e100), &described).unwrap_err();
-    let small = fit(&Neural::<DoctorNet>::default(), &of(5e-324), &described).unwrap_err();
+    let large =
+        fit(&Neural::<TraceRegularised>::default(), &of(1e100), &with_features).unwrap_err();
+    let small = fit(&Neural::<DoctorNet>::default(), &of(5e-324), &with_features).unwrap_err();
     for (error, weight) in [(large, "1e100"), (small, "5e-324")] {
         assert_eq!(error.exit_code(), 4, "{error}");
         let error = error.to_string();
@@ -160,20 +161,20 @@ fn weights_that_32_bits_do_not_hold_are_named_as_the_cause() {
 #[test]
 fn weights_that_do_not_reach_the_network_are_not_blamed() {
     let even = agreeing();
-    let described = described(&even);
+    let with_features = with_features(&even);
     let rows: Vec<(u32, u32, u32)> = (0..80).map(|n| (n / 2, n % 2, n / 2 % 3)).collect();
     let light = weighted(even.dims(), &rows, vec![1e-20; rows.len()]);
     let rate = || OptimiserSpec { learning_rate: 1e300, ..OptimiserSpec::default() };
     let errors = [
-        error_of(Dl::default(), rate(), &light, &described),
-        error_of(AggNet::default(), rate(), &light, &described),
-        error_of(SingleConfusion::default(), rate(), &light, &described),
-        error_of(CrowdLayer::default(), rate(), &light, &described),
+        error_of(Dl::default(), rate(), &light, &with_features),
+        error_of(AggNet::default(), rate(), &light, &with_features),
+        error_of(SingleConfusion::default(), rate(), &light, &with_features),
+        error_of(CrowdLayer::default(), rate(), &light, &with_features),
     ];
     for error in errors {
         assert!(error.contains("where: model.train.optimiser.learning_rate\n"), "{error}");
     }
-    let error = error_of(TraceRegularised::default(), rate(), &light, &described);
+    let error = error_of(TraceRegularised::default(), rate(), &light, &with_features);
     assert!(error.contains("where: source.columns.weight\n"), "{error}");
 }
 
@@ -181,14 +182,14 @@ fn weights_that_do_not_reach_the_network_are_not_blamed() {
 #[test]
 fn weights_whose_squares_leave_32_bits_are_refused_before_training() {
     let even = agreeing();
-    let described = described(&even);
+    let with_features = with_features(&even);
     let rows: Vec<(u32, u32, u32)> = (0..80).map(|n| (n / 2, n % 2, n / 2 % 3)).collect();
     let of = |first: f64, weight: f64| {
         let weights = (0..80).map(|n| if n == 0 { first } else { weight }).collect();
         fit(
             &Neural::<TraceRegularised>::default(),
             &weighted(even.dims(), &rows, weights),
-            &described,
+            &with_features,
         )
     };
     for (first, weight) in [(1e25, 1e25), (1e25, 1.0), (1e-25, 1e-25)] {
@@ -206,8 +207,8 @@ fn a_weight_decay_that_turns_the_sign_of_parameters_is_named_as_the_cause() {
     let a = agreeing();
     let parameters = json!({"device": "cpu", "train": {"optimiser": {"weight_decay": 1e6}}});
     let kind = KINDS.iter().find(|kind| kind.kind == "crowd_layer").unwrap();
-    let (model, described) = (kind.load(parameters).unwrap().model, described(&a));
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let (model, with_features) = (kind.load(parameters).unwrap().model, with_features(&a));
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let error = model.fit(evidence, &mut JobContext::new(1)).unwrap_err().to_string();
     assert!(error.contains("where: model.train.optimiser.weight_decay\n"), "{error}");
 }
@@ -217,8 +218,8 @@ fn a_weight_decay_that_turns_the_sign_of_parameters_is_named_as_the_cause() {
 fn a_divergence_names_the_annotators_rate_only_where_it_moves_something() {
     let a = agreeing();
     let rate = || OptimiserSpec { learning_rate: 1e300, ..OptimiserSpec::default() };
-    let counted = error_of(AggNet::default(), rate(), &a, &described(&a));
-    let learned = error_of(CrowdLayer::default(), rate(), &a, &described(&a));
+    let counted = error_of(AggNet::default(), rate(), &a, &with_features(&a));
+    let learned = error_of(CrowdLayer::default(), rate(), &a, &with_features(&a));
     assert!(counted.contains("help: lower learning_rate, or set clip_norm"), "{counted}");
     let both = "help: lower learning_rate or annotator_learning_rate, or set clip_norm";
     assert!(learned.contains(both), "{learned}");

@@ -9,7 +9,7 @@ use crate::model::neural::params::counted;
 use crate::model::neural::tests::fits::{agreeing, fit};
 use crate::model::neural::tests::*;
 use crate::model::neural::train::Trainer;
-use crate::testing::{assert_close, described};
+use crate::testing::{assert_close, with_features};
 
 #[track_caller]
 pub(super) fn near(got: &[f64], want: &[f64]) {
@@ -128,13 +128,14 @@ fn the_first_prior_counts_the_trusted_instances_of_each_class() {
 #[test]
 fn co_training_does_not_use_trusted_classes() {
     let a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     let trained = |class: u32, rounds_only: bool| {
         let mut a = a.clone();
         a.trusted = Some((0..40).map(|i| (i == 7).then_some(class)).collect());
         let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
         let model = Tcl { rounds: 1, first_epochs: 3, ..Tcl::default() };
-        fit(&on_cpu(train, model), &a, &described).unwrap().trace[..3 + usize::from(!rounds_only)]
+        fit(&on_cpu(train, model), &a, &with_features).unwrap().trace
+            [..3 + usize::from(!rounds_only)]
             .iter()
             .map(|row| row.objective)
             .collect::<Vec<_>>()
@@ -147,22 +148,22 @@ fn co_training_does_not_use_trusted_classes() {
 #[test]
 fn a_classifier_that_nothing_calibrates_is_a_warning_with_its_reason() {
     let mut a = agreeing();
-    let mut described = described(&a);
-    let warnings = |a: &Annotations, described: &crate::frame::QuestionFeatures| {
+    let mut with_features = with_features(&a);
+    let warnings = |a: &Annotations, with_features: &crate::frame::QuestionFeatures| {
         let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
         let spec = on_cpu(train, Tcl { rounds: 1, ..Tcl::default() });
         let (evidence, mut job) =
-            (Evidence { annotations: a, described: Some(described) }, JobContext::new(1));
+            (Evidence { annotations: a, with_features: Some(with_features) }, JobContext::new(1));
         spec.fit(evidence, &mut job).unwrap();
         let own = job.warnings().iter().filter(|w| w.contains("the classifier is not calibrated"));
         own.cloned().collect::<Vec<String>>()
     };
-    let of_none = warnings(&a, &described);
+    let of_none = warnings(&a, &with_features);
     assert!(of_none.len() == 1 && of_none[0].contains("no instance is trusted"), "{of_none:?}");
     a.trusted = Some((0..40).map(|i| (i == 7).then_some(1)).collect());
-    assert_eq!(warnings(&a, &described), Vec::<String>::new());
-    described.row_of_instance[7] = None;
-    let without = warnings(&a, &described);
+    assert_eq!(warnings(&a, &with_features), Vec::<String>::new());
+    with_features.row_of_instance[7] = None;
+    let without = warnings(&a, &with_features);
     let reason = "no trusted instance has features: ";
     assert!(without.len() == 1 && without[0].starts_with(reason), "{without:?}");
 }
@@ -174,9 +175,9 @@ fn with_one_instance_without_features() -> (Annotations, crate::frame::QuestionF
     rows.extend((0..40).filter(|i| i % 5 == 0).map(|i| (i, 2, (i + 1) % 3)));
     rows.push((7, 2, 0));
     let a = tiny(3, &rows);
-    let mut described = described(&a);
-    described.row_of_instance[7] = None;
-    (a, described)
+    let mut with_features = with_features(&a);
+    with_features.row_of_instance[7] = None;
+    (a, with_features)
 }
 
 /// The E-step of the only round has the matrices of the votes, which are (1/3, 2/3, 0) for instance 7. The counts of
@@ -184,8 +185,8 @@ fn with_one_instance_without_features() -> (Annotations, crate::frame::QuestionF
 /// annotator 2 are (4/3, 2, 0), (2/3, 1, 4/3) and (2, 0, 2/3). Without features, all classes have the same prior.
 #[test]
 fn the_e_step_replaces_the_targets_of_instances_without_features() {
-    let (a, described) = with_one_instance_without_features();
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let (a, with_features) = with_one_instance_without_features();
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
     let (spec, mut job) = (on_cpu(train, AggNet::default()), JobContext::new(1));
     let batching = spec.network.train.batching(AggNet::DROPS_LAST_BATCH);
@@ -218,8 +219,8 @@ fn co_labels_of_an_instance_without_features_follow_from_annotations_alone() {
     }
     rows.extend([(7, 0, 1), (7, 1, 2), (7, 2, 0)]);
     let mut a = tiny(3, &rows);
-    let mut described = described(&a);
-    described.row_of_instance[7] = None;
+    let mut with_features = with_features(&a);
+    with_features.row_of_instance[7] = None;
     let class = |i: u32| match i {
         3 | 9 | 12 | 18 | 21 => Some(0),
         10 => Some(1),
@@ -228,7 +229,7 @@ fn co_labels_of_an_instance_without_features_follow_from_annotations_alone() {
     a.trusted = Some((0..40).map(class).collect());
     let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
     let model = Tcl { rounds: 2, first_epochs: 2, ..Tcl::default() };
-    let fitted = fit(&on_cpu(train, model), &a, &described).unwrap();
+    let fitted = fit(&on_cpu(train, model), &a, &with_features).unwrap();
     let confusion = fitted.report.confusion.as_ref().unwrap();
     let p = |r: usize, label: usize, k: usize| confusion.column(&a, r, label)[k];
     let terms = [0, 1, 2].map(|k| p(0, 1, k) * p(1, 2, k) * p(2, 0, k));
@@ -244,8 +245,8 @@ fn rows_of_an_average_of_counted_matrices_sum_to_one_or_are_zero() {
     let mut rows: Vec<(u32, u32, u32)> = (0..80).map(|n| (n / 2, n % 2, n / 2 % 3)).collect();
     rows.push((0, 2, 0));
     let a = tiny(3, &rows);
-    let described = described(&a);
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let with_features = with_features(&a);
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     for select in [Select::Last, Select::Valid] {
         let train = TrainSpec { epochs: 2, average: 0.9, select, ..TrainSpec::default() };
         let (spec, mut job) = (on_cpu(train, AggNet::default()), JobContext::new(1));
@@ -265,14 +266,14 @@ fn rows_of_an_average_of_counted_matrices_sum_to_one_or_are_zero() {
 /// counted from them.
 #[test]
 fn the_matrices_of_the_best_epoch_are_kept() {
-    let (a, mut described) = with_one_instance_without_features();
+    let (a, mut with_features) = with_one_instance_without_features();
     let valid = |i| Gold { instance: i, class: i % 3, role: Role::Valid };
-    described.gold = (0..6).map(valid).collect();
+    with_features.gold = (0..6).map(valid).collect();
     let optimiser = OptimiserSpec { learning_rate: 0.0, ..OptimiserSpec::default() };
     let train = TrainSpec { epochs: 4, select: Select::Valid, optimiser, ..TrainSpec::default() };
     let backbone = BackboneSpec { batch_norm: false, ..BackboneSpec::default() };
     let network = NetworkSpec { backbone, train, ..NetworkSpec::default() };
-    let fitted = fit(&Neural { network, model: AggNet::default() }, &a, &described).unwrap();
+    let fitted = fit(&Neural { network, model: AggNet::default() }, &a, &with_features).unwrap();
     // The posterior of instance 7, which has no features, follows from the matrices of the kept epoch.
     let confusion = fitted.report.confusion.as_ref().unwrap();
     let factor = |r: u32, l: u32, k: usize| {

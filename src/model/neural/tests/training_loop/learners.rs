@@ -7,11 +7,11 @@ use super::resumed::assert_resumes;
 use super::trainer::trainer_of;
 use crate::model::SavedModel;
 use crate::model::neural::tests::fits::{agreeing, fit};
-use crate::model::neural::tests::linear::{expect_step, numbers, of, probabilities};
+use crate::model::neural::tests::linear::{expect_step, numbers, probabilities, weights};
 use crate::model::neural::tests::*;
 use crate::model::saved::snapshot::Snapshot;
 use crate::model::vote::MajorityVote;
-use crate::testing::described;
+use crate::testing::with_features;
 
 /// The learner that some epochs train, and its targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -151,7 +151,7 @@ fn adam(learning_rate: f64) -> OptimiserSpec {
 
 fn trained(optimiser: OptimiserSpec, stages: &[(TrainingStage, u32)]) -> Snapshot {
     let a = agreeing();
-    numbers(fit(&pair(optimiser, stages), &a, &described(&a)).unwrap())
+    numbers(fit(&pair(optimiser, stages), &a, &with_features(&a)).unwrap())
 }
 
 /// The votes are i mod 3. By hand: D = (q - t) / 40 of the teacher on the votes, (p - q) / 40 of the classifier on the
@@ -159,10 +159,10 @@ fn trained(optimiser: OptimiserSpec, stages: &[(TrainingStage, u32)]) -> Snapsho
 #[test]
 fn a_step_moves_its_learners_as_worked_out_by_hand() {
     let a = agreeing();
-    let described = described(&a);
-    let matrix = described.matrix();
+    let with_features = with_features(&a);
+    let matrix = with_features.matrix();
     let start = trained(OptimiserSpec::descent(0.0), &[(TrainingStage::Mean, 1)]);
-    let (student, teacher) = (of("", &start), of("teacher.", &start));
+    let (student, teacher) = (weights("", &start), weights("teacher.", &start));
     assert!(student.0.iter().zip(&teacher.0).all(|(w, v)| w != v), "drawn from one stream");
     let (p, q) = (probabilities(&student, matrix), probabilities(&teacher, matrix));
     let each = |d: &dyn Fn(usize, usize) -> f64| -> Vec<Vec<f64>> {
@@ -173,12 +173,12 @@ fn a_step_moves_its_learners_as_worked_out_by_hand() {
 
     let taught = after(TrainingStage::Teacher);
     let slopes = each(&|i, k| q[i][k] - is_vote(i, k));
-    expect_step(&teacher, &of("teacher.", &taught), &slopes, matrix);
-    assert_eq!(of("", &taught), student);
+    expect_step(&teacher, &weights("teacher.", &taught), &slopes, matrix);
+    assert_eq!(weights("", &taught), student);
 
     let learned = after(TrainingStage::Student);
-    expect_step(&student, &of("", &learned), &each(&|i, k| p[i][k] - q[i][k]), matrix);
-    assert_eq!(of("teacher.", &learned), teacher);
+    expect_step(&student, &weights("", &learned), &each(&|i, k| p[i][k] - q[i][k]), matrix);
+    assert_eq!(weights("teacher.", &learned), teacher);
 
     let both = after(TrainingStage::Mean);
     let of_mean = |own: &[Vec<f64>]| {
@@ -187,8 +187,8 @@ fn a_step_moves_its_learners_as_worked_out_by_hand() {
             -own[i][k] * (is_vote(i, k) - own[i][vote]) / (p[i][vote] + q[i][vote])
         })
     };
-    expect_step(&student, &of("", &both), &of_mean(&p), matrix);
-    expect_step(&teacher, &of("teacher.", &both), &of_mean(&q), matrix);
+    expect_step(&student, &weights("", &both), &of_mean(&p), matrix);
+    expect_step(&teacher, &weights("teacher.", &both), &of_mean(&q), matrix);
 }
 
 /// The first step of Adam is the rate itself against the sign of the gradient, while the classifier makes the step of
@@ -202,20 +202,20 @@ fn a_learner_may_have_an_optimiser_of_its_own() {
     let after = |teacher: &Option<OptimiserSpec>, epochs: u32, shared: &OptimiserSpec| {
         let mut model = pair(shared.clone(), &[(TrainingStage::Mean, epochs)]);
         model.model.teacher.clone_from(teacher);
-        numbers(fit(&model, &a, &described(&a)).unwrap())
+        numbers(fit(&model, &a, &with_features(&a)).unwrap())
     };
     let none = OptimiserSpec { learning_rate: 0.0, ..shared.clone() };
     let (start, plain) = (after(&None, 1, &none), after(&None, 1, &shared));
     let with_own = after(&Some(own.clone()), 1, &shared);
-    assert_eq!(of("", &with_own), of("", &plain));
-    let [start, plain, first] = [&start, &plain, &with_own].map(|s| of("teacher.", s).0);
+    assert_eq!(weights("", &with_own), weights("", &plain));
+    let [start, plain, first] = [&start, &plain, &with_own].map(|s| weights("teacher.", s).0);
     for ((start, plain), own) in start.iter().zip(plain).zip(&first) {
         let wanted = 0.05 * (plain - start).signum();
         assert!((own - start - wanted).abs() < 1e-4, "{start} becomes {own}, plainly {plain}");
     }
     let two = after(&Some(own), 2, &shared);
-    assert_eq!(of("teacher.", &two).0, first);
-    assert_ne!(of("", &two), of("", &with_own));
+    assert_eq!(weights("teacher.", &two).0, first);
+    assert_ne!(weights("", &two), weights("", &with_own));
 }
 
 /// Training the classifier changes neither the moments nor the epoch count nor the random numbers of the teacher.
@@ -231,13 +231,14 @@ fn a_learner_that_is_trained_in_turn_is_the_learner_that_is_trained_alone() {
     ];
     let in_turn =
         trained(optimiser.clone(), &[&stages[..], &[(TrainingStage::Teacher, 1)]].concat());
-    assert_eq!(of("teacher.", &in_turn), of("teacher.", &alone));
-    assert_ne!(of("", &in_turn), of("", &alone));
+    assert_eq!(weights("teacher.", &in_turn), weights("teacher.", &alone));
+    assert_ne!(weights("", &in_turn), weights("", &alone));
 }
 
 #[test]
 fn a_phase_goes_on_with_moments_where_it_says_so() {
-    let after = |stages: &[(TrainingStage, u32)]| of("teacher.", &trained(adam(0.02), stages)).0;
+    let after =
+        |stages: &[(TrainingStage, u32)]| weights("teacher.", &trained(adam(0.02), stages)).0;
     let one = after(&[(TrainingStage::Teacher, 4)]);
     let distance = |other: Vec<f32>| {
         one.iter().zip(other).map(|(one, other)| (one - other).abs()).fold(0.0, f32::max)
@@ -255,8 +256,8 @@ fn a_phase_goes_on_with_moments_where_it_says_so() {
 fn a_reset_of_one_learner_leaves_the_other() {
     let stages = [(TrainingStage::Student, 2), (TrainingStage::Reset, 0)];
     let (without, with) = (trained(adam(0.02), &stages[..1]), trained(adam(0.02), &stages));
-    assert_eq!(of("", &with), of("", &without));
-    let (reset, first) = (of("teacher.", &with).0, of("teacher.", &without).0);
+    assert_eq!(weights("", &with), weights("", &without));
+    let (reset, first) = (weights("teacher.", &with).0, weights("teacher.", &without).0);
     assert!(reset.iter().zip(&first).all(|(reset, first)| reset != first));
 }
 
@@ -265,10 +266,10 @@ fn a_reset_of_one_learner_leaves_the_other() {
 fn an_interrupted_training_in_turn_ends_with_the_same_bits() {
     use TrainingStage::{Mean, Reset, Student, Teacher};
     let a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     let stages = [(Teacher, 2), (Student, 1), (Teacher, 1), (Reset, 0), (Mean, 2), (Student, 2)];
     let model = pair(OptimiserSpec { learning_rate: 0.02, ..OptimiserSpec::default() }, &stages);
-    assert_resumes(&model, &a, &described, 1..8);
+    assert_resumes(&model, &a, &with_features, 1..8);
 }
 
 /// As on a GPU, learners read inputs that are copied with the gradients of the batch before: 5 batches of 7 rows and one
@@ -277,8 +278,8 @@ fn an_interrupted_training_in_turn_ends_with_the_same_bits() {
 #[test]
 fn learners_learn_the_same_from_inputs_that_are_copied_ahead() {
     let a = agreeing();
-    let described = described(&a);
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let with_features = with_features(&a);
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let stages =
         [(TrainingStage::Mean, 2), (TrainingStage::Teacher, 1), (TrainingStage::Student, 1)];
     let mut spec = pair(adam(0.02), &stages);
@@ -299,7 +300,7 @@ fn learners_learn_the_same_from_inputs_that_are_copied_ahead() {
         let mut snapshot = Snapshot::default();
         trainer.learners.save(&mut snapshot).unwrap();
         let saved = trainer.learners.to_pytorch(&snapshot);
-        ["", "teacher."].map(|learner| of(learner, &saved).0).concat()
+        ["", "teacher."].map(|learner| weights(learner, &saved).0).concat()
     };
     let (got, want) = (parameters(true), parameters(false));
     assert_eq!(got.len(), want.len());
@@ -312,15 +313,16 @@ fn learners_learn_the_same_from_inputs_that_are_copied_ahead() {
 #[test]
 fn a_saved_model_predicts_with_all_its_learners() {
     let a = agreeing();
-    let described = described(&a);
-    let fitted = fit(&pair(adam(0.02), &[(TrainingStage::Mean, 3)]), &a, &described).unwrap();
+    let with_features = with_features(&a);
+    let fitted = fit(&pair(adam(0.02), &[(TrainingStage::Mean, 3)]), &a, &with_features).unwrap();
     let trained = fitted.model.as_ref().unwrap();
     let model = SavedModel::new(&trained.description, &trained.parameters, Some("cpu"));
-    let again = predict::<Pair>(model, described.matrix(), &JobContext::new(1)).unwrap();
+    let again = predict::<Pair>(model, with_features.matrix(), &JobContext::new(1)).unwrap();
     assert_eq!(fitted.predictions.as_ref(), Some(&again.classes));
     let (p, q) = ("", "teacher.");
     let snapshot = numbers(fitted);
-    let [p, q] = [p, q].map(|learner| probabilities(&of(learner, &snapshot), described.matrix()));
+    let [p, q] =
+        [p, q].map(|learner| probabilities(&weights(learner, &snapshot), with_features.matrix()));
     for (i, (p, q)) in p.iter().zip(&q).enumerate() {
         for (k, got) in again.classes.row(i).iter().enumerate() {
             let want = f64::midpoint(p[k], q[k]);

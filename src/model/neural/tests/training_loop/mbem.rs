@@ -3,7 +3,7 @@
 use super::labels::{MapF32 as _, near};
 use crate::model::neural::tests::fits::fit;
 use crate::model::neural::tests::*;
-use crate::testing::described;
+use crate::testing::with_features;
 
 /// The network predicts class 0 for row 0, the classes 0 and 1 of row 1 are tied, and all three where it has no features.
 /// The prior is (0.5, 0.2, 0.3); instance 0 has the label 0 by annotator 0 and the label 1 by annotator 1.
@@ -34,11 +34,11 @@ fn mbem_takes_the_network_s_predictions_for_its_counts_and_the_class_prior_for_i
 #[test]
 fn single_annotations_tell_mbem_who_exchanges_the_classes() {
     let truth: Vec<(u32, u32, u32)> = (0..96).map(|i| (i, 0, i % 3)).collect();
-    let described = described(&tiny(3, &truth));
+    let with_features = with_features(&tiny(3, &truth));
     let of = |i: u32| if i % 4 == 3 { (i + 1) % 3 } else { i % 3 };
     let a = tiny(3, &(0..96).map(|i| (i, i % 4, of(i))).collect::<Vec<_>>());
     let train = TrainSpec { epochs: 15, ..TrainSpec::default() };
-    let fitted = fit(&on_cpu(train, Mbem::default()), &a, &described).unwrap();
+    let fitted = fit(&on_cpu(train, Mbem::default()), &a, &with_features).unwrap();
     let confusion = fitted.report.confusion.as_ref().unwrap();
     for k in 0..3 {
         let of = |r: usize, label: usize| confusion.column(&a, r, label % 3)[k];

@@ -2,7 +2,7 @@
 
 use crate::model::neural::tests::fits::{agreeing, fit, parameters};
 use crate::model::neural::tests::*;
-use crate::testing::described;
+use crate::testing::with_features;
 
 /// A phase of one epoch.
 #[derive(
@@ -76,7 +76,7 @@ fn fitted(epochs: u32, rate: f64, model: Phases) -> Fitted {
     let train = TrainSpec { epochs, batch_size: Some(40), optimiser, ..TrainSpec::default() };
     let backbone = BackboneSpec { dropout: 0.5, batch_norm: false, ..BackboneSpec::default() };
     let network = NetworkSpec { backbone, train, ..NetworkSpec::default() };
-    fit(&Neural { network, model }, &a, &described(&a)).unwrap()
+    fit(&Neural { network, model }, &a, &with_features(&a)).unwrap()
 }
 
 /// No parameter changes, so that only batches and dropout can.
@@ -127,11 +127,11 @@ fn a_phase_may_have_a_rate_of_its_own() {
 #[test]
 fn parameters_that_are_frozen_to_the_end_are_a_warning() {
     let a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     let warnings = |frozen| {
         let model = SingleConfusion { identity_epochs: Some(frozen), ..SingleConfusion::default() };
         let train = TrainSpec { epochs: 3, ..TrainSpec::default() };
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
         let mut job = JobContext::new(1);
         on_cpu(train, model).fit(evidence, &mut job).unwrap();
         job.warnings().iter().filter(|warning| warning.contains("frozen")).count()
@@ -143,11 +143,11 @@ fn parameters_that_are_frozen_to_the_end_are_a_warning() {
 #[test]
 fn rates_that_train_next_to_nothing_are_a_warning() {
     let a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     let warnings = |warmup, learning_rate| {
         let optimiser = OptimiserSpec { learning_rate, warmup, ..OptimiserSpec::default() };
         let train = TrainSpec { epochs: 3, optimiser, ..TrainSpec::default() };
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
         let mut job = JobContext::new(1);
         on_cpu(train, CrowdLayer::default()).fit(evidence, &mut job).unwrap();
         ["learning rate of phase", "rates rise over"]

@@ -24,10 +24,14 @@ impl Progress for StopAfter {
 pub(in crate::model::neural) fn assert_resumes<N: CrowdNet>(
     model: &Neural<N>,
     a: &Annotations,
-    described: &QuestionFeatures,
+    with_features: &QuestionFeatures,
     interrupted: Range<u32>,
 ) {
-    assert_resumes_in(model, Evidence { annotations: a, described: Some(described) }, interrupted);
+    assert_resumes_in(
+        model,
+        Evidence { annotations: a, with_features: Some(with_features) },
+        interrupted,
+    );
 }
 
 /// The same for any evidence.

@@ -8,7 +8,7 @@ use crate::model::neural::tests::*;
 use crate::model::neural::train::state::{Best, NamedTargets};
 use crate::model::posterior::Posterior;
 use crate::model::saved::snapshot::Snapshot;
-use crate::testing::described;
+use crate::testing::with_features;
 
 const CALIBRATE: &str = "Calibrate(\"classifier\", Isotonic)";
 const E_STEP: &str = "EStep(\"main\")";
@@ -208,20 +208,20 @@ impl TrainingObjective for SplitEpochs {
 #[test]
 fn a_phase_in_several_acts_is_the_phase_in_one() {
     let a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     for (select, average) in [(train::spec::Select::Last, 0.6), (train::spec::Select::Valid, 0.0)] {
         let train = TrainSpec { epochs: 6, select, average, ..TrainSpec::default() };
         let with = |ends: &[u32]| {
             let model = SplitEpochs { ends: ends.to_vec(), resets: false };
-            let mut described = described.clone();
-            described.gold = (0..9)
+            let mut with_features = with_features.clone();
+            with_features.gold = (0..9)
                 .map(|i| crate::frame::Gold {
                     instance: i,
                     class: i % 3,
                     role: crate::frame::Role::Valid,
                 })
                 .collect();
-            let fitted = fit(&on_cpu(train.clone(), model), &a, &described);
+            let fitted = fit(&on_cpu(train.clone(), model), &a, &with_features);
             let fitted = fitted.unwrap();
             let changes = |row: &TraceRow| (row.step, row.objective, row.change);
             (fitted.trace.iter().map(changes).collect::<Vec<_>>(), parameters(fitted))
@@ -235,12 +235,12 @@ fn a_phase_in_several_acts_is_the_phase_in_one() {
 #[test]
 fn a_reset_draws_other_parameters_from_streams_of_its_own() {
     let a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     let start = |resets| {
         let optimiser = OptimiserSpec { learning_rate: 0.0, ..OptimiserSpec::default() };
         let train = TrainSpec { epochs: 1, optimiser, ..TrainSpec::default() };
         let model = SplitEpochs { ends: Vec::new(), resets };
-        parameters(fit(&on_cpu(train, model), &a, &described).unwrap())
+        parameters(fit(&on_cpu(train, model), &a, &with_features).unwrap())
     };
     let (first, reset) = (start(false), start(true));
     assert_eq!(reset, start(true));
@@ -257,8 +257,8 @@ fn a_reset_draws_other_parameters_from_streams_of_its_own() {
 fn an_epoch_runs_over_the_instances_that_it_is_for() {
     let mut a = agreeing();
     a.trusted = Some((0..40).map(|i| (i % 4 == 1).then_some(0)).collect());
-    let described = described(&a);
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let with_features = with_features(&a);
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let batching = Batching { batch_size: Some(3), by_annotation: false, drops_last: false };
     let data = TrainingData::new(evidence, None, true, batching).unwrap();
     let instances = |of| -> Vec<u32> {
@@ -341,10 +341,10 @@ fn a_checkpoint_holds_the_whole_state() {
 #[test]
 fn rounds_end_when_patience_does() {
     let a = agreeing();
-    let mut described = described(&a);
+    let mut with_features = with_features(&a);
     let valid =
         |i| crate::frame::Gold { instance: i, class: i % 3, role: crate::frame::Role::Valid };
-    described.gold = (0..9).map(valid).collect();
+    with_features.gold = (0..9).map(valid).collect();
     let optimiser = OptimiserSpec { learning_rate: 0.0, ..OptimiserSpec::default() };
     let select = Select::Valid;
     let train =
@@ -352,5 +352,5 @@ fn rounds_end_when_patience_does() {
     let backbone = BackboneSpec { batch_norm: false, ..BackboneSpec::default() };
     let network = NetworkSpec { backbone, train, ..NetworkSpec::default() };
     let model = Neural { network, model: AggNet::default() };
-    assert_eq!(fit(&model, &a, &described).unwrap().trace.len(), 2);
+    assert_eq!(fit(&model, &a, &with_features).unwrap().trace.len(), 2);
 }

@@ -4,11 +4,11 @@ use super::resumed::assert_resumes;
 use crate::frame::Matrix;
 use crate::model::calibration::calibrator::{Calibrator, Method};
 use crate::model::neural::tests::fits::agreeing;
-use crate::model::neural::tests::linear::{numbers, of, probabilities};
+use crate::model::neural::tests::linear::{numbers, probabilities, weights};
 use crate::model::neural::tests::*;
 use crate::model::saved::snapshot::Snapshot;
 use crate::model::vote::MajorityVote;
-use crate::testing::described;
+use crate::testing::with_features;
 
 /// A classifier and an aggregator, a learner that reads annotations. First both are trained on `second`, whose classes
 /// are those of the votes plus one; then on the mean of their calibrated probabilities.
@@ -128,11 +128,11 @@ fn crowd() -> Annotations {
 #[test]
 fn acts_change_the_targets_and_estimates_that_they_name() {
     let a = crowd();
-    let described = described(&a);
+    let with_features = with_features(&a);
     let folder = tempfile::tempdir().unwrap();
     let mut job = JobContext::new(1);
     job.keep_checkpoint(Some(folder.path().join("state")));
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let fitted = two_views(0.0, 1).fit(evidence, &mut job).unwrap();
     let saved = Snapshot::from_bytes(&job.checkpoint().unwrap().unwrap()).unwrap();
     let class_of = |i: usize| if i.is_multiple_of(4) { i % 3 } else { (i + 1) % 3 };
@@ -154,8 +154,8 @@ fn acts_change_the_targets_and_estimates_that_they_name() {
     let trained = numbers(fitted);
     let rows: Vec<f32> =
         (0..40).flat_map(|i| (0..6).map(move |n| f32::from(u8::from(n % 3 == i % 3)))).collect();
-    let p = probabilities(&of("", &trained), described.matrix());
-    let q = probabilities(&of("aggregator.", &trained), &Matrix::from_rows(6, &rows));
+    let p = probabilities(&weights("", &trained), with_features.matrix());
+    let q = probabilities(&weights("aggregator.", &trained), &Matrix::from_rows(6, &rows));
     let (mut prior, mut objective) = ([0.0; 3], 0.0);
     for i in 0..40 {
         objective += (p[i][class_of(i)].ln() + q[i][class_of(i)].ln()) / 40.0;
@@ -185,7 +185,7 @@ fn acts_change_the_targets_and_estimates_that_they_name() {
 #[test]
 fn an_interrupted_training_with_several_targets_ends_with_the_same_bits() {
     let a = crowd();
-    let described = described(&a);
+    let with_features = with_features(&a);
     let model = two_views(0.02, 3);
-    assert_resumes(&model, &a, &described, 1..6);
+    assert_resumes(&model, &a, &with_features, 1..6);
 }

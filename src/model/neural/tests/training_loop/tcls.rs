@@ -6,7 +6,7 @@ use crate::model::neural::models::tcl::Initialise;
 use crate::model::neural::tests::fits::fit;
 use crate::model::neural::tests::*;
 use crate::model::posterior::best;
-use crate::testing::{assert_close, described};
+use crate::testing::{assert_close, with_features};
 
 /// The outputs of a second network, which gives 0.7, 0.2, 0.1 for row 0 and 0.2, 0.5, 0.3 for row 1.
 pub(in crate::model::neural) fn aggregated() -> Outputs {
@@ -82,7 +82,7 @@ fn tcls_refuses_missing_answers_with_their_share() {
 #[test]
 fn tcls_is_right_where_annotators_who_copy_each_other_are_wrong() {
     let truth: Vec<(u32, u32, u32)> = (0..120).map(|i| (i, 0, i % 3)).collect();
-    let described = described(&tiny(3, &truth));
+    let with_features = with_features(&tiny(3, &truth));
     let answer = |i: u32, r: u32| match (i % 5, r) {
         (0, 0) => (i + 1) % 3,
         (1 | 2, 1 | 2) => (i + 2) % 3,
@@ -98,7 +98,7 @@ fn tcls_is_right_where_annotators_who_copy_each_other_are_wrong() {
     };
     let start = model.aggregate((&a).into(), &mut JobContext::new(1)).unwrap().unwrap();
     let train = TrainSpec { epochs: 5, ..TrainSpec::default() };
-    let fitted = fit(&on_cpu(train, model), &a, &described).unwrap();
+    let fitted = fit(&on_cpu(train, model), &a, &with_features).unwrap();
     let (before, after) = (right(&start.posterior.dense()), right(&fitted.posterior.dense()));
     assert!(before < 105 && after > 115, "{before}, then {after} of 120");
     // The matrices are counted from the co-labels.

@@ -17,7 +17,7 @@ pub(in crate::model::neural) fn trainer_of<'a, N: CrowdNet>(
 ) -> Trainer<'a, N> {
     let Neural { network: NetworkSpec { train, .. }, model } = spec;
     let dims = evidence.annotations.dims();
-    let sizes = spec.sizes(evidence.annotations, evidence.described.unwrap());
+    let sizes = spec.sizes(evidence.annotations, evidence.with_features.unwrap());
     let (precision, device) = (train.precision, &Device::Cpu);
     let setting = LearnerSetting { precision, sizes: &sizes, job, device, saved: None };
     let learners = Learners::new(spec.learners(&sizes), &setting).unwrap();

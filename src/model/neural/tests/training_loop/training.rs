@@ -12,7 +12,7 @@ use crate::model::neural::fit::split_annotations;
 use crate::model::neural::tests::fits::{agreeing, fit, parameters};
 use crate::model::neural::tests::*;
 use crate::model::saved::snapshot::Snapshot;
-use crate::testing::{assert_close, described, weighted};
+use crate::testing::{assert_close, weighted, with_features};
 
 /// Counts the epochs that end.
 pub(super) struct Epochs(pub(super) Arc<AtomicU64>);
@@ -26,7 +26,7 @@ impl Progress for Epochs {
 #[test]
 fn every_model_that_diverges_says_so_at_once_and_names_the_learning_rate() {
     let a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     for kind in KINDS {
         for select in ["last", "annotation_likelihood"] {
             let mut parameters = (kind.defaults)();
@@ -46,7 +46,7 @@ fn every_model_that_diverges_says_so_at_once_and_names_the_learning_rate() {
             let epochs = Arc::new(AtomicU64::new(0));
             let mut job = JobContext::new(1);
             job.progress = Arc::new(Epochs(Arc::clone(&epochs)));
-            let evidence = Evidence { annotations: &a, described: Some(&described) };
+            let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
             let error = model.fit(evidence, &mut job).expect_err(kind.kind);
             assert_eq!(error.exit_code(), 4, "{}: {error}", kind.kind);
             assert!(error.to_string().contains("learning_rate"), "{}: {error}", kind.kind);
@@ -57,11 +57,11 @@ fn every_model_that_diverges_says_so_at_once_and_names_the_learning_rate() {
 }
 
 /// Gold of every tenth instance, with these roles and classes.
-fn with_gold(described: &QuestionFeatures, roles: &[(Role, u32)]) -> QuestionFeatures {
+fn with_gold(with_features: &QuestionFeatures, roles: &[(Role, u32)]) -> QuestionFeatures {
     let gold = roles.iter().flat_map(|(role, shift)| {
         (0..40).step_by(10).map(move |i| Gold { instance: i, class: (i + shift) % 3, role: *role })
     });
-    QuestionFeatures { gold: gold.collect(), ..described.clone() }
+    QuestionFeatures { gold: gold.collect(), ..with_features.clone() }
 }
 
 pub(super) fn select(select: Select, epochs: u32) -> TrainSpec {
@@ -73,16 +73,16 @@ pub(super) fn select(select: Select, epochs: u32) -> TrainSpec {
     TrainSpec { epochs, optimiser, select, ..TrainSpec::default() }
 }
 
-fn conal_trained(train: TrainSpec, a: &Annotations, described: &QuestionFeatures) -> Snapshot {
-    parameters(fit(&with(train, Conal::default()), a, described).unwrap())
+fn conal_trained(train: TrainSpec, a: &Annotations, with_features: &QuestionFeatures) -> Snapshot {
+    parameters(fit(&with(train, Conal::default()), a, with_features).unwrap())
 }
 
 #[test]
 fn gold_of_no_other_role_selects_an_epoch() {
     let a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     let trained = |roles: &[(Role, u32)]| {
-        conal_trained(select(Select::Valid, 8), &a, &with_gold(&described, roles))
+        conal_trained(select(Select::Valid, 8), &a, &with_gold(&with_features, roles))
     };
     let alone = trained(&[(Role::Valid, 0)]);
     assert!(alone != trained(&[(Role::Valid, 1)]), "gold of the role `valid` selects");
@@ -98,14 +98,14 @@ fn gold_of_no_other_role_selects_an_epoch() {
 #[test]
 fn the_epoch_of_the_best_score_is_kept() {
     let a = agreeing();
-    let described = described(&a);
-    let against = with_gold(&described, &[(Role::Valid, 1), (Role::Valid, 2)]);
-    let first = conal_trained(select(Select::Last, 1), &a, &described);
-    let last = conal_trained(select(Select::Last, 8), &a, &described);
+    let with_features = with_features(&a);
+    let against = with_gold(&with_features, &[(Role::Valid, 1), (Role::Valid, 2)]);
+    let first = conal_trained(select(Select::Last, 1), &a, &with_features);
+    let last = conal_trained(select(Select::Last, 8), &a, &with_features);
     let kept = conal_trained(select(Select::Valid, 8), &a, &against);
     assert!(kept == first && kept != last);
     // With gold that agrees with the annotations, the last epoch is the best.
-    let agrees = with_gold(&described, &[(Role::Valid, 0)]);
+    let agrees = with_gold(&with_features, &[(Role::Valid, 0)]);
     assert!(conal_trained(select(Select::Valid, 8), &a, &agrees) == last);
 }
 
@@ -113,7 +113,7 @@ fn the_epoch_of_the_best_score_is_kept() {
 #[test]
 fn held_out_annotations_change_no_parameter() {
     let a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     let train = TrainSpec { held_out: 0.4, ..select(Select::AnnotationLikelihood, 1) };
     let [training, held_out] = split_annotations(&train, &a, &JobContext::new(1)).unwrap().unwrap();
     let rows = |part: &Annotations, shift: u32| {
@@ -144,7 +144,7 @@ fn held_out_annotations_change_no_parameter() {
         }
         let on = |a: &Annotations| {
             let model = kind.load(parameters.clone()).unwrap().model;
-            let evidence = Evidence { annotations: a, described: Some(&described) };
+            let evidence = Evidence { annotations: a, with_features: Some(&with_features) };
             let fitted = model.fit(evidence, &mut JobContext::new(1)).unwrap();
             Snapshot::from_bytes(&fitted.model.unwrap().parameters).unwrap()
         };
@@ -159,9 +159,9 @@ fn held_out_annotations_change_no_parameter() {
 #[test]
 fn only_instances_with_held_out_annotations_are_scored() {
     let (a, held) = (agreeing(), tiny(3, &[(4, 0, 1), (7, 1, 2), (7, 0, 0), (39, 1, 1)]));
-    let mut described = described(&a);
-    described.row_of_instance[7] = None;
-    let evidence = Evidence { annotations: &a, described: Some(&described) };
+    let mut with_features = with_features(&a);
+    with_features.row_of_instance[7] = None;
+    let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
     let data = TrainingData::new(evidence, Some(&held), false, batching).unwrap();
     assert_eq!(data.held_out_instances(), [4, 39]);
@@ -174,7 +174,7 @@ fn only_instances_with_held_out_annotations_are_scored() {
 #[test]
 fn the_norm_of_network_and_annotators_together_is_clipped() {
     let a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     let after = |rate: f64| {
         let optimiser = OptimiserSpec {
             rule: OptimiserKind::Sgd,
@@ -194,7 +194,7 @@ fn the_norm_of_network_and_annotators_together_is_clipped() {
                     model: Conal::default(),
                 },
                 &a,
-                &described,
+                &with_features,
             )
             .unwrap(),
         )
@@ -241,13 +241,13 @@ pub(in crate::model::neural) fn trains_annotators(kind: &ModelKind) -> bool {
 #[test]
 fn settings_of_annotators_are_a_warning_where_descent_trains_no_annotator() {
     let a = agreeing();
-    let described = described(&a);
+    let with_features = with_features(&a);
     for kind in KINDS {
         for (key, value) in [("annotator_learning_rate", json!(0.2)), ("annotator_delay", json!(1))]
         {
             let train = json!({"epochs": 3, "optimiser": {key: value}});
             let model = kind.load(json!({"device": "cpu", "train": train})).unwrap().model;
-            let evidence = Evidence { annotations: &a, described: Some(&described) };
+            let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
             let mut job = JobContext::new(1);
             model.fit(evidence, &mut job).unwrap();
             let warns = job.warnings().iter().any(|warning| warning.contains(key));
@@ -284,12 +284,12 @@ fn a_fit_without_a_rate_has_that_of_its_annotations() {
     let mut rows: Vec<_> = (0..80).map(|n| (n / 8, n % 8, (n / 8) % 2)).collect();
     rows[3].2 = 1;
     let a = tiny(2, &rows);
-    let described = described(&a);
+    let with_features = with_features(&a);
     let fitted = |rate: Option<f64>| {
         let optimiser = OptimiserSpec { annotator_learning_rate: rate, ..OptimiserSpec::default() };
         let train = TrainSpec { epochs: 3, optimiser, ..TrainSpec::default() };
         let spec = on_cpu(train, MaxMig::default());
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
         spec.fit(evidence, &mut JobContext::new(1)).unwrap().posterior
     };
     assert_eq!(fitted(None), fitted(Some(0.1 / 16.0)));

@@ -187,7 +187,7 @@ impl Learner {
             let predict = |rows: &[u32]| self.predict(data.inputs(), rows);
             let (rows, at_once) = (data.ids(self.input), self.rows_at_once());
             let max_bytes = self.job.share_of_memory(FROZEN_SHARE, MAX_FROZEN_BYTES);
-            self.frozen = FrozenOutputs::of(rows, at_once, max_bytes, predict)?;
+            self.frozen = FrozenOutputs::compute(rows, at_once, max_bytes, predict)?;
         }
         Ok(())
     }

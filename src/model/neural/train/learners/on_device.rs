@@ -40,13 +40,13 @@ mod tests {
     use crate::model::neural::data::batching::Batching;
     use crate::model::neural::tests::training_loop::trainer::trainer_of;
     use crate::model::neural::{Dl, Neural};
-    use crate::testing::{described, tiny};
+    use crate::testing::{tiny, with_features};
 
     #[test]
     fn a_prediction_of_one_row_counts_one_row() {
         let a = tiny(2, &[(0, 0, 0), (1, 0, 1)]);
-        let described = described(&a);
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let with_features = with_features(&a);
+        let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
         let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
         let data = TrainingData::new(evidence, None, true, batching).unwrap();
         let spec = Neural::<Dl>::default();

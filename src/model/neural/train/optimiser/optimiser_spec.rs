@@ -126,7 +126,7 @@ impl OptimiserSpec {
     pub(crate) fn refuse_settings_of_annotators(
         &self,
         why: &str,
-        place: &str,
+        location: &str,
         problems: &mut Problems,
     ) {
         let settings = [
@@ -135,7 +135,7 @@ impl OptimiserSpec {
         ];
         for (key, found) in settings {
             let Some(found) = found else { continue };
-            let at = format!("{place}.{key}");
+            let at = format!("{location}.{key}");
             problems.push(Problem::new(why).at(at).found(found).help("leave it out"));
         }
     }

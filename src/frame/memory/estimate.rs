@@ -19,7 +19,7 @@ pub struct QuestionSizes {
 
 impl QuestionSizes {
     /// The sizes of a question with gold of these roles.
-    pub(in crate::frame) fn of(annotations: &Annotations, gold_roles: Vec<Role>) -> Self {
+    pub(in crate::frame) fn new(annotations: &Annotations, gold_roles: Vec<Role>) -> Self {
         let (dims, columns) = (annotations.dims(), annotations.n_columns());
         Self { dims, annotations: annotations.len(), columns, gold_roles }
     }
@@ -27,7 +27,7 @@ impl QuestionSizes {
 
 /// Bytes of a model's fit to a question.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct FitBytes {
+pub struct MemoryEstimate {
     /// The posteriors, which are held until the tables are written; 0 where they are computed when they are read.
     pub posteriors: usize,
     /// The confusion matrices with their expected counts, which are held as long.
@@ -37,12 +37,12 @@ pub struct FitBytes {
 }
 
 /// The memory of a fit by one kind of model; `None` where it is too much to be counted.
-pub type FitBytesOf = fn(&QuestionSizes) -> Option<FitBytes>;
+pub type EstimateMemory = fn(&QuestionSizes) -> Option<MemoryEstimate>;
 
 /// The memory of a fit as a pipeline asks for it; `None` where it is too much to be counted.
-pub type FitMemory = Box<dyn Fn(&QuestionSizes) -> Option<FitBytes> + Send + Sync>;
+pub type EstimateOfJob = Box<dyn Fn(&QuestionSizes) -> Option<MemoryEstimate> + Send + Sync>;
 
-impl FitBytes {
+impl MemoryEstimate {
     /// The bytes of posteriors alone.
     #[must_use]
     pub fn of_posteriors(posteriors: usize) -> Self {
@@ -98,13 +98,13 @@ pub(super) fn posteriors_in_words(dims: Dims) -> String {
     format!("posteriors of {instances} instances and {classes} classes")
 }
 
-/// [`FitBytesOf`] of models without expected counts: a probability for each instance and class, and a matrix that all
+/// [`EstimateMemory`] of models without expected counts: a probability for each instance and class, and a matrix that all
 /// annotators share.
 #[must_use]
-pub fn dense_fit_bytes(sizes: &QuestionSizes) -> Option<FitBytes> {
+pub fn dense_memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
     let Dims { instances, classes, labels, .. } = sizes.dims;
     let bytes = |rows: usize| rows.checked_mul(classes)?.checked_mul(size_of::<f64>());
-    Some(FitBytes { posteriors: bytes(instances)?, matrices: bytes(labels)?, working: 0 })
+    Some(MemoryEstimate { posteriors: bytes(instances)?, matrices: bytes(labels)?, working: 0 })
 }
 
 #[cfg(test)]
@@ -114,15 +114,16 @@ mod tests {
     #[test]
     fn the_parts_of_the_memory_are_named_where_they_are_large() {
         let dims = Dims { instances: 7, annotators: 1, classes: 2, labels: 2 };
-        let text =
-            |matrices, working| FitBytes { posteriors: 30 << 20, matrices, working }.text(dims);
+        let text = |matrices, working| {
+            MemoryEstimate { posteriors: 30 << 20, matrices, working }.text(dims)
+        };
         assert_eq!(text(1000, 0), "posteriors of 7 instances and 2 classes");
         let want =
             "posteriors of 7 instances and 2 classes (30 MiB) and confusion matrices (20 MiB)";
         assert_eq!(text(20 << 20, 1000), want);
         let working = text(20 << 20, 40 << 30);
         assert_eq!(working, format!("{want} and working memory (40 GiB)"));
-        let without = FitBytes { matrices: 20 << 20, ..FitBytes::default() }.text(dims);
+        let without = MemoryEstimate { matrices: 20 << 20, ..MemoryEstimate::default() }.text(dims);
         assert_eq!(without, "the fit of 7 instances and 2 classes and confusion matrices (20 MiB)");
     }
 }

@@ -1,4 +1,4 @@
-//! The units of parallel work.
+//! The blocks of parallel work.
 
 use std::ops::Range;
 

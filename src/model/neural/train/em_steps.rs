@@ -21,7 +21,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     pub(super) fn e_step(&mut self, name: &'static str, job: &JobContext) -> Result<()> {
         let old = self.state.targets.remove(name).map(|targets| targets.posterior);
         let mut posterior = old.unwrap_or_else(|| Posterior::from_votes(self.data.annotations));
-        let (described, undescribed) = self.data.untrusted();
+        let (with_features, without_features) = self.data.untrusted();
         let matrices = self.model.annotator_matrices(&self.annotator_params, self.dims);
         let of_batch = |context: &BatchContext<'_>| match matrices {
             Some(_) => self.model.prior(context),
@@ -31,12 +31,12 @@ impl<N: TrainingObjective> Trainer<'_, N> {
             Some(_) => self.data.unannotated(part, Some(posterior)),
             None => self.data.observed(part, Some(posterior)),
         };
-        self.each_part(&described, job, |part| {
+        self.each_part(&with_features, job, |part| {
             let batch = batch_of(part, &posterior);
             replace(&mut posterior, part, &self.with_outputs(&batch, of_batch)?);
             Ok(())
         })?;
-        self.each_part(&undescribed, job, |part| {
+        self.each_part(&without_features, job, |part| {
             let batch = batch_of(part, &posterior);
             let values = self.without_features(self.data.inputs(), &batch, of_batch)?;
             replace(&mut posterior, part, &values);
@@ -126,16 +126,16 @@ mod tests {
     use crate::model::neural::data::batching::Batching;
     use crate::model::neural::tests::training_loop::trainer::trainer_of;
     use crate::model::neural::{AggNet, BackboneSpec, NetworkSpec, Neural, Tcl};
-    use crate::testing::{described, tiny, weighted};
+    use crate::testing::{tiny, weighted, with_features};
 
     /// Instance 0 is trusted, so that the E-step has no other instance with features.
     #[test]
     fn an_e_step_of_instances_without_features_can_be_stopped() {
         let mut a = tiny(2, &[(0, 0, 0), (1, 0, 1), (2, 1, 1)]);
         a.trusted = Some(vec![Some(0), None, None]);
-        let mut described = described(&a);
-        described.row_of_instance[1..].fill(None);
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let mut with_features = with_features(&a);
+        with_features.row_of_instance[1..].fill(None);
+        let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
         let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
         let data = TrainingData::new(evidence, None, true, batching).unwrap();
         let (spec, job) = (Neural::<Tcl>::default(), JobContext::new(1));
@@ -158,9 +158,9 @@ mod tests {
         for weight in [none, |n| if n == 1 { 0.5 } else { 1.0 }, |n| 0.5 + n as f64] {
             let mut a = weighted(dims, &rows, (0..rows.len()).map(weight).collect());
             a.trusted = Some(vec![None, None, None, Some(2), None, None]);
-            let mut described = described(&a);
-            described.row_of_instance[1] = None;
-            let evidence = Evidence { annotations: &a, described: Some(&described) };
+            let mut with_features = with_features(&a);
+            with_features.row_of_instance[1] = None;
+            let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
             let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
             let data = TrainingData::new(evidence, None, true, batching).unwrap();
             let (spec, job) = (Neural::<AggNet>::default(), JobContext::new(1));
@@ -171,13 +171,13 @@ mod tests {
             let of_batch = |instances: &[u32]| trainer.data.observed(instances, None);
             let with_features = [0, 2, 4, 5];
             let predicted = trainer.predict(&of_batch(&with_features)).unwrap().posterior;
-            let undescribed = trainer
+            let without_features = trainer
                 .without_features(data.inputs(), &of_batch(&[1]), |c| trainer.model.predict(c))
                 .unwrap()
                 .posterior;
             let mut wanted = Posterior::zeros(6, 3);
             replace(&mut wanted, &with_features, &predicted);
-            replace(&mut wanted, &[1], &undescribed);
+            replace(&mut wanted, &[1], &without_features);
             wanted.row_mut(3)[2] = 1.0;
             for (got, wanted) in got.values().iter().zip(wanted.values()) {
                 assert!((got - wanted).abs() < 1e-12, "{got}, by batches {wanted}");
@@ -193,9 +193,9 @@ mod tests {
     fn a_calibrator_is_fitted_to_the_plain_probabilities_of_trusted_instances() {
         let mut a = tiny(2, &[(0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 0, 1), (4, 1, 0), (5, 0, 1)]);
         a.trusted = Some(vec![None, Some(0), None, Some(1), Some(0), Some(1)]);
-        let mut described = described(&a);
-        described.row_of_instance[5] = None;
-        let evidence = Evidence { annotations: &a, described: Some(&described) };
+        let mut with_features = with_features(&a);
+        with_features.row_of_instance[5] = None;
+        let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
         let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
         let data = TrainingData::new(evidence, None, true, batching).unwrap();
         let backbone = BackboneSpec::one_layer();

@@ -43,21 +43,21 @@ impl TestSpec {
             problems.push(expects_nothing("no row", format!("{key}.expect")));
         }
         for (name, rows) in &self.expect {
-            let place = format!("{key}.expect.{name}");
+            let location = format!("{key}.expect.{name}");
             if rows.is_empty() {
-                problems.push(expects_nothing("no row", place.clone()));
+                problems.push(expects_nothing("no row", location.clone()));
             }
             match find_table(name) {
-                Ok(table) => check_rows(table, rows, &place, problems),
-                Err(problem) => problems.push(problem.at(place)),
+                Ok(table) => check_rows(table, rows, &location, problems),
+                Err(problem) => problems.push(problem.at(location)),
             }
         }
     }
 }
 
-fn expects_nothing(what: &str, place: String) -> Problem {
+fn expects_nothing(what: &str, location: String) -> Problem {
     Problem::new(format!("the test expects {what}, and would pass whatever comes out"))
-        .at(place)
+        .at(location)
         .help("list rows that a table must have, such as expect.labels = [{ instance_id = \"i1\", label = \"yes\" }]")
 }
 
@@ -68,27 +68,27 @@ const COLUMNS_WITHOUT_VALUE: [&str; 6] =
 fn check_rows(
     table: &dyn OutcomeTable,
     rows: &[BTreeMap<String, Scalar>],
-    place: &str,
+    location: &str,
     problems: &mut Problems,
 ) {
     let question = (!table.is_about_the_run()).then_some("question");
     let columns = table.columns().iter().map(|column| column.name).chain(question);
     for (n, row) in rows.iter().enumerate() {
-        let place = format!("{place}[{n}]");
+        let location = format!("{location}[{n}]");
         if row.is_empty() {
-            problems.push(expects_nothing("a row without cells", place.clone()));
+            problems.push(expects_nothing("a row without cells", location.clone()));
         }
         for name in row.keys().filter(|name| !columns.clone().any(|column| column == *name)) {
             let one_of = || format!("one of {}", columns.clone().collect::<Vec<_>>().join(", "));
             let help = did_you_mean(name, columns.clone(), one_of);
             let what = format!("the table `{}` has no column `{name}`", table.name());
-            problems.push(Problem::new(what).at(place.as_str()).help(help));
+            problems.push(Problem::new(what).at(location.as_str()).help(help));
         }
         let has_no_value = |name: &&String| COLUMNS_WITHOUT_VALUE.contains(&name.as_str());
         for name in row.keys().filter(|name| table.is_about_the_run() && has_no_value(name)) {
             problems.push(
                 Problem::new(format!("a test has no `{name}`, which describes a published run"))
-                    .at(format!("{place}.{name}"))
+                    .at(format!("{location}.{name}"))
                     .help("expect other columns of `run`, such as rows_used or converged"),
             );
         }
