@@ -61,7 +61,7 @@ fn assert_near(got: Option<f64>, want: f64) {
 fn annotators_are_compared_as_a_whole_by_class_and_by_the_groups_of_a_column() {
     let job = Job::new();
     job.write("votes.csv", &one_question());
-    let all = measured(&job, &["--by", "site", "--by", "worker"]);
+    let all = measured(&job, &["--by", "site"]);
     assert_near(value(&all, None, "all", "percent_agreement"), 0.75);
     // 5 of 8 answers say no: chance agrees on 25/64 + 9/64.
     assert_near(value(&all, None, "all", "scott_pi"), (0.75 - 34.0 / 64.0) / (30.0 / 64.0));
@@ -76,8 +76,6 @@ fn annotators_are_compared_as_a_whole_by_class_and_by_the_groups_of_a_column() {
     assert_near(value(&all, None, "site=y", "percent_agreement"), 0.5);
     // Both classes count in a group that has one of them.
     assert_near(value(&all, None, "site=y", "brennan_prediger"), 0.0);
-    // One annotator has nobody to agree with.
-    assert_eq!(value(&all, None, "worker=a", "percent_agreement"), None);
     let warning = "annotations without a value in `site` are in none of its groups: 1";
     assert_eq!(all["warnings"].as_array().unwrap(), &[warning]);
     let shown = stdout(&run_ok(
@@ -153,6 +151,8 @@ fn what_cannot_be_measured_names_its_option() {
     };
     let unknown = fails(&["--by", "sit"], 3);
     assert!(unknown.contains("no column `sit`") && unknown.contains("did you mean `site`?"));
+    let alone = fails(&["--by", "worker"], 2);
+    assert!(alone.contains("one annotator") && alone.contains("agreement_of_pairs"), "{alone}");
     let key = fails(&["--set", "model.kind=glad"], 2);
     assert!(key.contains("model"), "{key}");
     let missing = run_fails(&["agreement", "--annotations", "no/such.csv"], 8);

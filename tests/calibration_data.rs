@@ -114,3 +114,17 @@ fn a_job_of_which_nothing_calibrates_any_question_fails() {
     let error = job.fails(&format!("{FIT}{calibration}"), 3);
     assert_says(&error, &["no question has anything to calibrate by", "question `b`: ", "0.01"]);
 }
+
+#[test]
+fn gold_that_was_given_to_calibrate_and_does_not_is_a_warning() {
+    let job = Job::new();
+    let gold = "source.gold = [['i', 'x', 'calibrate'], ['j', 'y', 'holdout']]\n";
+    let crowd = "source.annotations = [['i', 'a', 'x'], ['i', 'b', 'x'], ['j', 'a', 'y'], ['j', 'b', 'y']]\n";
+    let says = |more: &str| {
+        let stderr =
+            job.ends(&format!("{crowd}{gold}model.kind = 'majority_vote'\n{more}"), &[], 0);
+        stderr.contains("gold of the role `calibrate` is not used (1 instances)")
+    };
+    assert!(says(""));
+    assert!(!says("calibration.method = 'temperature'\n"));
+}

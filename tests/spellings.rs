@@ -344,4 +344,7 @@ fn one_word_where_a_list_is_expected_shows_the_list() {
     job.write("in.csv", &(HEADER.to_owned() + "i,a,x\n"));
     let error = job.fails(&vote("in.csv", "source.null_values = 'NA'"), 2);
     assert_says(&error, &["expected array", "source.null_values", "write a list: [\"NA\"]"]);
+    // As a shell hands over a list whose quotes it took.
+    let error = job.ends(&vote("in.csv", ""), &["--set", "source.null_values=[NA]"], 2);
+    assert_says(&error, &["source.null_values=[\"a\", \"b\"]", "for the shell"]);
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::at_options;
 use crate::agreement::{AgreementRow, Categories, measure};
 use crate::engine::EngineSpec;
-use crate::error::Result;
+use crate::error::{Problem, Result};
 use crate::frame::{Frame, FrameSpec, MemoryEstimate, Reason, Rejects, Relations, collect};
 use crate::job_context::JobContext;
 use crate::pipeline::warn_of_rows;
@@ -93,6 +93,16 @@ impl AgreementRequest {
         spec.source.check(COMMAND_LINE, &mut problems);
         spec.engine.check(COMMAND_LINE, &mut problems);
         spec.store.check(COMMAND_LINE, &mut problems);
+        let annotator = spec.source.columns.annotator.as_deref().unwrap_or("annotator_id");
+        if by.iter().any(|column| column == annotator) {
+            let problem = Problem::new("each group has one annotator, who agrees with nobody else")
+                .at("--by")
+                .found(format!("`{annotator}`, the column of annotators"))
+                .help(
+                    "labelmill sql --run OUT --query agreement_of_pairs compares the annotators of a run two by two",
+                );
+            problems.push(problem);
+        }
         problems.into_result()?;
         Ok(Self { spec, by })
     }

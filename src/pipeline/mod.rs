@@ -42,6 +42,7 @@ pub use schema::schema;
 use score::Scorer;
 pub use spec::PipelineSpec;
 pub use tests_spec::{GivenSpec, TestSpec};
+use warnings::warn_of_unread_gold;
 use warnings::{
     warn_of_agreement, warn_of_dependence, warn_of_loss_to_vote, warn_of_one_time_annotators,
     warn_of_switched_classes,
@@ -167,6 +168,7 @@ pub async fn read(
     source.check_unchanged().await?;
     let frames = frames.map_err(|e| source.at_query(e))?;
     warn_of_rows(&frames, job);
+    warn_of_unread_gold(spec, &frames, job);
     Ok(frames)
 }
 

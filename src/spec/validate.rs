@@ -150,7 +150,13 @@ impl Validator<'_> {
                 problem = problem.help(LARGE_INTEGER);
             }
             if expected == "array" && (value.is_string() || value.is_number()) {
-                problem = problem.help(format!("write a list: [{value}]"));
+                // A shell takes away the quotes inside of a list that is not quoted itself.
+                let is_unquoted = value.as_str().is_some_and(|text| text.starts_with('['));
+                problem = problem.help(if is_unquoted {
+                    format!("put the texts into quotes, and all into others for the shell: '{path}=[\"a\", \"b\"]'")
+                } else {
+                    format!("write a list: [{value}]")
+                });
             }
             if expected == "string" && is_list_of_texts(value) {
                 problem = problem.help("write one text, without the brackets of a list");

@@ -87,6 +87,17 @@ impl Annotations {
         self.dims
     }
 
+    /// Bytes of the views, with that by column, which is built when it is first read.
+    pub(in crate::frame) fn bytes(&self) -> usize {
+        let Dims { instances, annotators, .. } = self.dims;
+        let of_annotation = size_of::<u32>() + self.weights.bytes_each();
+        let offset_and_count = size_of::<usize>() + size_of::<u32>();
+        self.len() * 2 * of_annotation
+            + instances * offset_and_count
+            + annotators * (offset_and_count + 2 * size_of::<u32>())
+            + self.n_columns() * (size_of::<usize>() + 2 * size_of::<u32>())
+    }
+
     /// How many annotations are stored, after repeated answers were resolved.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -46,6 +46,11 @@ impl Weights {
         }
     }
 
+    /// Bytes of each annotation: few weights are too few to count.
+    pub(super) fn bytes_each(&self) -> usize {
+        if matches!(self, Self::All(_)) { size_of::<f64>() } else { 0 }
+    }
+
     /// The weights of a range of annotations.
     #[inline]
     pub(super) fn slice(&self, range: Range<usize>) -> WeightSlice<'_> {

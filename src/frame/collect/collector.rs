@@ -83,10 +83,13 @@ impl Collector {
         self.rows.spill(folder)
     }
 
+    /// Bytes of the ids.
+    fn ids(&self) -> usize {
+        [&self.instances, &self.annotators, &self.labels].into_iter().map(|ids| ids.bytes(0)).sum()
+    }
+
     /// Bytes that building the frame takes, with those of the ids.
     pub(super) fn building(&self) -> usize {
-        let ids = [&self.instances, &self.annotators, &self.labels].into_iter();
-        let ids: usize = ids.map(|ids| ids.bytes(0)).sum();
         let AnnotationColumns { instance, weight, annotated_at, .. } = &self.rows;
         let times = annotated_at.len() * (BYTES_PER_TIME + size_of::<i128>());
         let numbers = if self.rows.is_spilled() {
@@ -97,7 +100,7 @@ impl Collector {
         } else {
             instance.n() * BYTES_PER_ANNOTATION as usize
         };
-        ids + numbers + weight.len() * BYTES_PER_WEIGHT + times
+        self.ids() + numbers + weight.len() * BYTES_PER_WEIGHT + times
     }
 
     /// Adds the rows of batches.
@@ -202,7 +205,7 @@ impl Collector {
             return Err(too_many_labels(n));
         }
         self.make_room(spec, held, folder)?;
-        let building = self.building();
+        let ids = self.ids();
         let (same, mut warnings) = self.join_equal_numbers(&of_rows, &listed);
         let [same_instances, same_annotators, same_labels] = same;
         let of_gold = [same_instances.as_ref(), same_labels.as_ref()];
@@ -261,7 +264,8 @@ impl Collector {
             .map_err(|repeated| answered_again(&repeated, &instances, &annotators))?;
         tracing::debug!(annotations = annotations.len(), "views built");
         let sizes = QuestionSizes::new(&annotations, GoldNumber::roles_of_read(&gold_numbers));
-        held.expect_fit(building, &sizes)?;
+        // What built the views is gone.
+        held.expect_fit(ids.saturating_add(annotations.bytes()), &sizes)?;
         let given_labels = used_labels.iter().filter(|used| **used).count();
         let shape = Shape {
             dims,

@@ -135,19 +135,19 @@ impl<'a> Reservation<'a> {
         self.budget.hold(held.saturating_add(building), what)
     }
 
-    /// Reserves the memory of the question's fit, in addition to the bytes that building its frame takes.
+    /// Reserves the memory of the question's fit, in addition to the bytes of its frame.
     ///
     /// # Errors
     /// When they do not fit.
     pub(in crate::frame) fn expect_fit(
         &mut self,
-        building: usize,
+        frame: usize,
         sizes: &QuestionSizes,
     ) -> Result<()> {
         let own = (self.fit_memory)(sizes);
         let own = own.map(|own| MemoryEstimate { working: own.working.max(self.working), ..own });
         let all = own.and_then(|own| {
-            let parts = [building, own.kept()?, own.working];
+            let parts = [frame, own.kept()?, own.working];
             parts.into_iter().try_fold(self.beside, usize::checked_add)
         });
         let (Some(own), Some(all)) = (own, all) else {

@@ -4,8 +4,9 @@ mod diagnosis;
 
 use super::spec::PipelineSpec;
 use crate::error::offenders;
-use crate::frame::{Frame, Rejects};
+use crate::frame::{Frame, Rejects, Role};
 use crate::job_context::JobContext;
+use crate::model::calibration::CalibrationSpec;
 use crate::model::confusion::Confusion;
 use crate::model::model_kind;
 use crate::model::switching::{TooManyClasses, switched};
@@ -45,6 +46,22 @@ pub(crate) fn warn_of_unread_tables(spec: &PipelineSpec, job: &mut JobContext) {
             let table = relation.table();
             job.warn(format!("`{}` does not use source.{table}: it changes nothing", kind.kind));
         }
+    }
+}
+
+/// Warns of gold that was given to calibrate, where nothing is calibrated by it.
+pub(super) fn warn_of_unread_gold(spec: &PipelineSpec, frames: &[Frame], job: &mut JobContext) {
+    let CalibrationSpec { fit_on, .. } = spec.calibration;
+    if spec.calibration.is_on() && !fit_on.roles().is_empty() {
+        return;
+    }
+    let gold = frames.iter().flat_map(|frame| &frame.gold);
+    let n = gold.filter(|gold| gold.role == Role::Calibrate).count();
+    if n > 0 {
+        job.warn(format!(
+            "gold of the role `calibrate` is not used ({n} instances): calibration.method = \"temperature\" fits to it, \
+             where calibration.fit_on does not say \"annotations\""
+        ));
     }
 }
 
