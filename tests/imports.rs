@@ -12,7 +12,7 @@ const STAGES: [&str; 26] = [
     "prefetch",
     "error",
     "regular_file",
-    "run",
+    "job_context",
     "process",
     "spec",
     "engine",

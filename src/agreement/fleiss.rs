@@ -20,7 +20,8 @@ pub(super) fn scott_pi(sample: &SampleSums, _: &Categories) -> f64 {
     beyond_chance(sample.sums[SAME] / sample.sums[PAIRS], expected)
 }
 
-/// Every instance counts the same.
+/// Every instance counts the same, also in the shares that chance is by, as in Gwet's irrCAC. With equally many answers of all
+/// instances these are the shares among all answers, as Fleiss 1971 has them; with others they are not.
 pub(super) fn kappa(sample: &SampleSums, categories: &Categories) -> f64 {
     let expected = shares(sample).map(|p| p * p).sum();
     beyond_chance(percent(sample, categories), expected)

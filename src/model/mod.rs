@@ -51,8 +51,7 @@ use serde_json::Value;
 
 use crate::error::{Error, Problem, Result, did_you_mean};
 use crate::frame::{
-    EstimateMemory, Evidence, Matrix, MemoryEstimate, QuestionSet, QuestionSizes,
-    dense_memory_estimate,
+    EstimateMemory, Evidence, MemoryEstimate, QuestionSet, QuestionSizes, dense_memory_estimate,
 };
 use crate::job_context::JobContext;
 use crate::spec::Problems;
@@ -63,7 +62,7 @@ pub use classifier::{
     ClassifierKind, ClassifierSpec, Criterion, ForestSpec, LogisticSpec, TreeSpec,
 };
 use fitted::Fitted;
-use posterior::Posterior;
+pub use saved::{Predict, Predicted, SavedModel};
 
 /// The parameters that a user writes in `[model]` for one kind of model.
 pub trait Spec:
@@ -168,40 +167,7 @@ impl ModelSpec {
     }
 }
 
-/// A saved model, ready to predict.
-pub struct SavedModel<'a> {
-    /// Its parameters, as they were written in `[model]`.
-    pub parameters: Value,
-    /// Its sizes, as the model described them.
-    pub sizes: Value,
-    /// Its weights, in the safetensors format.
-    pub bytes: &'a [u8],
-    /// The device to compute on; `None` for the one that the parameters name.
-    pub device: Option<&'a str>,
-}
-
-impl<'a> SavedModel<'a> {
-    /// The model that was saved with this description, an object with `parameters` and `sizes`, and these weights.
-    #[must_use]
-    pub fn new(description: &Value, bytes: &'a [u8], device: Option<&'a str>) -> Self {
-        let (parameters, sizes) = (description["parameters"].clone(), description["sizes"].clone());
-        Self { parameters, sizes, bytes, device }
-    }
-}
-
-/// The predictions of a saved model.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Predicted {
-    /// P(class given features) of every row.
-    pub classes: Posterior,
-    /// The device of the computation.
-    pub device: String,
-}
-
-/// Predicts every row of a matrix with a saved model.
-pub type Predict = fn(SavedModel<'_>, &Matrix, &JobContext) -> Result<Predicted>;
-
-/// One kind of model: its place in the registry.
+/// One kind of model: its entry in the registry.
 pub struct ModelKind {
     /// The word in `[model] kind = "..."`.
     pub kind: &'static str,
@@ -224,7 +190,7 @@ pub struct ModelKind {
     load: fn(Value) -> Result<LoadedModel, serde_json::Error>,
 }
 
-/// Adds the broken rules of a spec to the problems, given the place of its section.
+/// Adds the broken rules of a spec to the problems, given the key of its section.
 type SpecCheck = Box<dyn Fn(&str, &mut Problems)>;
 
 /// A model with every parameter filled in.
@@ -235,7 +201,7 @@ pub struct LoadedModel {
     pub parameters: Value,
     /// Whether a fit estimates P(class).
     pub estimates_prior: bool,
-    /// Adds the broken rules across fields to the problems, given the place of the section.
+    /// Adds the broken rules across fields to the problems, given the key of the section.
     pub check: SpecCheck,
     /// Adds the settings that no pipeline without gold can follow.
     pub check_without_gold: SpecCheck,

@@ -10,6 +10,7 @@ mod nesting;
 mod other_kinds;
 mod problems;
 mod schema;
+mod types;
 mod validate;
 mod values;
 mod variables;

@@ -15,6 +15,7 @@
 use serde_json::Value;
 
 use super::schema::{alternatives, constants, kind_of, locations_of_key, resolve, types};
+use super::types::{date, is_large_integer, is_list_of_texts, type_fits, type_name};
 use super::{COMMAND_LINE, LARGE_INTEGER, Problems, join};
 use crate::error::{Problem, did_you_mean, offenders};
 
@@ -259,42 +260,6 @@ impl Validator<'_> {
             self.value(item, schema, &format!("{path}[{i}]"));
         }
     }
-}
-
-fn is_list_of_texts(value: &Value) -> bool {
-    value.as_array().is_some_and(|items| !items.is_empty() && items.iter().all(Value::is_string))
-}
-
-/// Whether a text is an integer that has no room in 64 bits.
-fn is_large_integer(text: &str) -> bool {
-    let digits = text.strip_prefix('-').unwrap_or(text);
-    let all_digits = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    all_digits && text.parse::<i64>().is_err()
-}
-
-/// The text of a date or time of TOML, which has no form of its own in JSON.
-fn date(value: &Value) -> Option<&str> {
-    value.get("$__toml_private_datetime")?.as_str()
-}
-
-fn type_fits(value: &Value, schema: &Value) -> bool {
-    let types = types(schema);
-    types.is_empty()
-        || types.iter().any(|t| match *t {
-            "object" => value.is_object(),
-            "array" => value.is_array(),
-            "string" => value.is_string(),
-            "boolean" => value.is_boolean(),
-            "integer" => value.is_i64() || value.is_u64(),
-            "number" => value.is_number(),
-            "null" => value.is_null(),
-            _ => true,
-        })
-}
-
-fn type_name(schema: &Value) -> Option<String> {
-    let names: Vec<&str> = types(schema).into_iter().filter(|t| *t != "null").collect();
-    (!names.is_empty()).then(|| names.join(" or ").replace("object", "section"))
 }
 
 fn wrong_type(expected: &str, value: &Value) -> Problem {

@@ -12,3 +12,4 @@ pub(super) mod read_all;
 pub(super) mod relations;
 pub(super) mod shape;
 pub(super) mod spellings;
+pub(super) mod with_features;

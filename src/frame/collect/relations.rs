@@ -15,17 +15,15 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::given_tables::add_given;
-use super::overlaps::{
-    check_gold, instances_without_features, warn_of_unlisted_labels, without_features,
-};
+use super::overlaps::{check_gold, warn_of_unlisted_labels};
 use super::questions::Questions;
 use super::read_all::read_all_within;
+use super::with_features::{Indexed, match_features};
 use crate::engine::{ScratchFolder, bytes_in_words};
 use crate::error::{Error, Overlap, Result};
-use crate::frame::evidence::QuestionFeatures;
 use crate::frame::features::{FeatureReader, Features, Scratch, refuse_permuted};
-use crate::frame::gold::{Gold, GoldRows};
-use crate::frame::ids::{IdIndex, Ids};
+use crate::frame::gold::GoldRows;
+use crate::frame::ids::Ids;
 use crate::frame::memory::batch_bytes::BytesInFlight;
 use crate::frame::memory::budget::{Budget, Reservation};
 use crate::frame::memory::estimate::EstimateOfJob;
@@ -193,7 +191,7 @@ async fn add_features(
     let features = Indexed::new(features, "instance_id")?;
     let annotators = annotators.map(|a| Indexed::new(a, "annotator_id")).transpose()?;
     for (frame, gold) in frames.iter_mut().zip(gold) {
-        let with_features = describe(frame, &features, annotators.as_ref(), gold.as_ref());
+        let with_features = match_features(frame, &features, annotators.as_ref(), gold.as_ref());
         let (with_features, unknown) = with_features.map_err(|e| e.about_some(frame.subject()))?;
         frame.with_features = Some(with_features);
         frame.unknown_gold.of_feature_rows = unknown;
@@ -268,74 +266,6 @@ async fn read_within(
     let features =
         tokio::task::block_in_place(|| reader.finish()).map_err(|e| e.or_at(location))?;
     Ok((features, budget))
-}
-
-/// Features with an index of their ids, for the lookups of every question.
-struct Indexed {
-    features: Features,
-    index: IdIndex,
-}
-
-impl Indexed {
-    fn new(features: Features, column: &str) -> Result<Self> {
-        Ok(Self { index: features.ids.index(column)?, features })
-    }
-
-    /// Checks that the type of the annotated ids can hold all feature ids: tables hold both in one column of that type.
-    fn expect_in(&self, annotated: &Ids) -> Result<()> {
-        let (own, wanted) = (&self.features.ids, annotated.values().data_type());
-        own.first_outside(wanted)?.map_or(Ok(()), |id| {
-            Err(Error::data("an id of the features does not fit the type of the annotations' ids")
-                .found(format!("`{}`, where the annotations hold {wanted}", own.text(id)))
-                .help("write the ids of both with one type, or cast those of the annotations in source.sql"))
-        })
-    }
-
-    /// The feature row of each of `ids`, `None` where there is none.
-    fn rows_of(&self, ids: &Ids) -> Result<Vec<Option<u32>>> {
-        self.index.lookup_ids(ids)
-    }
-}
-
-/// Matches features to the instances and annotators of one question; also returns the gold rows whose class the
-/// question does not have.
-fn describe(
-    frame: &Frame,
-    features: &Indexed,
-    annotators: Option<&Indexed>,
-    gold: Option<&GoldRows>,
-) -> Result<(QuestionFeatures, Vec<Gold>)> {
-    let row_of_instance =
-        features.rows_of(&frame.instances).map_err(|e| e.or_at("source.features"))?;
-    let Indexed { features, index } = features;
-    if row_of_instance.iter().all(Option::is_none) {
-        let overlap = instances_without_features(frame, &features.ids);
-        return Err(overlap.error().at("source.features"));
-    }
-    let annotators = annotators
-        .map(|annotators| {
-            let rows = annotators.rows_of(&frame.annotators);
-            let rows = rows.map_err(|e| e.or_at("source.annotator_features"))?;
-            let Indexed { features, .. } = annotators;
-            if rows.iter().all(Option::is_none) {
-                let ids = (&frame.annotators, &features.ids, "annotator");
-                let overlap = without_features(ids, "the features of annotators");
-                return Err(overlap.error().at("source.annotator_features"));
-            }
-            Ok::<_, Error>((features.clone(), rows))
-        })
-        .transpose()?;
-    let (gold, unknown) = match gold {
-        Some(rows) => {
-            let classes = frame.annotations.dims().classes;
-            rows.by_feature_row((&features.ids, index), &frame.labels, classes)?
-        }
-        None => (Vec::new(), Vec::new()),
-    };
-    Ok((
-        QuestionFeatures { features: features.clone(), row_of_instance, gold, annotators },
-        unknown,
-    ))
 }
 
 /// The number of rows of the plan, exact or estimated, where statistics have it.

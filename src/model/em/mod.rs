@@ -90,7 +90,7 @@ pub trait EmSteps {
     type Params: Send;
     /// Allocates the parameters.
     fn params(&self, a: &Annotations) -> Self::Params;
-    /// Sets the starting point of a run: `attempt` counts from 0, and `run` provides random numbers. Returns what EM
+    /// Sets the starting point of a run: `attempt` counts from 0, and `job` provides random numbers. Returns what EM
     /// maximises, where the start is one of parameters, from which an E-step has followed.
     fn start(
         &self,

@@ -42,7 +42,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::votes;
+use super::{gold_decides, votes};
 use crate::error::Result;
 use crate::frame::{
     Annotations, Dims, Evidence, MemoryEstimate, QuestionSizes, dense_memory_estimate,
@@ -93,7 +93,7 @@ impl Model for Kos {
         let mut sides = Vec::with_capacity(n_sides);
         job.progress.begin(Self::KIND, Some(n_sides as u64));
         for class in 0..n_sides {
-            sides.push(edges.side(&edges.signs(a, class as u32), self.n_iter, job)?);
+            sides.push(edges.side(a, &edges.signs(a, class as u32), self.n_iter, job)?);
             job.progress.at(class as u64 + 1, "classes compared with the others");
         }
         job.progress.end();
@@ -201,7 +201,7 @@ impl Edges {
         signs
     }
 
-    fn side(&self, signs: &[f64], n_iter: u32, job: &JobContext) -> Result<Side> {
+    fn side(&self, a: &Annotations, signs: &[f64], n_iter: u32, job: &JobContext) -> Result<Side> {
         let mut y = vec![1.0; signs.len()];
         let mut x = y.clone();
         for _ in 0..n_iter {
@@ -217,6 +217,10 @@ impl Edges {
                 y[e] = sums[*r as usize] - signs[e] * x[e];
             }
             scale(&mut y);
+        }
+        let gold = self.n_annotators - 1;
+        if gold_decides(a) && self.sums(|e| y[e]).0[gold] < 0.0 {
+            y.iter_mut().for_each(|y| *y = -*y);
         }
         let of = |part: &dyn Fn(usize) -> f64| -> Vec<f64> {
             self.offsets.windows(2).map(|range| (range[0]..range[1]).map(part).sum()).collect()
@@ -260,7 +264,7 @@ mod tests {
         let edges = Edges::new(&a);
         let signs = edges.signs(&a, 0);
         assert_eq!(signs, [1.0, 1.0, 1.0, -1.0, -1.0]);
-        let side = edges.side(&signs, 1, &JobContext::new(0)).unwrap();
+        let side = edges.side(&a, &signs, 1, &JobContext::new(0)).unwrap();
         let unit = 1.25_f64.sqrt();
         assert_close(&side.score, &[-2.0 * unit, 0.0, 0.0], 1e-12, "score");
         assert_close(&side.most, &[2.0 * unit, 2.0 * unit, 0.0], 1e-12, "most");

@@ -296,6 +296,20 @@ mod tests {
         assert!(problems.into_result().unwrap_err().to_string().contains("class_prior"));
     }
 
+    /// More annotations of an instance than are compared with each other.
+    #[test]
+    fn of_many_annotators_each_stands_for_those_that_are_not_compared() {
+        let right = |i: u32, r: u32| (i * 37 + r * 61 + i * r % 13) % 20 < 11 + r % 6;
+        let rows = (0..60 * 400).map(|n| (n / 400, n % 400));
+        let rows: Vec<_> = rows.map(|(i, r)| (i, r, (i + u32::from(!right(i, r))) % 2)).collect();
+        let mut job = JobContext::new(0);
+        let fitted = LabelModel::default().fit((&tiny(2, &rows)).into(), &mut job).unwrap();
+        assert!(job.warnings().is_empty(), "{:?}", job.warnings());
+        for i in 0..60 {
+            assert!(fitted.posterior.row(i)[i % 2] > 0.9, "{:?}", fitted.posterior.row(i));
+        }
+    }
+
     #[test]
     fn annotators_who_never_meet_are_warned_of() {
         let warnings = |shift: u32| {

@@ -52,8 +52,8 @@ impl Meetings {
         (!common.is_empty()).then(|| *common.select_nth_unstable_by(middle, f64::total_cmp).1)
     }
 
-    /// Whether each agrees with the majority, +1 or -1.
-    pub(super) fn signs(&self) -> Vec<f64> {
+    /// Whether each agrees with the majority, or with the trusted classes, whose annotator is the last; +1 or -1.
+    pub(super) fn signs(&self, gold_decides: bool) -> Vec<f64> {
         let mut x = vec![1.0_f64; self.0.len()];
         for _ in 0..SIGN_STEPS {
             let moved = |(own, meetings): (&f64, &Vec<Meeting>)| {
@@ -66,7 +66,9 @@ impl Meetings {
             let most = next.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
             x = next.into_iter().map(|x| if most > 0.0 { x / most } else { x }).collect();
         }
-        let orientation = if x.iter().sum::<f64>() < 0.0 { -1.0 } else { 1.0 };
+        let right =
+            if gold_decides { x.last().copied().unwrap_or_default() } else { x.iter().sum() };
+        let orientation = if right < 0.0 { -1.0 } else { 1.0 };
         x.iter().map(|x| if *x * orientation < 0.0 { -1.0 } else { 1.0 }).collect()
     }
 }

@@ -46,7 +46,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::meetings::{Meeting, Meetings};
-use super::{co_occurrence, few_annotators};
+use super::{co_occurrence, few_annotators, gold_decides};
 use crate::error::Result;
 use crate::frame::{Dims, Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::{JobContext, WarningCode};
@@ -129,7 +129,7 @@ impl Model for Mmsr {
         let others = (classes as f64 - 1.0).max(1.0);
         let mut skills: Vec<Option<f64>> = magnitudes
             .iter()
-            .zip(meetings.signs())
+            .zip(meetings.signs(gold_decides(a)))
             .map(|(magnitude, sign)| {
                 magnitude.map(|m| (m * sign).clamp(margin - 1.0 / others, 1.0 - margin))
             })

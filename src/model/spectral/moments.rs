@@ -16,6 +16,9 @@ pub(super) type Found<T> = Result<T, &'static str>;
 
 const RANK: &str = "some class is never told apart from the others";
 
+/// The blocks of instances whose moments are in memory at once, which may have a cell for each three classes.
+const BLOCKS_AT_ONCE: usize = 32;
+
 /// The least probability of a label in the matrices of the start.
 const MIN_CELL: f64 = 1e-6;
 
@@ -131,11 +134,13 @@ impl<'a> GroupSums<'a> {
             }
             cells
         };
-        let blocks: Vec<Vec<f64>> =
-            (0..n_instances.div_ceil(ITEMS_PER_BLOCK)).into_par_iter().map(of_block).collect();
+        let n_blocks = n_instances.div_ceil(ITEMS_PER_BLOCK);
         let mut all = vec![0.0; n_cells];
-        for block in blocks {
-            all.iter_mut().zip(block).for_each(|(all, cell)| *all += cell);
+        for start in (0..n_blocks).step_by(BLOCKS_AT_ONCE) {
+            let blocks = (start..(start + BLOCKS_AT_ONCE).min(n_blocks)).into_par_iter();
+            for block in blocks.map(of_block).collect::<Vec<Vec<f64>>>() {
+                all.iter_mut().zip(block).for_each(|(all, cell)| *all += cell);
+            }
         }
         let annotated =
             (0..n_instances).filter(|i| !self.a.columns_of_instance(*i).is_empty()).count();

@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::co_occurrence::CoOccurrence;
+use super::co_occurrence::{CoOccurrence, MAX_OTHERS};
+use super::gold_decides;
 use crate::frame::Annotations;
 use crate::model::assignment::best_assignment;
 
@@ -24,6 +25,11 @@ pub(super) struct Overlaps<'a> {
     /// P(class), `[class]`.
     pub(super) p: &'a [f64],
     n_instances: f64,
+    /// The votes of people: those of trusted classes come after them.
+    n_pairs: usize,
+    gold_decides: bool,
+    /// Whether an instance has so many annotations that not all of them are compared.
+    is_sampled: bool,
 }
 
 impl<'a> Overlaps<'a> {
@@ -33,11 +39,17 @@ impl<'a> Overlaps<'a> {
         let annotated = (0..a.dims().instances).filter(|i| a.has_evidence(*i)).count();
         let mut annotators = co.annotators();
         annotators.sort_by_key(|(_, votes)| votes.start);
-        Self { co, annotators, p, n_instances: annotated.max(1) as f64 }
+        let is_sampled = (0..a.dims().instances).any(|i| a.range(i..i + 1).len() > MAX_OTHERS);
+        let (n_pairs, gold_decides) = (a.n_columns(), gold_decides(a));
+        let n_instances = annotated.max(1) as f64;
+        Self { co, annotators, p, n_instances, n_pairs, gold_decides, is_sampled }
     }
 
-    /// The share of the pairs of annotators that have an instance in common.
+    /// The share of the pairs of annotators that have an instance in common; `None` where not all of them are compared.
     pub(super) fn share_that_meet(&self, n_annotators: usize) -> Option<f64> {
+        if self.is_sampled {
+            return None;
+        }
         let met = |(r, votes): &(u32, Range<usize>)| {
             let others = votes.clone().flat_map(|vote| self.co.common_votes(vote));
             let mut others: Vec<u32> = others.map(|(met, _)| self.co.annotator_of(met)).collect();
@@ -132,7 +144,8 @@ impl<'a> Overlaps<'a> {
         let least = 10_f64.powf(-self.n_instances.log10().ceil()).min(0.01);
         mu.iter_mut().for_each(|m| *m = m.clamp(least, 1.0 - least));
         let mut sums = vec![0.0; n * n];
-        for (vote, row) in mu.chunks_exact(n.max(1)).enumerate() {
+        let first = if self.gold_decides { self.n_pairs } else { 0 };
+        for (vote, row) in mu.chunks_exact(n.max(1)).enumerate().skip(first) {
             let class = self.co.class_of(vote as u32) as usize;
             if class < n {
                 sums[class * n..(class + 1) * n].iter_mut().zip(row).for_each(|(sum, m)| *sum += m);

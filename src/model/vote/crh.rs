@@ -15,7 +15,7 @@
 //! 2014; with `norm = "max"` B. I. Aydin et al., Crowdsourcing for Multiple-Choice Question Answering, AAAI 2014 (PM).
 //!
 //! Differs from the paper: the loss is a mean over an annotator's annotations, not a sum, which would punish the prolific
-//! ones; `per_annotation = false` is the paper's.
+//! ones; `per_annotation = false` is the paper's. Of k classes with equally many votes, each is the label by 1/k.
 //!
 //! ```
 //! use labelmill::model::{Model, vote::Crh};

@@ -8,7 +8,8 @@
 //! ```
 //! H. Li and B. Yu, Error Rate Bounds and Iterative Weighted Majority Voting for Crowdsourcing, arXiv:1411.4086.
 //!
-//! Differs from the paper: a negative weight counts as 0, because shares of votes are probabilities.
+//! Differs from the paper: a negative weight counts as 0, because shares of votes are probabilities; and of k classes with
+//! equally many votes, each is the label by 1/k.
 //!
 //! ```
 //! use labelmill::model::{Model, vote::Iwmv};

@@ -9,6 +9,8 @@
 //! own vote is part of the majority that he is compared with, which flatters everybody where instances have few
 //! annotations.
 //!
+//! Differs from crowd-kit's `Wawa` in ties, which it breaks: of k classes with equally many votes, each is the label by 1/k.
+//!
 //! ```
 //! use labelmill::model::{Model, vote::Wawa};
 //! use labelmill::testing::tiny;

@@ -9,6 +9,8 @@
 //!
 //! Zero-based skill, as crowd-kit's `ZeroBasedSkill`: all steps are made, whether or not the labels still change.
 //!
+//! Differs from it in ties, which it breaks: of k classes with equally many votes, each is the label by 1/k.
+//!
 //! ```
 //! use labelmill::model::{Model, vote::ZeroBasedSkill};
 //! use labelmill::testing::tiny;

@@ -3,6 +3,7 @@
 mod annotations_by_instance;
 pub(crate) mod batch;
 pub(crate) mod batching;
+mod example;
 pub(crate) mod inputs;
 pub(crate) mod read_ahead;
 pub(crate) mod sizes;
@@ -20,6 +21,7 @@ use crate::model::posterior::Posterior;
 use annotations_by_instance::{AnnotationsByInstance, WeightedLabel, is_same_annotator};
 use batch::{Batch, BatchAnnotation};
 use batching::{Batching, InstanceSubset};
+use example::Example;
 use inputs::{Inputs, LearnerInput, Reader};
 use read_ahead::{READ_AHEAD, ReadAhead, ReadBatch};
 
@@ -372,30 +374,5 @@ impl<'a> TrainingData<'a> {
             }
             Ok(())
         })
-    }
-}
-
-/// The example of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Example {
-    /// An instance with all its annotations.
-    Instance(u32),
-    /// One annotation, which has a row for each of its labels.
-    Annotation {
-        instance: u32,
-        /// The index of its first row among the rows of the instance.
-        first: u32,
-        /// The number of its rows.
-        len: u32,
-        /// The number of annotations of the instance.
-        all: u32,
-    },
-}
-
-impl Example {
-    fn instance(self) -> usize {
-        match self {
-            Self::Instance(instance) | Self::Annotation { instance, .. } => instance as usize,
-        }
     }
 }

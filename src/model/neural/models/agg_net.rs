@@ -60,11 +60,11 @@ impl CrowdNet for AggNet {
     const SOURCE: &'static str = "Albarqouni et al. 2016, IEEE TMI 35(5)";
     const TRAINING: &'static str = "How it is trained; an epoch is a round of EM.";
 
-    /// The settings of the code of Max-MIG for LabelMe.
     fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
         annotator_matrices::memory_estimate(sizes)
     }
 
+    /// The settings of the code of Max-MIG for LabelMe.
     fn paper() -> (NetworkSpec, Self) {
         (paper::classifier(20, Some(64), 1e-4), Self::default())
     }

@@ -105,11 +105,11 @@ impl CrowdNet for Mbem {
     const TRAINING: &'static str =
         "How it is trained; `epochs` are those of one of the `rounds + 1` trainings.";
 
-    /// The settings of Li et al. 2022 for LabelMe.
     fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
         annotator_matrices::memory_estimate(sizes)
     }
 
+    /// The settings of Li et al. 2022 for LabelMe.
     fn paper() -> (NetworkSpec, Self) {
         (paper::classifier(30, Some(128), 1e-4), Self::default())
     }

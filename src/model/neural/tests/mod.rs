@@ -36,7 +36,8 @@ use crate::model::neural::models::single_confusion::NoisyLabels;
 use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::numerics::softmax;
 use crate::model::neural::train::step::loss_and_gradient;
-use crate::model::{Model, Posterior, Spec};
+use crate::model::posterior::Posterior;
+use crate::model::{Model, Spec};
 use crate::testing::{tiny, weighted};
 
 /// Instances 0 and 1, annotators 0 and 1, three classes.

@@ -125,11 +125,11 @@ impl CrowdNet for Tcl {
     const SOURCE: &'static str = "Li et al. 2022, IEEE Transactions on Multimedia";
     const TRAINING: &'static str = "How it is trained; `epochs` are those of the retraining.";
 
-    /// The paper's settings for LabelMe.
     fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
         annotator_matrices::memory_estimate(sizes)
     }
 
+    /// The paper's settings for LabelMe.
     fn paper() -> (NetworkSpec, Self) {
         (paper::classifier(30, Some(128), 1e-4), Self::default())
     }

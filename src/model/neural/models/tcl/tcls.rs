@@ -127,11 +127,11 @@ impl CrowdNet for Tcls {
     const SOURCE: &'static str = "Li et al. 2022, IEEE Transactions on Multimedia";
     const TRAINING: &'static str = "How it is trained; `epochs` are those of the retraining.";
 
-    /// The paper's settings for SocialEvent.
     fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
         annotator_matrices::memory_estimate(sizes)
     }
 
+    /// The paper's settings for SocialEvent.
     fn paper() -> (NetworkSpec, Self) {
         let mut network = paper::classifier(30, Some(128), 1e-3);
         (network.backbone.hidden, network.backbone.dropout) = (vec![128, 32], 0.0);

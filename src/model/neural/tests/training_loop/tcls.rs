@@ -92,7 +92,7 @@ fn tcls_is_right_where_annotators_who_copy_each_other_are_wrong() {
     let mut a = tiny(3, &rows.collect::<Vec<_>>());
     a.trusted = Some((0..120_u32).map(|i| i.is_multiple_of(4).then_some(i % 3)).collect());
     let model = Tcls { rounds: 3, initialise: Initialise::Trusted, ..Tcls::default() };
-    let right = |posterior: &crate::model::Posterior| {
+    let right = |posterior: &crate::model::posterior::Posterior| {
         let found = |i: &usize| best(posterior.row(*i)).is_some_and(|(k, _)| k == i % 3);
         (0..120).filter(found).count()
     };
