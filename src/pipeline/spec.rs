@@ -91,10 +91,15 @@ impl PipelineSpec {
         let has_predictions =
             uses.predictions.are_read() && Relation::Predictions.is_in(&self.source);
         if uses.features == FeatureUse::Needed && !self.source.has_features() && !has_predictions {
+            let help = if uses.predictions.are_read() {
+                "set source.features, or source.predictions to probabilities of your own classifier"
+            } else {
+                "set source.features, or choose a label-only model"
+            };
             problems.push(
                 Problem::new(format!("`{}` learns from features", self.model.kind))
                     .at(format!("{location}: source.features"))
-                    .help("set source.features, or choose a label-only model"),
+                    .help(help),
             );
         }
         match self.model.load() {

@@ -48,7 +48,7 @@ use super::kernels::{Prior, expected_counts_of};
 use super::{EmModel, EmSteps, Objective, StopRule};
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, ITEMS_PER_BLOCK, MemoryEstimate, QuestionSizes};
-use crate::job_context::{Cancel, JobContext};
+use crate::job_context::{Cancel, JobContext, WarningCode};
 use crate::model::confusion::{Cells, Confusion};
 use crate::model::fitted::Report;
 use crate::model::fitted_posterior::FittedPosterior;
@@ -105,6 +105,9 @@ pub struct Params {
     /// ls and lw
     strengths: [f64; 2],
 }
+
+/// The data of the paper have at most five classes.
+const MANY_CLASSES: usize = 20;
 
 impl EmSteps for Mmce {
     type Params = Params;
@@ -168,6 +171,17 @@ impl EmSteps for Mmce {
 
     fn stop(&self) -> &StopRule {
         &self.stop
+    }
+
+    fn caution(&self, a: &Annotations, _: &JobContext) -> Option<String> {
+        let n = a.dims().classes;
+        (n > MANY_CLASSES).then(|| {
+            format!(
+                "mmce has a parameter for each two classes of every instance, and here are {n} classes: a step takes long, and \
+                 few annotations say little of them; use one_coin or ibcc [{}]",
+                WarningCode::NotMeantFor.name()
+            )
+        })
     }
 }
 

@@ -96,7 +96,7 @@ pub struct RandomEffects {
 
 impl Default for RandomEffects {
     fn default() -> Self {
-        let stop = StopRule { max_iter: 80, tol: 2e-6, ..StopRule::default() };
+        let stop = StopRule { max_iter: 500, tol: 1e-5, ..StopRule::default() };
         Self { dawid_skene_share: 0.5, discount: 0.5, stop }
     }
 }

@@ -12,8 +12,9 @@
 //!    class could be if all annotators of the instance chose it, whatever their reliability.
 //!
 //! One message leaves out what its receiver said, so that nobody confirms himself: an instance with one annotation and an
-//! annotator with one instance send 0. An instance whose annotators are all such is labelled by the vote. A skill is the
-//! mean y of an annotator's annotations over the largest magnitude of anybody: below 0 for an adversary.
+//! annotator with one instance send 0. An instance whose annotators are all such is labelled by the vote. A skill is
+//! (1 + s) / 2, where s is the mean y of an annotator's annotations over the largest magnitude of anybody: an adversary's is
+//! below 1/2.
 //!
 //! The method is one of two classes. Where there are more, each is compared with all others in rounds of its own, and the
 //! largest score wins. A round takes time in proportion to the annotations.
@@ -36,7 +37,7 @@
 //! // Annotators 0 to 2 agree on eight instances; annotator 3 always says the opposite.
 //! let rows: Vec<_> = (0..32).map(|n| (n / 4, n % 4, (n / 4 + u32::from(n % 4 == 3)) % 2)).collect();
 //! let fitted = Kos::default().fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
-//! assert!(fitted.report.skill[3] < 0.0 && fitted.posterior.row(1)[1] > 0.99);
+//! assert!(fitted.report.skill[3] < 0.5 && fitted.posterior.row(1)[1] > 0.99);
 //! ```
 
 use schemars::JsonSchema;
@@ -88,6 +89,15 @@ impl Model for Kos {
                 ),
             );
         }
+        if classes > 2 {
+            job.warn_code(
+                WarningCode::NotMeantFor,
+                format_args!(
+                    "kos is meant for two classes, and compares each of {classes} with all others together: use dawid_skene or \
+                     one_coin, or compare with majority_vote"
+                ),
+            );
+        }
         // With two classes, the messages of one are the opposite of those of the other.
         let n_sides = if classes == 2 { 1 } else { classes };
         let mut sides = Vec::with_capacity(n_sides);
@@ -108,8 +118,9 @@ impl Model for Kos {
         for side in &sides {
             let largest = side.reliability.iter().fold(0.0, |max: f64, m| max.max(m.abs()));
             if largest > 0.0 && classes > 1 {
-                let share = 1.0 / (largest * n_sides as f64);
-                skill.iter_mut().zip(&side.reliability).for_each(|(skill, y)| *skill += y * share);
+                let share = 0.5 / n_sides as f64;
+                let of_side = side.reliability.iter().map(|y| (1.0 + y / largest) * share);
+                skill.iter_mut().zip(of_side).for_each(|(skill, part)| *skill += part);
             }
         }
         let stop = Stop { converged: true, iterations: self.n_iter, objective: None };
@@ -286,7 +297,7 @@ mod tests {
                 let class = (i + truth as usize) % 2;
                 assert!(fitted.posterior.row(i)[class] > 0.99, "{:?}", fitted.posterior.row(i));
             }
-            assert_eq!(fitted.report.skill[0] > 0.0, truth == 0);
+            assert_eq!(fitted.report.skill[0] > 0.5, truth == 0);
         }
     }
 

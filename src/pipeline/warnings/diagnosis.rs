@@ -3,7 +3,7 @@
 use crate::decide::{DecideSpec, TieSeed};
 use crate::diagnose::{Agreement, AnnotatorDependence, ChanceTest, MIN_COMMON, vote};
 use crate::error::offenders;
-use crate::frame::Frame;
+use crate::frame::{Annotations, Frame};
 use crate::job_context::{JobContext, WarningCode};
 use crate::model::fitted::Fitted;
 
@@ -98,14 +98,34 @@ pub(crate) fn warn_of_agreement(
         );
     }
     if share(differs_from_vote, labelled) > MAX_DIFFERENCE {
+        let soft = if is_mostly_soft(&frame.annotations) {
+            ", as most annotations are soft, whose parts count as answers of one who is often wrong: compare with \
+             majority_vote or one_coin"
+        } else {
+            ""
+        };
         job.warn_code(
             WarningCode::DiffersFromVote,
             format!(
-                "{differs_from_vote} of {labelled} labels ({}) differ from the majority vote; score both on some gold",
+                "{differs_from_vote} of {labelled} labels ({}) differ from the majority vote{soft}; score both on some gold",
                 percent(share(differs_from_vote, labelled))
             ),
         );
     }
+}
+
+/// Whether most answers of an annotator about an instance name several labels.
+fn is_mostly_soft(a: &Annotations) -> bool {
+    let (mut soft, mut all) = (0_u64, 0);
+    for i in 0..a.dims().instances {
+        let mut labels: Vec<(u32, u32)> = a.triples_of(i).map(|(r, label, _)| (r, label)).collect();
+        labels.dedup();
+        for own in labels.chunk_by(|one, next| one.0 == next.0) {
+            soft += u64::from(own.len() > 1);
+            all += 1;
+        }
+    }
+    2 * soft > all
 }
 
 /// Warns where the vote would be right more often on the gold that the model did not see. The vote itself loses only where

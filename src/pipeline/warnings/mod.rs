@@ -109,6 +109,9 @@ fn switch_warning(frame: &Frame, names: &[usize]) -> String {
         moved.map(|(k, l)| format!("{} as {}", frame.labels.text(k), frame.labels.text(*l)));
     let advice = if trains_on_gold(frame) {
         "they contradict the gold that trains, or it is too little for the fit; check the gold, and what the labels mean"
+    } else if frame.annotations.given.confusion.is_some() {
+        "the matrices of source.confusion may name classes that mean something else; or the fit has switched labels: compare \
+         with majority_vote"
     } else {
         "the fit may have switched labels; compare with majority_vote, or give some gold that trains"
     };

@@ -43,17 +43,23 @@ impl CountedMatrix {
         Self { labels, cells, unused: sums.iter().map(|sum| ADDED / sum).collect() }
     }
 
-    /// The sum of the singular values: the larger it is, the better labels tell classes apart. The labels that
-    /// were not used have equal columns, which one column stands for whose square is the sum of theirs.
+    /// The sum of the singular values, or of the columns' lengths where there are many labels: the larger it is, the better
+    /// labels tell classes apart. The labels that were not used have equal columns, which one column stands for whose square
+    /// is the sum of theirs.
     fn nuclear_norm(&self, n_classes: usize, n_labels: usize) -> f64 {
         let mut columns = self.cells.clone();
         let scale = ((n_labels - self.labels.len()) as f64).sqrt();
         columns.extend(self.unused.iter().map(|p| scale * p));
-        orthogonalise(&mut columns, n_classes);
+        if n_labels <= MAX_ROTATED {
+            orthogonalise(&mut columns, n_classes);
+        }
         let norm = |column: &[f64]| column.iter().map(|x| x * x).sum::<f64>().sqrt();
         columns.chunks_exact(n_classes).map(norm).sum()
     }
 }
+
+/// With more labels, the rotations of an annotator who used them all take minutes.
+const MAX_ROTATED: usize = 64;
 
 /// Rotates pairs of columns of length `n` until all are orthogonal (the one-sided method of Jacobi): their lengths are
 /// then the singular values.
@@ -195,7 +201,7 @@ pub(super) fn transposed(cells: &[f64], n: usize) -> Vec<f64> {
 pub(super) fn too_few_annotators(a: &Annotations, n_clusters: u32, key: &str) -> Option<String> {
     let n = a.dims().annotators;
     (n > 0 && n < n_clusters as usize).then(|| {
-        format!("there are {n} annotators for {n_clusters} clusters: lower {key} to at most {n}")
+        format!("{n_clusters} clusters are more than the annotators: lower {key} to at most {n}")
     })
 }
 

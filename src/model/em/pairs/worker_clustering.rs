@@ -314,7 +314,7 @@ mod tests {
             ColumnEm(spec).fit((&a).into(), &mut job).unwrap();
             assert_eq!(job.warnings().len(), n_warnings, "{n_clusters}");
         }
-        let want = "there are 2 annotators for 3 clusters: lower model.n_clusters to at most 2";
+        let want = "3 clusters are more than the annotators: lower model.n_clusters to at most 2";
         assert_eq!(job.warnings(), [want]);
     }
 
