@@ -48,7 +48,7 @@ def main() -> None:
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     parser.add_argument("--labelmill", default=str(target / "release" / "labelmill"))
     parser.add_argument("--draws", "--crowds", type=int, help="draws, crowds or seeds of each figure")
-    parser.add_argument("--quick", action="store_true", help="minutes: fewer draws, and a tenth of the pictures")
+    parser.add_argument("--quick", action="store_true", help="minutes: fewer draws, and a third of the pictures")
     parser.add_argument("--pictures", type=Path, help="folder of features.parquet and truth.parquet in place of MNIST's")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="fits side by side, of one thread each")
     args = parser.parse_args()
@@ -65,8 +65,8 @@ def main() -> None:
     minutes = (time.monotonic() - start) / 60
     commit = subprocess.check_output(["git", "describe", "--always", "--dirty"], text=True, cwd=ROOT).strip()
     words = f"{args.name} --draws {draws}{' --quick' * args.quick}"
-    section += f"\n`benches/papers.py {words}`, {version}, commit {commit}, {platform.machine()}, {args.jobs} fits at once, "
-    section += f"{minutes:.0f} minutes.\n"
+    section += f"\n`benches/papers.py {words}`, {version}, commit {commit}, {platform.machine()}, "
+    section += f"{args.jobs} at once, {minutes:.0f} minutes.\n"
     print(section)
     write_section(args.name, section)
 
