@@ -30,7 +30,7 @@ from papers.tcl import tcl
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "papers.md"
 # (experiment, draws, draws of a quick run)
-EXPERIMENTS = {"lia": (lia, 10, 1), "labelme": (labelme, 5, 1), "tanno": (tanno, 10, 2), "tcl": (tcl, 3, 1), "conal": (conal, 5, 2)}
+EXPERIMENTS = {"lia": (lia, 10, 1), "labelme": (labelme, 5, 1), "tanno": (tanno, 10, 2), "tcl": (tcl, 2, 1), "conal": (conal, 5, 2)}
 
 
 def write_section(name: str, section: str) -> None:
@@ -48,7 +48,7 @@ def main() -> None:
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     parser.add_argument("--labelmill", default=str(target / "release" / "labelmill"))
     parser.add_argument("--draws", "--crowds", type=int, help="draws, crowds or seeds of each figure")
-    parser.add_argument("--quick", action="store_true", help="minutes: fewer draws, and a third of the pictures")
+    parser.add_argument("--quick", action="store_true", help="minutes: fewer draws, pictures and settings")
     parser.add_argument("--pictures", type=Path, help="folder of features.parquet and truth.parquet in place of MNIST's")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="fits side by side, of one thread each")
     args = parser.parse_args()

@@ -23,11 +23,11 @@ class Pictures:
         return f"{self.count} pictures to annotate, another ninth of them with gold, and the test pictures to score"
 
 
-def pictures(lab: Lab) -> Pictures:
-    """Reads `features.parquet` (instance_id, pixels) and `truth.parquet` (instance_id, label, split); a quick run has a
-    third of the pictures."""
+def pictures(lab: Lab, quick_share: int) -> Pictures:
+    """Reads `features.parquet` (instance_id, pixels) and `truth.parquet` (instance_id, label, split); a quick run has only
+    one of so many pictures."""
     files = {"f": lab.pictures / "features.parquet", "t": lab.pictures / "truth.parquet"}
-    share = 3 if lab.quick else 1
+    share = quick_share if lab.quick else 1
     numbered = "SELECT *, row_number() OVER (PARTITION BY split ORDER BY instance_id) AS n FROM t"
     some = f"SELECT instance_id, label AS class, split, n / {share} AS n FROM ({numbered}) WHERE n % {share} = 0"
     folder = lab.folder()

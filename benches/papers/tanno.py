@@ -88,7 +88,7 @@ def without_gold(lab: Lab, shown: Pictures, crowd: Path, seed: int) -> tuple[flo
 
 
 def tanno(lab: Lab) -> str:
-    shown = pictures(lab)
+    shown = pictures(lab, 3)
     regimes = list(itertools.product(COLOUR if shown.is_colour else CROWDS, ("dense", "one")))
     drawn = [crowds(lab, shown, recipe, settings, labels) for (_, recipe, settings), labels in regimes]
     waits = []
