@@ -71,9 +71,9 @@ def conal(lab: Lab) -> str:
 Synthetic data: 10 000 instances of 6 classes in 32 dimensions, 8 000 of them with labels of 3 of 30 annotators. `individual` and
 `common` are the shares of a class that the annotator's own matrix, and the common one, give to one other class; `share` is
 the mean share of annotations that follow the common matrix. The paper says 0.7 for individual noise, and calls such annotators
-good: 0.3 is beside it, but in a quick run. Accuracy of the classifier on 1 000 test instances, of the epoch that 1 000 others choose: means over
-{lab.draws} draws and half of their 95 % intervals; the paper has curves only. After a semicolon, the squared error of the common matrix, divided by the
-number of classes, times 100.
+good: 0.3 is beside it, but in a quick run. Accuracy of the classifier on 1 000 test instances, of the epoch that 1 000 others
+choose: means over {lab.draws} draws and half of their 95 % intervals; the paper has curves only. After a semicolon, the squared error
+of the common matrix, divided by the number of classes, times 100.
 
 {table(head, rows)}
 Music, test clips, our defaults without gold, and the paper's figures; LabelMe is in its own table:

@@ -61,8 +61,8 @@ def tcl(lab: Lab) -> str:
     return f"""## TCL: sparse and complete crowds
 
 {shown.about()}. Accuracy on the test pictures: means over
-{lab.draws} draws and half of their 95 % intervals, then the paper's figure, which is of CIFAR-10 with VGG-16 and comparable in order
-only. {TRUSTED} of the pictures are trusted, for the kinds that read gold: TCL, TCLS and CVL; the others have no gold. All have one
+{lab.draws} draws and half of their 95 % intervals, then the paper's figure, which is of CIFAR-10 with VGG-16 and comparable in
+order only. {TRUSTED} of the pictures are trusted, for the kinds that read gold: TCL, TCLS and CVL; the others have no gold. All have one
 hidden layer of 128, {EPOCHS} epochs, and for TCL and TCLS their own rounds before. In IND three of thirty annotators label a
 picture, in COR all five do, three of whom copy, support or oppose another.
 
