@@ -28,7 +28,7 @@ use labelmill::error::{Error, Result, Stage};
 use labelmill::job_context::JobContext;
 use labelmill::pipeline::load;
 use labelmill::pipeline::{PipelineSpec, read};
-use labelmill::sink::{ParquetSink, RunTables, Sink, SinkSpec};
+use labelmill::sink::{self, RunTables, SinkSpec};
 use labelmill::source::{ColumnsSpec, Location, Source};
 use labelmill::spec::Overrides;
 use labelmill::store::StoreSpec;
@@ -210,7 +210,7 @@ fn damaged_manifests_are_read_or_refused() {
     job.run("source.annotations = [['i', 'a', 'x']]\nmodel.kind = 'majority_vote'\nsink.run_id = 'good'");
     let good = std::fs::read(job.path("out/runs/good/manifest.json")).unwrap();
     let sink = SinkSpec { url: job.url("out"), ..SinkSpec::default() };
-    let sink = Arc::new(ParquetSink::open(&sink, &StoreSpec::default()).unwrap());
+    let sink = Arc::new(sink::open(&sink, &StoreSpec::default()).unwrap());
     fuzz("manifests", 0.35, &[good], &job.path(""), |bytes| {
         let (sink, path) = (Arc::clone(&sink), job.path("out/runs/good/manifest.json"));
         async move {

@@ -371,26 +371,25 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
-    use crate::sink::JobCommand;
+    use crate::{commands, pipeline, simulate};
 
     #[test]
     fn what_errors_advise_a_command_takes() {
         let all = Args::command();
-        for (name, command) in [
-            ("run", JobCommand::Run),
-            ("predict", JobCommand::Predict),
-            ("simulate", JobCommand::Simulate),
+        for (name, advice) in [
+            ("run", pipeline::ADVICE),
+            ("predict", commands::predict::ADVICE),
+            ("simulate", simulate::ADVICE),
         ] {
             let options = all.find_subcommand(name).unwrap().get_arguments();
             let options: Vec<_> =
                 options.filter_map(|o| o.get_long()).map(|o| format!("--{o}")).collect();
-            let location = command.location_of_run_id();
-            let advice = [command.help_if_taken(), command.help_if_swept(), location].join(" ");
+            let advice = [advice.taken, advice.taken_meanwhile, advice.swept].join(" ");
             for word in advice.split([' ', ',']).filter(|word| word.starts_with("--")) {
                 assert!(options.contains(&word.to_owned()), "`{name}` has no {word}");
             }
             let names_keys = advice.contains("sink.");
-            assert!(!names_keys || command == JobCommand::Run, "`{name}` takes no key: {advice}");
+            assert!(!names_keys || name == "run", "`{name}` takes no key: {advice}");
         }
     }
 }

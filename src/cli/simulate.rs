@@ -66,7 +66,7 @@ impl Summary for DrawnCrowd {
         let Some(drawn) = &published.outcome else {
             return format!(
                 "nothing to do: this very crowd was drawn {}\ntables      {}",
-                published.manifest.committed_at, published.folder
+                published.run.committed_at, published.folder
             );
         };
         let other_gold = match (drawn.valid, drawn.holdout) {
@@ -96,9 +96,9 @@ impl Summary for DrawnCrowd {
             "seed": self.seed,
             "parameters": parameters,
             "url": published.folder,
-            "digest": published.manifest.digest,
+            "digest": published.run.digest,
             "no_op": published.outcome.is_none(),
-            "tables": published.manifest.tables,
+            "tables": published.run.tables,
         });
         if let Some(drawn) = &published.outcome {
             value["instances"] = json!(drawn.instances);

@@ -110,7 +110,7 @@ impl Summary for Published<Outcome> {
             line("warnings", codes);
         }
         line("tables", self.folder.clone());
-        if self.latest.as_ref() != Some(&self.manifest.run_id) {
+        if self.latest.as_ref() != Some(&self.run.run_id) {
             line("latest", latest(self));
         }
         text.trim_end().to_owned()
@@ -182,8 +182,8 @@ impl Summary for Published<RunRecord> {
 fn nothing_to_do<T>(published: &Published<T>) -> String {
     format!(
         "nothing to do: this very job was committed {} as run {}\ntables      {}\nlatest      {}\n            (--force runs it again)",
-        published.manifest.committed_at,
-        published.manifest.run_id,
+        published.run.committed_at,
+        published.run.run_id,
         published.folder,
         latest(published)
     )
@@ -192,7 +192,7 @@ fn nothing_to_do<T>(published: &Published<T>) -> String {
 /// The run that `latest` points to: a job that was already committed does not move it.
 fn latest<T>(published: &Published<T>) -> String {
     match &published.latest {
-        Some(latest) if *latest == published.manifest.run_id => "this run".to_owned(),
+        Some(latest) if *latest == published.run.run_id => "this run".to_owned(),
         Some(latest) => format!("another run: {latest}"),
         None => "not known".to_owned(),
     }
@@ -200,12 +200,12 @@ fn latest<T>(published: &Published<T>) -> String {
 
 fn published_json<T>(published: &Published<T>) -> Value {
     json!({
-        "run_id": published.manifest.run_id,
+        "run_id": published.run.run_id,
         "url": published.folder,
-        "digest": published.manifest.digest,
+        "digest": published.run.digest,
         "no_op": published.outcome.is_none(),
         "latest": published.latest,
-        "tables": published.manifest.tables,
+        "tables": published.run.tables,
     })
 }
 

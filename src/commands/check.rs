@@ -11,7 +11,7 @@ use crate::frame::{
 use crate::job_context::JobContext;
 use crate::model::{Capabilities, model_kind};
 use crate::pipeline::{PipelineSpec, warn_of_unread_features, warn_of_unread_tables};
-use crate::sink::{ParquetSink, RunTables};
+use crate::sink::{self, RunTables};
 use crate::source::listing::files::Format;
 use crate::source::{InferenceScope, Relation, Source};
 
@@ -93,7 +93,7 @@ pub async fn check(spec: &PipelineSpec, job: &mut JobContext) -> Result<()> {
         warn_of_unread_features(spec, job);
     }
     errors.extend(planned.into_iter().map(|e| source.at_query(e)));
-    errors.extend(ParquetSink::open(&spec.sink, &spec.store).err());
+    errors.extend(sink::open(&spec.sink, &spec.store).err());
     Error::all(errors)
 }
 

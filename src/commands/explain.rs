@@ -7,7 +7,7 @@ use crate::error::{Result, offenders};
 use crate::frame::{BYTES_PER_ANNOTATION, rows_in};
 use crate::job_context::JobContext;
 use crate::pipeline::{PipelineSpec, inputs};
-use crate::sink::{CommittedRun, ParquetSink, RunTables, Sink};
+use crate::sink::{self, CommittedRun, RunTables};
 use crate::source::{InferenceScope, Location, Source};
 use crate::tables::TABLES;
 
@@ -60,7 +60,7 @@ pub async fn explain(spec: &PipelineSpec, job: &mut JobContext) -> Result<String
     line("seed", &spec.seed.to_string());
     let digest = spec.digest(&inputs(&source))?;
     let run_id = spec.sink.run_id.clone().unwrap_or_else(|| digest[..16].to_owned());
-    let sink = ParquetSink::open(&spec.sink, &spec.store)?;
+    let sink = sink::open(&spec.sink, &spec.store)?;
     line("output", &sink.folder(&run_id));
     let tables = TABLES.iter().map(|t| t.name()).filter(|name| spec.sink.writes(name));
     line("tables", &tables.collect::<Vec<_>>().join(", "));
@@ -70,14 +70,14 @@ pub async fn explain(spec: &PipelineSpec, job: &mut JobContext) -> Result<String
 
 /// The state of the run id: new, already committed by this job, or taken by another one.
 fn status(found: Option<CommittedRun>, digest: &str) -> String {
-    let Some(CommittedRun { manifest, missing }) = found else { return "new".to_owned() };
-    if manifest.digest != digest {
-        return format!("the run id belongs to another job, committed {}", manifest.committed_at);
+    let Some(run) = found else { return "new".to_owned() };
+    if run.digest != digest {
+        return format!("the run id belongs to another job, committed {}", run.committed_at);
     }
-    if missing.is_empty() {
+    if run.missing.is_empty() {
         return "done before: a run would be a no-op".to_owned();
     }
-    let missing = offenders(missing.iter().map(|file| &file.path));
+    let missing = offenders(run.missing.iter().map(|file| &file.path));
     format!(
         "done before, but files of it are missing or have another size: a run would make it again ({missing})"
     )

@@ -15,8 +15,8 @@ use crate::model::{Predicted, SavedModel, model_kind};
 use crate::pipeline::inputs;
 use crate::sink::model_files::{calibrator_of, classes_of, cleaning_of, load};
 use crate::sink::{
-    BeginOutcome, Contents, JobCommand, JobIdentity, ParquetSink, Published, RunTables, Sink,
-    SinkSpec, digest,
+    self, Advice, BeginOutcome, Contents, JobIdentity, Published, Publisher, RunTables, SinkSpec,
+    digest,
 };
 use crate::source::{ColumnsSpec, InferenceScope, Location, Source, SourceSpec, sink_problem};
 use crate::store::StoreSpec;
@@ -41,12 +41,19 @@ pub struct Prediction<'a> {
 }
 
 /// The options in place of the keys of a pipeline file.
-const OPTIONS: [(&str, &str); 4] = [
+const OPTIONS: [(&str, &str); 5] = [
     ("source.features", "--features"),
     ("engine.memory_limit", "--memory-limit"),
     ("engine.scratch", "--scratch"),
     ("sink.url", "--output"),
+    ("sink.run_id", "--output"),
 ];
+
+pub(crate) const ADVICE: Advice = Advice {
+    taken: "choose another folder, or pass --force to publish under another run id",
+    taken_meanwhile: "choose another folder, or pass --force to publish under another run id",
+    swept: "run the command again, on a machine that does not suspend it",
+};
 
 /// The pipeline of every run of predictions.
 const PIPELINE: &str = "command predict";
@@ -96,12 +103,12 @@ async fn predict_and_publish(
     let identity = json!([versions, model, what.features, inputs, what.columns]);
     let digest = digest(identity.to_string());
     let pipeline = PIPELINE.to_owned();
-    let identity = JobIdentity { digest, run_id: None, pipeline, command: JobCommand::Predict };
+    let identity = JobIdentity { digest, run_id: None, pipeline, advice: ADVICE };
     let sink = SinkSpec { url: what.output.to_owned(), ..SinkSpec::default() };
-    let sink = ParquetSink::open(&sink, stores)?;
-    refuse_other_runs(&sink).await?;
+    let sink = sink::open(&sink, stores)?;
+    refuse_other_runs(sink.as_ref(), what.output).await?;
     let run_id = match sink.begin(&identity, what.force).await? {
-        BeginOutcome::Done(manifest) => return sink.done_before(*manifest).await,
+        BeginOutcome::Done(run) => return sink.done_before(*run).await,
         BeginOutcome::New(run_id) => run_id,
     };
     let began = job.clock.seconds();
@@ -146,21 +153,21 @@ async fn predict_and_publish(
     let predictions = tables::predictions(&features.ids, &classes, &predictions);
     let run_table = tables::run(&record);
     let contents = Contents { tables: vec![&predictions, &run_table], ..Contents::default() };
-    let manifest = sink.publish(&record.run_id, &identity, &contents, job).await?;
+    let run = sink.publish(&record.run_id, &identity, &contents, job).await?;
     drop(contents);
     drop(run_table);
-    Ok(sink.published(manifest, Some(record)).await)
+    Ok(sink.published(run, Some(record)).await)
 }
 
 /// Refuses a folder whose newest run is not one of predictions: `latest` would lead to the predictions, where other jobs
 /// look for that run's labels and its model.
-async fn refuse_other_runs(sink: &ParquetSink) -> Result<()> {
+async fn refuse_other_runs(sink: &dyn Publisher, output: &str) -> Result<()> {
     let Some(run_id) = sink.latest().await? else { return Ok(()) };
     match sink.committed(&run_id).await? {
-        Some(newest) if newest.manifest.pipeline != PIPELINE => Err(Error::spec(
+        Some(newest) if newest.pipeline != PIPELINE => Err(Error::spec(
             "the folder holds runs other than predictions, and `latest` would leave them",
         )
-        .at(format!("--output {}", sink.url()))
+        .at(format!("--output {}", output.trim_end_matches('/')))
         .found(format!("the run `{run_id}`"))
         .help("choose another folder")),
         _ => Ok(()),

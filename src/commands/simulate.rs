@@ -7,12 +7,13 @@ use crate::simulate::{Simulated, Simulation};
 use crate::store::StoreSpec;
 
 /// The options in place of the keys of a pipeline file.
-const OPTIONS: [(&str, &str); 5] = [
+const OPTIONS: [(&str, &str); 6] = [
     ("source.tables.truth", "--truth"),
     ("source.features", "--features"),
     ("source.annotations", "--annotations"),
     ("engine.memory_limit", "--memory-limit"),
     ("sink.url", "--output"),
+    ("sink.run_id", "--output"),
 ];
 
 /// Draws a crowd for a truth and publishes it. The same request twice is a no-op.

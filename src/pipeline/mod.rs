@@ -29,8 +29,7 @@ use crate::model::fitted::Fitted;
 use crate::model::{Model, model_kind};
 use crate::redact::{redacted, redacted_json};
 use crate::sink::{
-    BeginOutcome, Contents, JobCommand, JobIdentity, ParquetSink, Published, RunTables, Sink,
-    SinkSpec, model_files,
+    self, Advice, BeginOutcome, Contents, JobIdentity, Published, RunTables, SinkSpec, model_files,
 };
 use crate::source::{InferenceScope, Source};
 use crate::tables::metrics::Metric;
@@ -48,6 +47,12 @@ use warnings::{
     warn_of_switched_classes,
 };
 pub(crate) use warnings::{warn_of_rows, warn_of_unread_features, warn_of_unread_tables};
+
+pub(crate) const ADVICE: Advice = Advice {
+    taken: "choose another run id, or pass --force to publish under a numbered one",
+    taken_meanwhile: "choose another run id; with --force, run it again: it takes the next number",
+    swept: "run the job again, with a larger sink.stale_after_seconds",
+};
 
 /// How a job is run that may be committed already, or that a gate may refuse.
 #[derive(Debug, Clone, Copy, Default)]
@@ -74,16 +79,16 @@ pub async fn run(
         digest: spec.digest(&inputs)?,
         run_id: spec.sink.run_id.clone(),
         pipeline: redacted(spec.name.as_deref().unwrap_or_default()),
-        command: JobCommand::Run,
+        advice: ADVICE,
     };
-    let sink = ParquetSink::open(&spec.sink, &spec.store)?;
+    let sink = sink::open(&spec.sink, &spec.store)?;
     let run_id = match sink.begin(&identity, rerun.force).await? {
-        BeginOutcome::Done(manifest) => {
+        BeginOutcome::Done(run) => {
             // A process that was killed after its commit left them.
             Checkpoints::new(spec, &identity.digest).remove();
             // The gate is not a part of the job's digest: changed bounds apply to the committed run too.
-            spec.gate.check_committed(&manifest.run_id, &manifest.measures)?;
-            return sink.done_before(*manifest).await;
+            spec.gate.check_committed(&run.run_id, &run.measures)?;
+            return sink.done_before(*run).await;
         }
         BeginOutcome::New(run_id) => run_id,
     };
@@ -115,11 +120,11 @@ pub async fn run(
     if let Some(refused) = refused {
         return Err(keep_rejected(refused, spec, &identity, &contents, job).await);
     }
-    let manifest = sink.publish(&outcome.run.run_id, &identity, &contents, job).await?;
+    let run = sink.publish(&outcome.run.run_id, &identity, &contents, job).await?;
     drop(contents);
     drop(tables);
     checkpoints.remove();
-    Ok(sink.published(manifest, Some(outcome)).await)
+    Ok(sink.published(run, Some(outcome)).await)
 }
 
 /// Publishes a run that a gate refused in the folder `rejected` of the sink, where nobody takes it for the newest run of
@@ -134,9 +139,9 @@ async fn keep_rejected(
     let url = format!("{}/rejected", spec.sink.url.trim_end_matches('/'));
     let spec_of_sink = SinkSpec { url, keep_runs: None, ..spec.sink.clone() };
     let published = async {
-        let sink = ParquetSink::open(&spec_of_sink, &spec.store)?;
+        let sink = sink::open(&spec_of_sink, &spec.store)?;
         let run_id = match sink.begin(identity, false).await? {
-            BeginOutcome::Done(manifest) => manifest.run_id,
+            BeginOutcome::Done(run) => run.run_id,
             BeginOutcome::New(run_id) => {
                 sink.publish(&run_id, identity, contents, job).await?.run_id
             }

@@ -39,7 +39,7 @@ use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
 use crate::job_context::JobContext;
 use crate::sink::{
-    BeginOutcome, Contents, JobCommand, JobIdentity, Manifest, ParquetSink, Published, Sink,
+    self, Advice, BeginOutcome, CommittedRun, Contents, JobIdentity, Published, Publisher,
     SinkSpec, digest,
 };
 use crate::source::sink_problem;
@@ -54,6 +54,12 @@ use size::{check_classes, check_matrices};
 
 pub use ground_truth::SimulationInput;
 pub use summary::CrowdSummary;
+
+pub(crate) const ADVICE: Advice = Advice {
+    taken: "choose another folder",
+    taken_meanwhile: "choose another folder",
+    swept: "run the command again, on a machine that does not suspend it",
+};
 
 /// The arguments of `labelmill simulate`.
 pub struct Simulation<'a> {
@@ -108,16 +114,16 @@ pub async fn simulate(
         digest: digest(identity_of(what, &parameters, &files).to_string()),
         run_id: Some(CROWD.to_owned()),
         pipeline: "command simulate".to_owned(),
-        command: JobCommand::Simulate,
+        advice: ADVICE,
     };
     let sink = SinkSpec { url: what.output.to_owned(), ..SinkSpec::default() };
-    let sink = ParquetSink::open(&sink, stores).map_err(|e| e.at("--output"))?;
-    refuse_another(&sink, &identity).await?;
+    let sink = sink::open(&sink, stores).map_err(|e| e.at("--output"))?;
+    refuse_another(sink.as_ref(), what.output, &identity).await?;
     let run_id = match sink.begin(&identity, false).await? {
-        BeginOutcome::Done(manifest) => {
-            let published = sink.done_before(*manifest).await?;
+        BeginOutcome::Done(run) => {
+            let published = sink.done_before(*run).await?;
             // The process that committed it may have ended before this step.
-            link_tables(&sink, &published.manifest, job);
+            link_tables(sink.as_ref(), &published.run, job);
             return Ok(Simulated { published, parameters });
         }
         BeginOutcome::New(run_id) => run_id,
@@ -144,13 +150,13 @@ pub async fn simulate(
     })?;
     let facts = facts(recipe, what.seed, &parameters);
     let tables = tables::tables(&ground_truth, &crowd, &facts)?;
-    sink.refuse_taken_names(tables.iter().map(Table::name))?;
+    sink.refuse_taken_names(&tables.iter().map(Table::name).collect::<Vec<_>>())?;
     let tables = tables.iter().map(|table| table as &dyn Table).collect();
     let contents = Contents { tables, ..Contents::default() };
-    let manifest = sink.publish(&run_id, &identity, &contents, job).await?;
-    link_tables(&sink, &manifest, job);
+    let run = sink.publish(&run_id, &identity, &contents, job).await?;
+    link_tables(sink.as_ref(), &run, job);
     let summary = CrowdSummary::new(&ground_truth, &crowd);
-    Ok(Simulated { published: sink.published(manifest, Some(summary)).await, parameters })
+    Ok(Simulated { published: sink.published(run, Some(summary)).await, parameters })
 }
 
 /// Everything that the tables depend on.
@@ -191,9 +197,9 @@ const CROWD: &str = "crowd";
 
 /// Refuses a folder that holds another run: other jobs read a crowd's tables by fixed paths, which must not lead to
 /// another crowd.
-async fn refuse_another(sink: &ParquetSink, identity: &JobIdentity) -> Result<()> {
+async fn refuse_another(sink: &dyn Publisher, output: &str, identity: &JobIdentity) -> Result<()> {
     let other = match sink.committed(CROWD).await? {
-        Some(found) if found.manifest.digest != identity.digest => CROWD.to_owned(),
+        Some(found) if found.digest != identity.digest => CROWD.to_owned(),
         Some(_) => return Ok(()),
         None => match sink.latest().await? {
             Some(other) => other,
@@ -201,14 +207,14 @@ async fn refuse_another(sink: &ParquetSink, identity: &JobIdentity) -> Result<()
         },
     };
     Err(Error::spec("there is something else already")
-        .at(format!("--output {}", sink.url()))
+        .at(format!("--output {}", output.trim_end_matches('/')))
         .found(format!("the run `{other}`"))
         .help("choose another folder, or remove this one"))
 }
 
 /// Links the tables' names to the newest run, and warns where a name is taken.
-fn link_tables(sink: &ParquetSink, manifest: &Manifest, job: &mut JobContext) {
-    if let Some(warning) = sink.link_tables(manifest) {
+fn link_tables(sink: &dyn Publisher, run: &CommittedRun, job: &mut JobContext) {
+    if let Some(warning) = sink.link_tables(run) {
         job.warn(warning);
     }
 }

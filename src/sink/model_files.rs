@@ -15,8 +15,9 @@ use object_store::path::Path;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::digest;
+use super::parquet::PublishedRun;
 use super::typed_values::{from_json, to_json};
-use super::{PublishedRun, digest};
 use crate::error::{Error, Result, offenders};
 use crate::frame::Ids;
 use crate::model::calibration::Calibrator;
@@ -235,7 +236,7 @@ fn check_format(description: &Value) -> Result<()> {
 
 /// The folder of a run's only classifier, as the manifest lists it.
 fn in_run(run: &PublishedRun) -> Result<(StoreLocation, Path)> {
-    let files = run.manifest.model.iter().map(|file| file.path.as_str());
+    let files = run.run.model.iter().map(|file| file.path.as_str());
     let folders: Vec<&str> = files.filter_map(|file| file.strip_suffix(DESCRIPTION)).collect();
     let is_only = |folder: &&str| folder.ends_with("/model/") || *folder == "model/";
     match folders.iter().find(|folder| is_only(folder)) {

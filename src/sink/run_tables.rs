@@ -4,14 +4,15 @@ use datafusion::prelude::SessionContext;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use super::{Manifest, PublishedRun};
+use super::CommittedRun;
+use super::parquet::PublishedRun;
 use crate::error::{Error, Result, Stage};
 use crate::redact::redacted_location;
 use crate::source::listing::files::{Files, Format, register_files};
 use crate::source::{PublishedTables, TableSearch};
 use crate::store::{StoreSpec, is_denied};
 
-/// Finds the tables of the runs that a [`Sink`](super::Sink) published.
+/// Finds the tables of the runs that a [`Publisher`](super::Publisher) published.
 pub struct RunTables;
 
 impl PublishedTables for RunTables {
@@ -57,12 +58,16 @@ async fn table(text: &str, stores: &StoreSpec) -> Result<TableSearch> {
 ///
 /// # Errors
 /// When there is no committed run, or files of it are missing.
-pub async fn register_run(ctx: &SessionContext, url: &str, stores: &StoreSpec) -> Result<Manifest> {
+pub async fn register_run(
+    ctx: &SessionContext,
+    url: &str,
+    stores: &StoreSpec,
+) -> Result<CommittedRun> {
     let named = |e: Error| e.or_at(&format!("--run {}", redacted_location(url)));
     let run = PublishedRun::find(url, stores).await.map_err(named)?;
     for (table, objects) in run.tables().await.map_err(named)? {
         let files = Files { location: run.location.clone(), format: Format::Parquet, objects };
         register_files(ctx, table, &files).await?;
     }
-    Ok(run.manifest)
+    Ok(run.run)
 }

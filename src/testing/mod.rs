@@ -1,7 +1,9 @@
-//! Test support: crowds with a known truth, the conformance suite, a naive dense oracle.
+//! Test support: crowds with a known truth, the conformance suites of models and of sinks, a naive dense oracle.
 
 pub mod conformance;
 pub mod dense;
+pub mod memory_sink;
+pub mod publishing;
 pub mod synth;
 
 use std::sync::Arc;

@@ -38,19 +38,21 @@ mod publish;
 #[cfg(test)]
 mod testing;
 
-use super::{CommittedRun, Contents, JobIdentity, Sink};
+use async_trait::async_trait;
+
+use super::{CommittedRun, Contents, JobIdentity, Publisher};
 use crate::error::Result;
 use crate::job_context::JobContext;
 use control::ControlFile;
 use lease::Lease;
 use manifest::latest::PointerMove;
 use manifest::manifest_names::RunState;
-pub use manifest::published::PublishedRun;
-pub use manifest::{FileEntry, Manifest};
-pub use parquet_sink::ParquetSink;
+pub(super) use manifest::published::PublishedRun;
+pub(super) use parquet_sink::ParquetSink;
 pub use publish::encode::Compression;
 
-impl Sink for ParquetSink {
+#[async_trait]
+impl Publisher for ParquetSink {
     fn folder(&self, run_id: &str) -> String {
         format!("{}/runs/{run_id}", self.url())
     }
@@ -64,7 +66,7 @@ impl Sink for ParquetSink {
             return Ok(None);
         };
         let missing = self.missing(&folder, &committed.manifest).await?;
-        Ok(Some(CommittedRun { manifest: committed.manifest, missing }))
+        Ok(Some(CommittedRun { missing, ..committed.manifest }))
     }
 
     /// A job may have been forced a thousand times. The run that `latest` names is almost always the last of them, so
@@ -101,7 +103,7 @@ impl Sink for ParquetSink {
         }
     }
 
-    async fn finish_commit(&self, manifest: &Manifest) -> Result<()> {
+    async fn finish_commit(&self, run: &CommittedRun) -> Result<()> {
         if let ControlFile::Missing | ControlFile::Damaged(_) = self.read_latest().await?
             && let Some(newest) = self.newest_commit().await?
             && let PointerMove::Locked = self.point_latest(&newest, None).await?
@@ -109,15 +111,14 @@ impl Sink for ParquetSink {
             return Ok(());
         }
         // A writer deletes its lease only after it has moved `latest`. If the lease still exists, move `latest` here.
-        if manifest.attempt.is_empty() {
+        if run.attempt.is_empty() {
             return Ok(());
         }
-        let path = self.lease_path(&manifest.attempt);
+        let path = self.lease_path(&run.attempt);
         let ControlFile::Whole(lease, _) = self.read_control::<Lease>(&path).await? else {
             return Ok(());
         };
-        if let RunState::Committed(committed) =
-            self.run_state(&self.run_path(&manifest.run_id)).await?
+        if let RunState::Committed(committed) = self.run_state(&self.run_path(&run.run_id)).await?
             && let PointerMove::Locked = self.point_latest(&committed, None).await?
         {
             return Ok(());
@@ -142,8 +143,16 @@ impl Sink for ParquetSink {
         identity: &JobIdentity,
         contents: &Contents<'_>,
         job: &JobContext,
-    ) -> Result<Manifest> {
+    ) -> Result<CommittedRun> {
         self.publish_attempts(run_id, identity, contents, job).await
+    }
+
+    fn refuse_taken_names(&self, tables: &[&str]) -> Result<()> {
+        self.refuse_names(tables)
+    }
+
+    fn link_tables(&self, run: &CommittedRun) -> Option<String> {
+        self.link_names(run)
     }
 }
 

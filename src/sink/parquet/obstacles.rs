@@ -48,7 +48,7 @@ impl ParquetSink {
 
 fn obstacle(what: &str, location: &str) -> Error {
     Error::spec(what).at(location).help(
-        "labelmill did not write it and leaves it alone: move it away, or choose another sink.url (--output)",
+        "labelmill did not write it and leaves it alone: move it away, or publish to another folder",
     )
 }
 

@@ -11,10 +11,9 @@ use tempfile::TempDir;
 use super::control::json;
 use super::lease::{Lease, Process};
 use super::manifest::manifest_names::{Committed, RunState};
-use super::manifest::{FileEntry, Manifest};
 use super::parquet_sink::ParquetSink;
 use super::publish::attempt::Attempt;
-use crate::sink::{JobCommand, SinkSpec};
+use crate::sink::{CommittedRun, FileEntry, SinkSpec};
 use crate::store::StoreSpec;
 
 /// The pipeline of every commit.
@@ -62,7 +61,7 @@ impl TestSink {
 
     /// The attempt of this process, at the run `own`.
     pub(super) async fn begin(&self) -> Attempt {
-        self.sink.begin_attempt("own", 1, tables(), JobCommand::Run).await.unwrap()
+        self.sink.begin_attempt("own", 1, tables(), "").await.unwrap()
     }
 
     /// Writes the lease and a file of a writer on another machine, which showed itself so many seconds ago.
@@ -92,7 +91,7 @@ impl TestSink {
         let path = [attempt, "labels/part-00000.parquet"].join("/");
         let path = path.trim_start_matches('/').to_owned();
         self.write(&format!("runs/{run_id}/{path}"), b"rows", 0);
-        let manifest = Manifest {
+        let manifest = CommittedRun {
             run_id: run_id.to_owned(),
             attempt: attempt.to_owned(),
             pipeline: PIPELINE.to_owned(),
@@ -106,6 +105,7 @@ impl TestSink {
             )]),
             model: Vec::new(),
             measures: serde_json::Value::Null,
+            missing: Vec::new(),
         };
         self.write(&format!("runs/{run_id}/manifest.json"), &json(&manifest), seconds_ago);
         let RunState::Committed(committed) =

@@ -250,17 +250,11 @@ pub(in crate::sink::parquet) mod tests {
     }
 
     #[cfg(unix)]
-    fn sink_in(root: &FilePath) -> crate::sink::ParquetSink {
-        use crate::sink::{ParquetSink, SinkSpec};
+    fn sink_in(root: &FilePath) -> crate::sink::parquet::ParquetSink {
+        use crate::sink::SinkSpec;
+        use crate::sink::parquet::ParquetSink;
         let spec = SinkSpec { url: root.display().to_string(), ..SinkSpec::default() };
         ParquetSink::open(&spec, &crate::store::StoreSpec::default()).unwrap()
-    }
-
-    #[cfg(unix)]
-    fn identity() -> crate::sink::JobIdentity {
-        use crate::sink::{JobCommand, JobIdentity};
-        let (digest, command) = ("d".repeat(64), JobCommand::Run);
-        JobIdentity { digest, run_id: None, pipeline: String::new(), command }
     }
 
     #[cfg(unix)]
@@ -297,7 +291,7 @@ pub(in crate::sink::parquet) mod tests {
     #[cfg(unix)]
     #[tokio::test(flavor = "multi_thread")]
     async fn a_writer_that_is_swept_while_it_tries_the_sink_tries_again() {
-        use crate::sink::Sink;
+        use crate::sink::Publisher;
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
         // Its temporary file is missing, or the folder of its lease.
@@ -314,14 +308,15 @@ pub(in crate::sink::parquet) mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_writer_that_is_swept_while_it_revokes_a_commit_tries_again() {
         use crate::job_context::JobContext;
-        use crate::sink::{Contents, Manifest, Sink};
+        use crate::sink::{CommittedRun, Contents, Publisher};
+        use crate::testing::publishing::test_job;
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
-        let (sink, identity) = (sink_in(&root), identity());
+        let (sink, identity) = (sink_in(&root), test_job("d"));
         let model = vec![("model/model.json".to_owned(), b"{}".to_vec())];
         let contents = Contents { model, ..Contents::default() };
         let run_folder = root.join("runs/r");
-        let file = |manifest: &Manifest| run_folder.join(&manifest.model[0].path);
+        let file = |manifest: &CommittedRun| run_folder.join(&manifest.model[0].path);
         let first = sink.publish("r", &identity, &contents, &JobContext::new(0)).await.unwrap();
         fs::remove_file(file(&first)).unwrap();
         refuse(&run_folder, rustix::io::Errno::NOENT);
@@ -335,16 +330,17 @@ pub(in crate::sink::parquet) mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_disk_without_links_is_an_error_before_the_work_and_nothing_stays() {
         use crate::job_context::JobContext;
-        use crate::sink::{Contents, Sink};
+        use crate::sink::{Contents, Publisher};
+        use crate::testing::publishing::test_job;
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
-        let (sink, identity) = (sink_in(&root), identity());
-        let (contents, job) = (Contents::default(), JobContext::new(0));
+        let (sink, identity) = (sink_in(&root), test_job("d"));
+        let (contents, context) = (Contents::default(), JobContext::new(0));
         refuse(&root.join("runs"), rustix::io::Errno::OPNOTSUPP);
         for _ in 0..2 {
             let early = sink.begin(&identity, false).await.err().unwrap();
             // A failure that shows only at the commit is reported in the same way.
-            let late = sink.publish("r", &identity, &contents, &job).await.unwrap_err();
+            let late = sink.publish("r", &identity, &contents, &context).await.unwrap_err();
             for error in [early, late] {
                 let message = error.to_string();
                 assert_eq!(error.exit_code(), 2, "{message}");

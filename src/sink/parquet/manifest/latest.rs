@@ -17,10 +17,11 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, PutMode};
 use tokio::task::block_in_place;
 
+use super::Latest;
 use super::manifest_names::{Committed, RunState};
-use super::{Latest, Manifest};
 use crate::error::{Error, Result};
 use crate::regular_file;
+use crate::sink::CommittedRun;
 use crate::sink::parquet::control::disk::{replace_on_disk, sync};
 use crate::sink::parquet::control::{ControlFile, json, version_of, write_error};
 use crate::sink::parquet::obstacles::describe_obstacle_to_link;
@@ -177,7 +178,7 @@ impl ParquetSink {
     /// On local disk, makes a link for each table of the newest run, so that a path such as `<url>/annotations` is
     /// stable. Returns a warning if a name is taken.
     #[must_use]
-    pub fn link_tables(&self, manifest: &Manifest) -> Option<String> {
+    pub(in crate::sink::parquet) fn link_names(&self, run: &CommittedRun) -> Option<String> {
         let root = self.location.local()?;
         let link = |table: &String| {
             let (location, target) = (root.join(table), FilePath::new("latest").join(table));
@@ -186,7 +187,7 @@ impl ParquetSink {
             }
             symlink(&target, &location).err().map(|e| format!("`{}`: {e}", location.display()))
         };
-        let taken: Vec<String> = manifest.tables.keys().filter_map(link).collect();
+        let taken: Vec<String> = run.tables.keys().filter_map(link).collect();
         (!taken.is_empty()).then(|| {
             format!(
                 "read the tables from {}/latest: {} could not be linked",
@@ -196,13 +197,13 @@ impl ParquetSink {
         })
     }
 
-    /// Checks that each table's name is free for [`ParquetSink::link_tables`].
+    /// Checks that each table's name is free for [`ParquetSink::link_names`].
     ///
     /// # Errors
     /// When a file, a folder or a link of someone else has one of the names.
-    pub fn refuse_taken_names<'a>(&self, tables: impl Iterator<Item = &'a str>) -> Result<()> {
+    pub(in crate::sink::parquet) fn refuse_names(&self, tables: &[&str]) -> Result<()> {
         let Some(root) = self.location.local() else { return Ok(()) };
-        for table in tables {
+        for &table in tables {
             let location = root.join(table);
             let is_ours =
                 fs::read_link(&location).is_ok_and(|to| to == FilePath::new("latest").join(table));

@@ -18,12 +18,13 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use serde::Deserialize;
 
-use super::{FileEntry, Manifest, ManifestNumber, Tombstone};
+use super::{ManifestNumber, Tombstone};
 use crate::error::{Error, Result};
 use crate::sink::parquet::control::disk::Created;
 use crate::sink::parquet::control::{ControlFile, write_error};
 use crate::sink::parquet::lease::Lease;
 use crate::sink::parquet::parquet_sink::ParquetSink;
+use crate::sink::{CommittedRun, FileEntry};
 use crate::store::StoreLocation;
 
 /// The number of runs whose manifests are read at once: one after the other, a thousand of them take a minute.
@@ -49,7 +50,7 @@ pub(in crate::sink::parquet) enum RunState {
 
 /// A commit.
 pub(in crate::sink::parquet) struct Committed {
-    pub(in crate::sink::parquet) manifest: Manifest,
+    pub(in crate::sink::parquet) manifest: CommittedRun,
     /// The number of its manifest name.
     pub(in crate::sink::parquet) number: ManifestNumber,
     /// The manifest's object.
@@ -67,7 +68,7 @@ impl Committed {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Content {
-    Manifest(Box<Manifest>),
+    Manifest(Box<CommittedRun>),
     Tombstone(Tombstone),
 }
 
@@ -175,7 +176,7 @@ impl ParquetSink {
     pub(in crate::sink::parquet) async fn missing(
         &self,
         run: &Path,
-        manifest: &Manifest,
+        manifest: &CommittedRun,
     ) -> Result<Vec<FileEntry>> {
         let mut found =
             FilesOfRun::list(&self.location, run).await.map_err(|e| e.or_at("sink.url"))?;

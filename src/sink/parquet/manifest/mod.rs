@@ -8,52 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The content of `manifest.json`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Manifest {
-    /// The run's id.
-    pub run_id: String,
-    /// The attempt that wrote the files.
-    #[serde(default)]
-    pub attempt: String,
-    /// The pipeline that the run belongs to: `sink.keep_runs` counts the runs of one pipeline.
-    #[serde(default)]
-    pub pipeline: String,
-    /// The digest of spec and inputs: two runs with the same one are the same job.
-    pub digest: String,
-    /// The version of labelmill that wrote it.
-    pub labelmill: String,
-    /// The version of the tables' schemas.
-    pub schema_version: u32,
-    /// When it was committed, RFC 3339.
-    pub committed_at: String,
-    /// The files of each table, by path below the run's folder.
-    pub tables: BTreeMap<String, Vec<FileEntry>>,
-    /// The files of trained classifiers; `rows` is 0.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub model: Vec<FileEntry>,
-    /// The values that gates check: see [`Measures`](crate::gate::Measures).
-    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
-    pub measures: serde_json::Value,
-}
-
-impl Manifest {
-    /// Every file of the run.
-    pub fn files(&self) -> impl Iterator<Item = &FileEntry> {
-        self.tables.values().flatten().chain(&self.model)
-    }
-}
-
-/// One file of a run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileEntry {
-    /// The path below the run's folder.
-    pub path: String,
-    /// The number of its rows.
-    pub rows: usize,
-    /// Its size in bytes.
-    pub bytes: usize,
-}
+use crate::sink::FileEntry;
 
 /// The number of one of a run's manifest names: 1 is `manifest.json`, 2 is `manifest-2.json`.
 pub(super) type ManifestNumber = u32;

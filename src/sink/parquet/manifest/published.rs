@@ -3,17 +3,16 @@
 use object_store::ObjectMeta;
 use object_store::path::Path;
 
-use super::Manifest;
 use super::manifest_names::{FilesOfRun, RunState, join};
 use crate::error::{Error, Result, offenders};
 use crate::sink::parquet::parquet_sink::ParquetSink;
-use crate::sink::{Sink, SinkSpec};
+use crate::sink::{CommittedRun, Publisher, SinkSpec};
 use crate::store::{StoreLocation, StoreSpec, open, parse_url};
 
 /// A committed run, and the place of its files.
 pub struct PublishedRun {
-    /// The run's manifest.
-    pub manifest: Manifest,
+    /// What its manifest says.
+    pub run: CommittedRun,
     /// The run's folder.
     pub location: StoreLocation,
 }
@@ -55,7 +54,7 @@ impl PublishedRun {
         }
         if let Some((parent, attempt)) = parent(&sink, stores)?
             && let Some(found) = Self::in_folder(&parent).await?
-            && found.manifest.attempt == attempt
+            && found.run.attempt == attempt
         {
             return Ok(Some(found));
         }
@@ -72,7 +71,7 @@ impl PublishedRun {
     async fn in_folder(run: &ParquetSink) -> Result<Option<Self>> {
         Ok(match run.run_state(&run.location.path).await? {
             RunState::Committed(committed) => {
-                Some(Self { manifest: committed.manifest, location: run.location.clone() })
+                Some(Self { run: committed.manifest, location: run.location.clone() })
             }
             RunState::Open(_) => None,
         })
@@ -85,8 +84,8 @@ impl PublishedRun {
     pub async fn tables(&self) -> Result<Vec<(&str, Vec<ObjectMeta>)>> {
         let mut found = FilesOfRun::list(&self.location, &self.location.path).await?;
         let mut torn = Vec::new();
-        let mut tables = Vec::with_capacity(self.manifest.tables.len());
-        for (table, files) in &self.manifest.tables {
+        let mut tables = Vec::with_capacity(self.run.tables.len());
+        for (table, files) in &self.run.tables {
             let mut objects = Vec::with_capacity(files.len());
             for file in files {
                 match found.find_intact(file).await? {

@@ -15,7 +15,6 @@ use rand::rngs::OsRng;
 use tokio::task::block_in_place;
 
 use crate::error::{Error, Result, is_not_implemented};
-use crate::sink::JobCommand;
 use crate::sink::parquet::control::disk::{
     Created, STAGED, create_with_folders, is_full, not_synced, on_disk, sync, sync_folder_of,
 };
@@ -71,7 +70,7 @@ impl ParquetSink {
         run_id: &str,
         manifest_number: ManifestNumber,
         tables: Vec<String>,
-        command: JobCommand,
+        help_if_swept: &str,
     ) -> Result<Attempt> {
         let mut lease = self.new_lease(run_id, manifest_number, tables);
         for _ in 0..NAME_TRIES {
@@ -92,7 +91,7 @@ impl ParquetSink {
                 lease,
             });
         }
-        Err(self.swept_again_and_again().help(command.help_if_swept()))
+        Err(self.swept_again_and_again().help(help_if_swept))
     }
 
     /// Creates a file in the same way as a commit and removes it, so that a place that cannot hold a commit, that is not

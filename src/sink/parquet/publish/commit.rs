@@ -11,14 +11,13 @@ use crate::error::{Error, Result, offenders};
 use crate::job_context::JobContext;
 use crate::sink::parquet::control::disk::Created;
 use crate::sink::parquet::control::{ControlFile, write_error};
+use crate::sink::parquet::manifest::Latest;
 use crate::sink::parquet::manifest::latest::PointerMove;
 use crate::sink::parquet::manifest::manifest_names::{
     Committed, ManifestState, RunState, manifest_path,
 };
-use crate::sink::parquet::manifest::{Latest, Manifest};
 use crate::sink::parquet::parquet_sink::ParquetSink;
-use crate::sink::{Contents, JobIdentity};
-use crate::tables::SCHEMA_VERSION;
+use crate::sink::{CommittedRun, Contents, JobIdentity, Publisher};
 
 /// The most attempts of one writer. It needs another one if it was suspended for so long that it was considered dead.
 const MAX_TRIES: usize = 3;
@@ -49,7 +48,8 @@ impl ParquetSink {
         identity: &JobIdentity,
         contents: &Contents<'_>,
         job: &JobContext,
-    ) -> Result<Manifest> {
+    ) -> Result<CommittedRun> {
+        let swept = identity.advice.swept;
         for n in 0..=MAX_TRIES {
             let number = match self.revoke_if_incomplete(run_id, identity).await? {
                 RunState::Committed(committed) => {
@@ -67,7 +67,7 @@ impl ParquetSink {
                 break;
             }
             let tables = contents.tables.iter().map(|t| t.name().to_owned()).collect();
-            let attempt = self.begin_attempt(run_id, number, tables, identity.command).await?;
+            let attempt = self.begin_attempt(run_id, number, tables, swept).await?;
             match self.attempt(&attempt, identity, contents, job).await {
                 Ok(AttemptOutcome::Committed { committed, before }) => {
                     return self.after_commit(attempt, *committed, before).await;
@@ -92,7 +92,7 @@ impl ParquetSink {
         }
         Err(Error::store("this run was taken for dead again and again")
             .at(self.text(&self.run_path(run_id)))
-            .help(identity.command.help_if_swept()))
+            .help(swept))
     }
 
     /// The state of the run. A commit of the same job whose files are missing is revoked first; a commit of another job
@@ -122,10 +122,7 @@ impl ParquetSink {
         Err(Error::store("the manifest of a run whose files are missing cannot be replaced")
             .at(self.text(&folder))
             .found("the store refuses a conditional put with the version that it has just returned")
-            .help(format!(
-                "remove the run's folder, or publish to another {}",
-                identity.command.location_of_sink()
-            )))
+            .help("remove the run's folder, or publish to another folder"))
     }
 
     async fn attempt(
@@ -168,19 +165,13 @@ impl ParquetSink {
         identity: &JobIdentity,
         contents: &Contents<'_>,
         job: &JobContext,
-    ) -> Result<Manifest> {
+    ) -> Result<CommittedRun> {
         let WrittenFiles { tables, model } = self.write(attempt, contents, job).await?;
-        let manifest = Manifest {
-            run_id: attempt.lease.run_id.clone(),
+        let manifest = CommittedRun {
             attempt: attempt.lease.attempt.clone(),
-            pipeline: identity.pipeline.clone(),
-            digest: identity.digest.clone(),
-            labelmill: env!("CARGO_PKG_VERSION").to_owned(),
-            schema_version: SCHEMA_VERSION,
-            committed_at: Utc::now().to_rfc3339(),
             tables,
             model,
-            measures: contents.measures.clone(),
+            ..CommittedRun::new(&attempt.lease.run_id, identity, contents)
         };
         // Somebody may have cleaned up: a lifecycle rule, or `rm -rf runs`.
         let missing = self.missing(&self.run_path(&manifest.run_id), &manifest).await?;
@@ -198,7 +189,7 @@ impl ParquetSink {
     async fn commit(
         &self,
         attempt: &Attempt,
-        manifest: &Manifest,
+        manifest: &CommittedRun,
     ) -> Result<AttemptOutcome, Failed> {
         let before = match self.read_latest().await? {
             ControlFile::Whole(latest, _) => Some(latest),
@@ -273,7 +264,7 @@ impl ParquetSink {
         attempt: Attempt,
         committed: Committed,
         before: Option<Latest>,
-    ) -> Result<Manifest> {
+    ) -> Result<CommittedRun> {
         let moved = self.point_latest(&committed, before.as_ref()).await.map_err(|e| {
             e.help("the run is committed, but `latest` does not point to it: run the job again")
         })?;
@@ -297,13 +288,13 @@ impl ParquetSink {
         &self,
         committed: Committed,
         identity: &JobIdentity,
-    ) -> Result<Manifest> {
+    ) -> Result<CommittedRun> {
         if committed.manifest.digest != identity.digest {
             return Err(Error::store("another job took this run id at the same time")
                 .at(self.text(&self.run_path(&committed.manifest.run_id)))
-                .help(identity.command.help_if_taken_meanwhile()));
+                .help(identity.advice.taken_meanwhile));
         }
-        crate::sink::Sink::finish_commit(self, &committed.manifest).await?;
+        self.finish_commit(&committed.manifest).await?;
         Ok(committed.manifest)
     }
 

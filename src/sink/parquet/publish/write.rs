@@ -15,12 +15,11 @@ use super::attempt::Attempt;
 use super::encode::encode;
 use crate::error::{Error, Result};
 use crate::job_context::{Cancel, JobContext};
-use crate::sink::Contents;
 use crate::sink::parquet::control::disk::{not_synced, sync, sync_if_readable};
 use crate::sink::parquet::control::write_error;
-use crate::sink::parquet::manifest::FileEntry;
 use crate::sink::parquet::manifest::manifest_names::join;
 use crate::sink::parquet::parquet_sink::ParquetSink;
+use crate::sink::{Contents, FileEntry};
 use crate::tables::Table;
 
 /// How many parts are encoded at once, and how many are uploaded at once: enough to keep the cores and the network
@@ -255,9 +254,10 @@ mod tests {
 
     use super::*;
     use crate::sink::parquet::control::disk::tests::{SYNCED, UNSYNCED};
-    use crate::sink::{JobCommand, JobIdentity, Manifest, Sink, SinkSpec};
+    use crate::sink::{CommittedRun, Publisher, SinkSpec};
     use crate::store::StoreSpec;
     use crate::tables::ComputedTable;
+    use crate::testing::publishing::test_job;
 
     /// Publishes a table and a model below `root`; returns the files that the commit names, and the synced paths in
     /// order.
@@ -268,7 +268,7 @@ mod tests {
         (named, synced.iter().filter(|file| file.starts_with(root)).cloned().collect())
     }
 
-    async fn try_to_publish(root: &FilePath, sync: bool) -> Result<Manifest> {
+    async fn try_to_publish(root: &FilePath, sync: bool) -> Result<CommittedRun> {
         let spec = SinkSpec { url: root.display().to_string(), sync, ..SinkSpec::default() };
         let sink = ParquetSink::open(&spec, &StoreSpec::default()).unwrap();
         let schema = Arc::new(Schema::empty());
@@ -276,8 +276,7 @@ mod tests {
         let table = ComputedTable::new("labels", schema, (1, 1), move |_| Ok(empty.clone()));
         let model = vec![("model/model.json".to_owned(), b"{}".to_vec())];
         let contents = Contents { tables: vec![&table], model, ..Contents::default() };
-        let (digest, command) = ("d".repeat(64), JobCommand::Run);
-        let identity = JobIdentity { digest, run_id: None, pipeline: String::new(), command };
+        let identity = test_job("d");
         sink.begin(&identity, false).await?;
         sink.publish("r", &identity, &contents, &JobContext::new(0)).await
     }
