@@ -1,17 +1,14 @@
 //! The command line, and the only place that prints: results to stdout where asked, all else to stderr.
 
-mod agreement;
 mod args;
-mod dispatch;
+mod environment;
 mod plain_table;
 mod progress;
 mod publish;
-mod run_with;
-mod simulate;
-mod sql;
 mod summary;
 mod terminal;
 mod text_table;
+mod verbs;
 
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
@@ -30,10 +27,7 @@ use crate::panics;
 use crate::process::signals::{SignalStream, Signals};
 use crate::process::threads::STACK_BYTES;
 use crate::process::{libc_heap, refuse, resident, signals, threads};
-use terminal::{
-    print_error, print_help, print_json, print_message, print_result, print_usage_error,
-    print_warning, start_logging,
-};
+use terminal::{print_error, print_help, print_usage_error, start_logging};
 
 /// Runs the command that the process was called with.
 ///
@@ -113,8 +107,7 @@ fn block_on(args: Args) -> Result<ExitCode> {
     let workers = threads::start_workers()?;
     let code = watch.block_on(async {
         let signals = Signals::listen(stream, workers.handle().clone());
-        let done =
-            AssertUnwindSafe(Box::pin(dispatch::dispatch(args, signals))).catch_unwind().await;
+        let done = AssertUnwindSafe(Box::pin(verbs::dispatch(args, signals))).catch_unwind().await;
         done.unwrap_or_else(|panic| Err(broken_off(&*panic)))
     });
     // The workers end with the process. Dropping the runtime would wait for workers that may never have got a thread, and

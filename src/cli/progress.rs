@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::print_warning;
+use super::terminal::print_warning;
 use crate::job_context::Progress;
 use crate::process::log_format::logs_are_json;
 

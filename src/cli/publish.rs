@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::progress::Bars;
 use super::summary::Summary;
-use super::{print_json, print_message};
+use super::terminal::{print_json, print_message};
 use crate::error::Result;
 use crate::job_context::JobContext;
 use crate::process::signals::{Signals, until_signalled};

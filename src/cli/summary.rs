@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::error::{Error, clipped};
+use crate::commands::run::JobEnd;
+use crate::error::clipped;
 use crate::escape;
 use crate::frame::Role;
 use crate::job_context::WarningCode;
@@ -28,14 +29,7 @@ pub(super) trait Summary {
     fn json(&self) -> Value;
 }
 
-/// The end of a job that runs a pipeline.
-pub(super) enum JobSummary {
-    Published(Box<Published<Outcome>>),
-    /// An input is missing or empty, as this error says, and `source.on_missing` is `skip`.
-    Skipped(Error),
-}
-
-impl Summary for JobSummary {
+impl Summary for JobEnd {
     fn text(&self) -> String {
         match self {
             Self::Published(published) => published.text(),

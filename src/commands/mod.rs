@@ -1,4 +1,4 @@
-//! The commands other than `run` and `schema`, one file or folder each; they return values, and `cli` prints them.
+//! The commands, one file or folder each; they return values, and `cli` prints them.
 
 pub mod aggregate;
 pub mod agreement;
@@ -7,7 +7,9 @@ pub mod evaluate;
 pub mod explain;
 pub mod models;
 pub mod predict;
+pub mod run;
 mod run_source;
+pub mod schema;
 pub mod simulate;
 pub mod sql;
 pub mod test;

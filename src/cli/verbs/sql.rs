@@ -6,9 +6,9 @@ use arrow::json::LineDelimitedWriter;
 use futures::StreamExt;
 use serde_json::json;
 
-use super::args::{SqlArgs, read_text, store};
-use super::terminal::stream;
-use super::text_table::DrawnTable;
+use crate::cli::args::{SqlArgs, read_text, store};
+use crate::cli::terminal::stream;
+use crate::cli::text_table::DrawnTable;
 use crate::commands::at_options;
 use crate::commands::sql::{Script, ScriptText, SqlSession, StatementRows};
 use crate::engine::EngineSpec;

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::args::{SimulateArgs, store};
-use super::publish::PublishingJob;
-use super::run_with::run_with;
-use super::summary::Summary;
-use super::{print_json, print_result};
+use crate::cli::args::{SimulateArgs, store};
+use crate::cli::environment::job_with;
+use crate::cli::publish::PublishingJob;
+use crate::cli::summary::Summary;
+use crate::cli::terminal::{print_json, print_result};
 use crate::commands::simulate::simulate;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
@@ -29,7 +29,7 @@ pub(super) async fn command(
     let recipe = args.recipe.ok_or_else(|| missing("--recipe"))?;
     let output = args.output.ok_or_else(|| missing("--output"))?;
     let seed = args.seed;
-    let job = run_with(&engine, seed)?;
+    let job = job_with(&engine, seed)?;
     PublishingJob { job, signals, json: args.json, quiet }
         .execute(move |mut job| async move {
             let given = SimulationInput {

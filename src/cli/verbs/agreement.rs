@@ -1,9 +1,9 @@
 //! `labelmill agreement`: prints the statistics of each group.
 
-use super::args::AgreementArgs;
-use super::plain_table::plain_table;
-use super::run_with::run_with;
-use super::{print_json, print_result};
+use crate::cli::args::AgreementArgs;
+use crate::cli::environment::job_with;
+use crate::cli::plain_table::plain_table;
+use crate::cli::terminal::{print_json, print_result};
 use crate::commands::agreement::{AgreementOfGroup, AgreementRequest, agreement, as_json};
 use crate::error::Result;
 use crate::job_context::JobContext;
@@ -13,7 +13,7 @@ pub(super) async fn command(args: AgreementArgs, shown: JobContext) -> Result<()
     let AgreementArgs { annotations, by, set, json } = args;
     let request = AgreementRequest::new(&annotations, by, set)?;
     bound_job(request.spec.engine.allocation_bound());
-    let mut job = run_with(&request.spec.engine, request.spec.seed)?;
+    let mut job = job_with(&request.spec.engine, request.spec.seed)?;
     job.progress = shown.progress;
     let rows = agreement(&request, &mut job).await?;
     if json {

@@ -1,0 +1,27 @@
+//! `labelmill run`: runs the job of a pipeline file.
+
+use crate::cli::args::{GateArgs, JobArgs, RunArgs};
+use crate::cli::environment::{job_with, load_pipeline};
+use crate::cli::publish::PublishingJob;
+use crate::commands::run::run;
+use crate::error::Result;
+use crate::pipeline::{PipelineSpec, Rerun};
+use crate::process::signals::Signals;
+
+pub(super) async fn command(args: RunArgs, quiet: bool, signals: &Signals) -> Result<()> {
+    run_job(load_pipeline(&args.file)?, (args.job, args.gate), quiet, signals).await
+}
+
+/// Runs the job of a pipeline, wherever it comes from.
+pub(super) async fn run_job(
+    spec: PipelineSpec,
+    (args, gate): (JobArgs, GateArgs),
+    quiet: bool,
+    signals: &Signals,
+) -> Result<()> {
+    let rerun = Rerun { force: args.force, keep_rejected: gate.keep_rejected };
+    let job = job_with(&spec.engine, spec.seed)?;
+    PublishingJob { job, signals, json: args.json, quiet }
+        .execute(move |mut job| async move { run(&spec, rerun, &mut job).await })
+        .await
+}

@@ -1,0 +1,3 @@
+//! `labelmill schema`: the JSON Schema of a pipeline file.
+
+pub use crate::pipeline::schema;
