@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::frame::{Annotations, Frame, ITEMS_PER_BLOCK};
 use crate::job_context;
 use crate::model::fitted::Fitted;
-use crate::model::fitted_posterior::RowEntries;
+use crate::model::fitted::fitted_posterior::RowEntries;
 use crate::model::posterior::{Top, tied};
 
 /// How labels are chosen.

@@ -212,7 +212,7 @@ fn imports_below_the_declaration_of_a_tests_file_are_seen() {
     let graph = graph();
     for (from, to) in [
         ("model/em/kernels", "model/posterior"),
-        ("model/neural", "model/neural/device"),
+        ("model/neural/net", "model/neural/device"),
         ("simulate", "simulate/recipes"),
     ] {
         let module = |path: &str| path.split('/').map(str::to_owned).collect::<Module>();

@@ -12,7 +12,7 @@ use crate::job_context::JobContext;
 use crate::model::{Capabilities, model_kind};
 use crate::pipeline::{PipelineSpec, warn_of_unread_features, warn_of_unread_tables};
 use crate::sink::{self, RunTables};
-use crate::source::listing::files::Format;
+use crate::source::files::Format;
 use crate::source::{InferenceScope, Relation, Source};
 
 /// Opens every source of a pipeline, plans every relation that a run would read, and opens the sink.

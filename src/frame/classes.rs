@@ -10,7 +10,7 @@ use arrow::util::display::array_value_to_string;
 
 use super::collect::spellings::DataWarning;
 use crate::error::{Error, Overlap, Problem, Result, offenders};
-use crate::frame::FrameSpec;
+use crate::frame::frame_spec::FrameSpec;
 use crate::frame::ids::exact_text::cast_exact_text;
 use crate::frame::ids::{Ids, Interner, NULL};
 use crate::job_context::WarningCode;

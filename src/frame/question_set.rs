@@ -17,8 +17,9 @@ use super::annotations::joint::{Joint, JointQuestion};
 use super::annotations::{AnnotationRows, Annotations, Dims, Duplicates};
 use super::evidence::{Evidence, QuestionFeatures};
 use super::ids::{Ids, Interner};
-use super::{Frame, Gold};
 use crate::error::{Error, Result};
+use crate::frame::gold::Gold;
+use crate::frame::question_frame::Frame;
 
 /// What was observed of several questions, with numbers of instances and annotators that hold for all of them.
 pub struct QuestionSet<'a> {

@@ -14,33 +14,25 @@
 //!    `INSTA_UPDATE=always cargo test`, which rewrites the list of models in `tests/snapshots/`; then read the difference.
 //!
 //! How to add a model that trains a network is described in [`neural`]; how to add a classifier, in
-//! `classifier/mod.rs`. [`gem::Gem`] is an EM model with such a classifier.
+//! `classifier/mod.rs`. [`with_classifier::gem::Gem`] is an EM model with such a classifier.
 //!
 //! The layer rule, which a test holds: nothing under `model/` imports Arrow or DataFusion, and only `neural/` imports
 //! candle.
 
-mod assignment;
 pub mod calibration;
-mod capabilities;
 pub(crate) mod classifier;
 pub mod confusion;
-pub mod crowdlab;
 pub mod em;
 pub mod fitted;
-pub mod fitted_posterior;
-mod from_features;
-pub mod gem;
-mod given_prior;
-mod lbfgs;
 #[cfg(feature = "neural")]
 pub mod neural;
 pub mod numerics;
 pub mod posterior;
-pub mod preset;
 pub(crate) mod saved;
+pub mod settings;
 pub mod spectral;
-pub mod switching;
 pub mod vote;
+pub mod with_classifier;
 
 use std::sync::LazyLock;
 
@@ -55,7 +47,6 @@ use crate::frame::{
 };
 use crate::job_context::JobContext;
 use crate::spec::Problems;
-pub use capabilities::{Capabilities, FeatureUse};
 #[cfg(feature = "neural")]
 pub use classifier::NetworkClassifierSpec;
 pub use classifier::{
@@ -63,6 +54,7 @@ pub use classifier::{
 };
 use fitted::Fitted;
 pub use saved::{Predict, Predicted, SavedModel};
+pub use settings::capabilities::{Capabilities, FeatureUse};
 
 /// The parameters that a user writes in `[model]` for one kind of model.
 pub trait Spec:
@@ -225,8 +217,8 @@ impl ModelKind {
         Self::with_features::<neural::Neural<N>>(neural::predict::<N>)
     }
 
-    const fn classifier_em<S: gem::ClassifierEm + Model>() -> Self {
-        Self::with_features::<S>(gem::predict::<S>)
+    const fn classifier_em<S: with_classifier::gem::ClassifierEm + Model>() -> Self {
+        Self::with_features::<S>(with_classifier::gem::predict::<S>)
     }
 
     const fn with_features<S: Spec + Model>(predict: Predict) -> Self {
@@ -245,7 +237,7 @@ impl ModelKind {
             predict: None,
             memory_estimate: M::memory_estimate,
             load: |value| {
-                let spec: S = serde_json::from_value(preset::apply::<S>(value)?)?;
+                let spec: S = serde_json::from_value(settings::preset::apply::<S>(value)?)?;
                 let parameters = serde_json::to_value(&spec)?;
                 let (checked, without_gold) = (spec.clone(), spec.clone());
                 Ok(LoadedModel {
@@ -276,8 +268,8 @@ pub static MODELS: LazyLock<Vec<&'static ModelKind>> = LazyLock::new(|| {
         vote::KINDS,
         em::KINDS,
         spectral::KINDS,
-        gem::KINDS,
-        crowdlab::KINDS,
+        with_classifier::gem::KINDS,
+        with_classifier::crowdlab::KINDS,
         #[cfg(feature = "neural")]
         neural::KINDS,
     ];

@@ -11,9 +11,9 @@ use rand::seq::SliceRandom;
 use rand::seq::index::sample;
 use rayon::prelude::*;
 
+use super::annotators::confusion::ConfusionMatrix;
 use super::annotators::{AnnotatorType, Dependence};
 use super::conal::Shares;
-use super::confusion::ConfusionMatrix;
 use super::grammar::annotator_id;
 use super::plan::{Instances, Plan, shares};
 use crate::error::{Error, Result};

@@ -18,7 +18,6 @@
 
 pub mod annotators;
 pub mod conal;
-pub mod confusion;
 pub mod designs;
 pub mod draw;
 pub mod grammar;

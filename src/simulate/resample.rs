@@ -13,7 +13,7 @@ use rand::Rng as _;
 use rand::seq::index::sample_weighted;
 
 use super::annotators::AnnotatorType;
-use super::confusion::ConfusionMatrix;
+use super::annotators::confusion::ConfusionMatrix;
 use super::draw::{Annotation, Member, SimulatedCrowd, answers, kept, members, redundancy};
 use super::grammar::annotator_id;
 use super::plan::{GivenCrowd, Instances, Plan, shares};

@@ -8,7 +8,7 @@ use arrow::array::{
 };
 use arrow::datatypes::{DataType, Field};
 
-use super::confusion::ConfusionMatrix;
+use super::annotators::confusion::ConfusionMatrix;
 use super::draw::SimulatedCrowd;
 use super::ground_truth::GroundTruth;
 use crate::error::Result;

@@ -8,7 +8,7 @@ use super::CommittedRun;
 use super::parquet::PublishedRun;
 use crate::error::{Error, Result, Stage};
 use crate::redact::redacted_location;
-use crate::source::listing::files::{Files, Format, register_files};
+use crate::source::files::{Files, Format, register_files};
 use crate::source::{PublishedTables, TableSearch};
 use crate::store::{StoreSpec, is_denied};
 

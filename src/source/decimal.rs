@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::is_plain_integer;
+use crate::source::plain_integer::is_plain_integer;
 
 /// The value of a decimal number of any length: equal numbers have equal values of this type.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

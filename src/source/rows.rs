@@ -7,8 +7,8 @@ use arrow::datatypes::{Field, Schema};
 use arrow::record_batch::RecordBatch;
 
 use super::spec::{InlineRows, Scalar};
-use super::{Relation, contract_columns};
 use crate::error::{Error, Result, offenders};
+use crate::source::relation::contract::{Relation, contract_columns};
 
 impl InlineRows {
     /// The rows as one batch with the relation's column names; `key` is their key in the pipeline file.

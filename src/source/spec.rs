@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::cleaning::{Cleaning, Normalisation};
-use super::listing::files::Format;
+use super::files::Format;
 use super::listing::nested::could_match_below;
 use super::relation::known_columns::KnownColumns;
 use crate::error::Problem;

@@ -249,7 +249,7 @@ impl RangeWeights {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::AnnotationRows;
+    use crate::frame::annotations::AnnotationRows;
 
     fn mapped(numbers: &[u32], folder: &ScratchFolder) -> Numbers {
         let mut mapped = Numbers::new(numbers.to_vec());

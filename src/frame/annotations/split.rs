@@ -69,7 +69,7 @@ impl Annotations {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::Dims;
+    use crate::frame::annotations::Dims;
     use crate::testing::tiny;
 
     #[test]

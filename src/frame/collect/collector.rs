@@ -13,9 +13,10 @@ use super::shape::Shape;
 use super::spellings::{ColumnValues, DataWarning, looking_bytes, replace};
 use crate::engine::ScratchFolder;
 use crate::error::{Error, Result, offenders};
-use crate::frame::Duplicates;
+use crate::frame::annotations::Duplicates;
 use crate::frame::annotations::{Dims, Repeated, rows_at_once};
 use crate::frame::classes::{LabelAxis, MAX_LABELS, intern_listed, no_class, too_many_labels};
+use crate::frame::frame_spec::FrameSpec;
 use crate::frame::gold::{Gold, GoldNumber, GoldRows, UnknownGold, replace_values};
 use crate::frame::ids::id_columns::id_columns;
 use crate::frame::ids::shown_column::ShownColumn;
@@ -24,8 +25,8 @@ use crate::frame::memory::budget::{
     BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, Reservation, grown_bytes,
 };
 use crate::frame::memory::estimate::QuestionSizes;
+use crate::frame::question_frame::Frame;
 use crate::frame::rejects::{Reason, Rejects};
-use crate::frame::{Frame, FrameSpec};
 
 /// The rows of one question, from which [`Collector::finish`] makes a [`Frame`].
 pub(super) struct Collector {

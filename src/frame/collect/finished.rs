@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use crate::error::Overlap;
-use crate::frame::Frame;
 use crate::frame::gold::GoldNumber;
 use crate::frame::gold::role::Role;
 use crate::frame::ids::NULL;
+use crate::frame::question_frame::Frame;
 use crate::frame::rejects::Rejects;
 
 /// The result of finishing a question.

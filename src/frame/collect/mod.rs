@@ -8,7 +8,6 @@ pub(super) mod given_tables;
 pub(super) mod optional_columns;
 pub(super) mod overlaps;
 pub(super) mod questions;
-pub(super) mod read_all;
 pub(super) mod relations;
 pub(super) mod shape;
 pub(super) mod spellings;

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::error::{Overlap, Result, UnknownValues};
-use crate::frame::Frame;
 use crate::frame::gold::{GoldNumber, GoldRows};
 use crate::frame::ids::{Ids, Interner, NULL};
+use crate::frame::question_frame::Frame;
 use crate::job_context::{JobContext, WarningCode};
 
 /// The help where ids of instances are those of annotators.

@@ -13,14 +13,17 @@ use super::optional_columns::OptionalColumns;
 use super::spellings::{ColumnValues, DataWarning};
 use crate::engine::ScratchFolder;
 use crate::error::{Error, Overlap, Result, offenders};
+use crate::frame::annotations::Duplicates;
 use crate::frame::classes::check_lists;
+use crate::frame::frame_spec::FrameSpec;
 use crate::frame::gold::GoldRows;
 use crate::frame::ids::id_columns::{id_columns, label_column};
 use crate::frame::ids::shown_column::ShownColumn;
 use crate::frame::ids::{Ids, Interner, NULL, as_text};
 use crate::frame::memory::budget::{Budget, Reservation};
+use crate::frame::question_frame::subject_of;
+use crate::frame::question_frame::{Frame, QuestionLeftOut};
 use crate::frame::rejects::{Reason, Rejects};
-use crate::frame::{Duplicates, Frame, FrameSpec, QuestionLeftOut, subject_of};
 use crate::job_context::JobContext;
 
 /// One collector per question; without a question column there is one, with the number 0.
@@ -282,8 +285,8 @@ mod tests {
 
     use super::*;
     use crate::engine::EngineSpec;
-    use crate::frame::dense_memory_estimate;
     use crate::frame::memory::budget::{BYTES_PER_TIME, BYTES_PER_WEIGHT};
+    use crate::frame::memory::estimate::dense_memory_estimate;
 
     /// Annotations, some of which cannot be used; `more` names the columns in addition to the ids.
     fn batch(from: i64, more: &[&str]) -> RecordBatch {

@@ -1,7 +1,7 @@
 //! Warns of tables whose shape shows that a column is probably the wrong one.
 
 use super::spellings::DataWarning;
-use crate::frame::Dims;
+use crate::frame::annotations::Dims;
 use crate::job_context::WarningCode;
 
 /// The size of a question.

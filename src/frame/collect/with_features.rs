@@ -2,11 +2,11 @@
 
 use super::overlaps::{instances_without_features, without_features};
 use crate::error::{Error, Result};
-use crate::frame::Frame;
 use crate::frame::evidence::QuestionFeatures;
 use crate::frame::features::Features;
 use crate::frame::gold::{Gold, GoldRows};
 use crate::frame::ids::{IdIndex, Ids};
+use crate::frame::question_frame::Frame;
 
 /// Features with an index of their ids, for the lookups of every question.
 pub(super) struct Indexed {

@@ -14,9 +14,9 @@ use arrow::util::display::array_value_to_string;
 use datafusion::prelude::DataFrame;
 
 use super::classes::LabelAxis;
-use super::collect::read_all::read_all_within;
 use super::ids::{IdIndex, Ids, Interner, NULL, finite, without_run_ends};
 use super::memory::budget::Budget;
+use super::memory::read_all::read_all_within;
 use crate::error::{Error, Result, UnknownValues, offenders};
 use crate::job_context::JobContext;
 use role::Role;

@@ -173,7 +173,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::source::listing::files::UNTYPED;
+    use crate::source::files::UNTYPED;
     use arrow::array::{ArrayRef, Int64Array, StringArray};
     use arrow::datatypes::{DataType, Schema};
 

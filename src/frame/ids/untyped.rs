@@ -12,7 +12,7 @@ use super::interner::long_keys::LongKeys;
 use super::key::{Packed, with_bytes};
 use crate::error::Result;
 use crate::frame::annotations::offsets::number;
-use crate::source::listing::files::{STAYS_TEXT, UNTYPED};
+use crate::source::files::{STAYS_TEXT, UNTYPED};
 use crate::source::{as_plain_integer, is_plain_integer};
 
 /// Whether the column's text came from a format without types.

@@ -181,7 +181,8 @@ impl<'a> Reservation<'a> {
 mod tests {
     use super::*;
     use crate::engine::EngineSpec;
-    use crate::frame::{Dims, dense_memory_estimate};
+    use crate::frame::annotations::Dims;
+    use crate::frame::memory::estimate::dense_memory_estimate;
 
     fn budget(limit: &str) -> Budget {
         let engine = EngineSpec { memory_limit: Some(limit.to_owned()), ..EngineSpec::default() };

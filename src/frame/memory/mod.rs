@@ -4,3 +4,4 @@ pub(super) mod batch_bytes;
 pub(super) mod budget;
 pub(super) mod estimate;
 pub(super) mod numbers;
+pub(in crate::frame) mod read_all;

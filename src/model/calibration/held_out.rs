@@ -13,7 +13,7 @@ use crate::frame::{Annotations, Dims, Evidence, ITEMS_PER_BLOCK};
 use crate::job_context::{Cancel, JobContext};
 use crate::model::Model;
 use crate::model::fitted::Fitted;
-use crate::model::fitted_posterior::FittedPosterior;
+use crate::model::fitted::fitted_posterior::FittedPosterior;
 
 /// The second fit, in warnings and errors.
 const SECOND_FIT: &str = "the fit without held-out annotations";

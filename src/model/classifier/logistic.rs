@@ -22,7 +22,8 @@ use super::{Classifier, Examples, predict_rows};
 use crate::error::{Error, Result};
 use crate::frame::{MAX_RANGES, Matrix};
 use crate::job_context::{Cancel, JobContext};
-use crate::model::lbfgs::{self, try_maximise};
+use crate::model::numerics::lbfgs;
+use crate::model::numerics::lbfgs::try_maximise;
 use crate::model::numerics::{MIN_RELATIVE_DEVIATION, softmax};
 use crate::model::saved::snapshot::Snapshot;
 

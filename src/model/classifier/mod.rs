@@ -21,6 +21,7 @@ mod decision_tree;
 mod feature_columns;
 mod folds;
 mod forest;
+pub(super) mod from_features;
 mod growth;
 mod logistic;
 #[cfg(feature = "neural")]

@@ -54,11 +54,11 @@ use crate::frame::{Annotations, Dims, ITEMS_PER_BLOCK, MemoryEstimate, QuestionS
 use crate::job_context::{Cancel, JobContext};
 use crate::model::Spec;
 use crate::model::fitted::Report;
-use crate::model::fitted_posterior::FittedPosterior;
-use crate::model::given_prior::{check_number, check_shares, shares_or_uniform};
-use crate::model::lbfgs::{NUMBERS_OF_SEARCH, try_maximise};
+use crate::model::fitted::fitted_posterior::FittedPosterior;
+use crate::model::numerics::lbfgs::{NUMBERS_OF_SEARCH, try_maximise};
 use crate::model::numerics::ln_sigmoid;
 use crate::model::posterior::Posterior;
+use crate::model::settings::given_prior::{check_number, check_shares, shares_or_uniform};
 use crate::spec::Problems;
 
 /// GLAD: an ability for each annotator and a difficulty for each instance.

@@ -151,8 +151,8 @@ mod tests {
     use super::*;
     use crate::job_context::Cancel;
     use crate::model::em::{Em, EmModel, StopRule};
+    use crate::model::fitted::fitted_posterior::FittedPosterior;
     use crate::model::fitted::{Fitted, Report};
-    use crate::model::fitted_posterior::FittedPosterior;
     use crate::model::posterior::Posterior;
     use crate::model::{Model as _, Spec};
     use crate::testing::{iterations, tiny};

@@ -51,7 +51,7 @@ use crate::frame::{Annotations, Dims, ITEMS_PER_BLOCK, MemoryEstimate, QuestionS
 use crate::job_context::{Cancel, JobContext, WarningCode};
 use crate::model::confusion::{Cells, Confusion};
 use crate::model::fitted::Report;
-use crate::model::fitted_posterior::FittedPosterior;
+use crate::model::fitted::fitted_posterior::FittedPosterior;
 use crate::model::numerics::{logsumexp, softmax};
 use crate::model::posterior::Posterior;
 use crate::model::{Capabilities, Spec};
@@ -235,8 +235,8 @@ impl EmModel for Mmce {
         let has_collapsed = mean < uniform + COLLAPSED * (1.0 - uniform);
         (has_collapsed && !judged.is_empty()).then(|| {
             format!(
-                "the posteriors are nearly uniform: {} outweighs the few annotations of annotators and instances: lower it, or \
-                 use dawid_skene",
+                "the posteriors are nearly uniform: {} outweighs the few annotations of annotators and instances: lower it, \
+                 or use dawid_skene",
                 job.model_key("strength")
             )
         })

@@ -3,7 +3,7 @@
 //! A model whose likelihood is a product over (annotator, label) pairs is a [`PairModel`]: an
 //! [`Estimator`](kernels::Estimator), a prior of the classes and a report; [`ColumnEm`] makes its steps. A model whose
 //! likelihood is not such a product implements [`LogLikelihood`](kernels::LogLikelihood). A model with a classifier has
-//! steps with the data of a fit, and reports with the classifier itself ([`gem`](super::gem)).
+//! steps with the data of a fit, and reports with the classifier itself ([`gem`](super::with_classifier::gem)).
 
 mod glad;
 pub mod kernels;
@@ -14,12 +14,12 @@ mod random_effects;
 mod start;
 mod stop;
 
+use super::fitted::fitted_posterior::FittedPosterior;
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
 use crate::frame::{MemoryEstimate, QuestionSizes, dense_memory_estimate};
 use crate::job_context::{Cancel, JobContext};
 use crate::model::fitted::{Fitted, Report};
-use crate::model::fitted_posterior::FittedPosterior;
 use crate::model::{Model, ModelKind, Spec};
 pub use glad::Glad;
 pub use maximise::LoopState;

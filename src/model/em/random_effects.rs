@@ -72,7 +72,7 @@ use crate::frame::{Annotations, Dims, MemoryEstimate, QuestionSizes};
 use crate::job_context::{Cancel, JobContext, WarningCode};
 use crate::model::confusion::{Confusion, Smoothing};
 use crate::model::fitted::Report;
-use crate::model::fitted_posterior::FittedPosterior;
+use crate::model::fitted::fitted_posterior::FittedPosterior;
 use crate::model::posterior::Posterior;
 use crate::model::{Capabilities, Spec};
 use annotators::Annotators;

@@ -58,36 +58,19 @@ mod spec;
 mod tests;
 mod train;
 
-pub use data::batch::{Batch, BatchAnnotation};
-pub use data::batching::InstanceSubset;
-pub use data::inputs::{EmbeddingInput, LearnerInput};
-pub use data::sizes::Sizes;
 pub use device::DeviceChoice;
 pub use fit::predict::predict;
-pub use models::{
-    AggNet, Conal, CrowdLayer, Dl, DoctorNet, KINDS, Lia, LiaMulti, MaxMig, Mbem, SingleConfusion,
-    SoftBootstrap, Tcl, Tcls, TraceRegularised, WeightedDoctorNet,
-};
+pub use models::{Conal, KINDS, Lia};
 pub use net::backbone::{Architecture, BackboneSpec, Scaling};
-pub use net::heads::{Head, HeadInput, Heads, Outputs};
 pub use net::layers::Activation;
 #[cfg(any(debug_assertions, feature = "testing"))]
 pub use net::layers::single_layer::{SingleLayer, SingleLayerKind};
-pub use net::parameters::Initialisation;
+pub use net::optimiser::optimiser_spec::{LrSchedule, OptimiserKind, OptimiserSpec};
 pub use net::precision::Precision;
-pub use objective::batch_context::{BatchContext, BatchPrediction, Gradient};
-pub use objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
-pub use objective::schedule::{Act, LearnerSubset, Phase, sequential};
+pub use objective::batch_context::BatchPrediction;
+pub use objective::crowd_net::CrowdNet;
+pub use objective::network_spec::NetworkSpec;
+pub use objective::train_spec::TrainSpec;
 pub use objective::training_objective::TrainingObjective;
-pub use params::annotator_matrices::AnnotatorMatrices;
-pub use params::annotator_params::{AnnotatorParams, Gathered};
-pub use params::param_table::{Owner, ParamTable};
 pub(crate) use soft_target_network::{SoftTargetNetwork, WeightedTargets};
 pub use spec::Neural;
-pub use spec::network_spec::NetworkSpec;
-pub use train::learners::learner::LearnerSpec;
-pub use train::optimiser::optimiser_spec::{LrSchedule, OptimiserKind, OptimiserSpec};
-pub use train::spec::{BatchBy, Reduction, Select, TrainSpec};
-pub use train::state::{Estimates, MAIN_TARGETS, NamedTargets, TrainState};
-
-use device::{from_candle, name_of};

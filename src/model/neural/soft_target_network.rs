@@ -20,21 +20,21 @@ use super::data::sizes::Sizes;
 use super::net::heads::Heads;
 use super::numerics::at_least;
 use super::objective::batch_context::{BatchContext, Gradient};
+use super::objective::network_spec::NetworkSpec;
 use super::objective::schedule::{Act, Phase};
+use super::objective::train_spec::{Reduction, TrainSpec};
+use super::objective::train_state::TrainState;
 use super::objective::training_objective::TrainingObjective;
 use super::params::annotator_params::AnnotatorParams;
-use super::spec::network_spec::NetworkSpec;
 use super::train::learners::Learners;
 use super::train::learners::learner::{CLASSIFIER, LearnerSetting, LearnerSpec};
 use super::train::learners::on_device::{learners_on_device, rows_of_prediction};
-use super::train::spec::{Reduction, TrainSpec};
-use super::train::state::TrainState;
 use super::train::{LoopPosition, Trainer, not_finite};
 use crate::error::{Error, Result};
 use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates, Matrix};
 use crate::job_context::{Cancel, JobContext, NoProgress};
 use crate::model::fitted::{TraceRow, on_cpu};
-use crate::model::neural::name_of;
+use crate::model::neural::device::name_of;
 use crate::model::posterior::Posterior;
 use crate::model::saved::snapshot::Snapshot;
 
@@ -329,7 +329,7 @@ mod tests {
     use super::*;
     use crate::model::neural::data::batch::Batch;
     use crate::model::neural::net::heads::Outputs;
-    use crate::model::neural::train::state::Estimates;
+    use crate::model::neural::objective::train_state::Estimates;
 
     /// Two examples of the weights 2 and 0.5, where the mean of all weights is 1.5, so that both terms are divided by 3:
     /// the first has the target (0.3, 0.7), the second (0, 1). The derivative by a logit is (w p - w T) / 3.

@@ -49,8 +49,8 @@ use crate::frame::{Dims, Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::{JobContext, WarningCode};
 use crate::model::em::kernels::{Prior, log_domain};
 use crate::model::fitted::{Fitted, Report, Stop, TraceRow};
-use crate::model::given_prior::{check_number, check_shares, shares_or_uniform};
 use crate::model::posterior::Posterior;
+use crate::model::settings::given_prior::{check_number, check_shares, shares_or_uniform};
 use crate::model::{Capabilities, Model, Spec};
 use crate::spec::Problems;
 

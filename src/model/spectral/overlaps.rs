@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::co_occurrence::{CoOccurrence, MAX_OTHERS};
 use super::gold_decides;
 use crate::frame::Annotations;
-use crate::model::assignment::best_assignment;
+use crate::model::numerics::assignment::best_assignment;
 
 /// The precision that the start supposes, by the half that Snorkel draws from 0 to 1.
 const START: f64 = 0.7;

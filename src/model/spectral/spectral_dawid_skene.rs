@@ -51,8 +51,8 @@ use crate::frame::{Annotations, Dims, Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::{Cancel, JobContext, WarningCode};
 use crate::model::em::kernels::{self, Prior, log_domain};
 use crate::model::em::{self, ColumnEm, DawidSkene, EmModel, EmSteps, Objective, StopRule};
+use crate::model::fitted::fitted_posterior::FittedPosterior;
 use crate::model::fitted::{Fitted, Report};
-use crate::model::fitted_posterior::FittedPosterior;
 use crate::model::posterior::Posterior;
 use crate::model::{Capabilities, Model, Spec};
 

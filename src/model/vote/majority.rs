@@ -33,8 +33,8 @@ use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence, MAX_RANGES, ranges_of_instances};
 use crate::frame::{MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
+use crate::model::fitted::fitted_posterior::FittedPosterior;
 use crate::model::fitted::{Fitted, Report, Stop};
-use crate::model::fitted_posterior::FittedPosterior;
 use crate::model::{Capabilities, Model, Spec};
 
 /// Majority vote.

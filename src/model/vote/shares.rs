@@ -1,7 +1,7 @@
 //! The shares of an instance's votes, computed when they are read.
 
 use crate::frame::Annotations;
-use crate::model::fitted_posterior::PosteriorRows;
+use crate::model::fitted::fitted_posterior::PosteriorRows;
 use crate::model::posterior::{harden, write_votes};
 
 /// From so many classes on, a row is read as the classes that have votes.
@@ -58,7 +58,7 @@ impl PosteriorRows for VoteShares {
 mod tests {
     use super::*;
     use crate::frame::{AnnotationRows, Dims, Duplicates};
-    use crate::model::fitted_posterior::FittedPosterior;
+    use crate::model::fitted::fitted_posterior::FittedPosterior;
     use crate::model::posterior::{Posterior, best};
 
     const CLASSES: u32 = 90;

@@ -8,8 +8,8 @@ use crate::frame::{Frame, Rejects, Role};
 use crate::job_context::JobContext;
 use crate::model::calibration::CalibrationSpec;
 use crate::model::confusion::Confusion;
+use crate::model::fitted::switching::{TooManyClasses, switched};
 use crate::model::model_kind;
-use crate::model::switching::{TooManyClasses, switched};
 use crate::source::{Relation, SourceSpec};
 pub(super) use diagnosis::{
     warn_of_agreement, warn_of_dependence, warn_of_loss_to_vote, warn_of_one_time_annotators,

@@ -5,7 +5,7 @@ mod crowds;
 mod noise;
 mod resample;
 
-use super::confusion::ConfusionMatrix;
+use super::annotators::confusion::ConfusionMatrix;
 use super::draw::{SimulatedCrowd, draw};
 use super::grammar::kind;
 use super::plan::{Instances, Plan};

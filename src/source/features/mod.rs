@@ -10,7 +10,6 @@ use datafusion::common::Column;
 use datafusion::logical_expr::{Expr, cast};
 use datafusion::prelude::{DataFrame, SessionContext};
 
-use super::ColumnsSpec;
 use super::listing::format::{INTEGERS, MIXED};
 use super::relation::chosen_columns::ChosenColumns;
 use super::relation::contract::Origin;
@@ -20,6 +19,7 @@ use super::relation::{Query, table_or_sql};
 use super::typed::views::value_type;
 use crate::error::{Error, Result, nearest, offenders};
 use crate::job_context::{JobContext, WarningCode};
+use crate::source::spec::ColumnsSpec;
 
 /// Plans a relation of features: its id under the contract's name, then one column of lists, or every numeric column
 /// whose name is not one of an id or a label, in file order. Where no column of lists is named, the columns that a model

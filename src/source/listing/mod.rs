@@ -9,7 +9,6 @@
 //! `_temporary/`). They are no data, unless a pattern spells that character: `_*.csv`. Any other file of a folder is
 //! read, or an error names it.
 
-pub mod files;
 pub(super) mod format;
 pub(super) mod nested;
 pub(super) mod pattern;

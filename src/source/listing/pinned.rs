@@ -29,7 +29,7 @@ use crate::store::shown;
 
 /// Serves the listed objects only, each in its listed version; every write is an error.
 #[derive(Debug)]
-pub(super) struct PinnedStore {
+pub(in crate::source) struct PinnedStore {
     inner: Arc<dyn ObjectStore>,
     objects: HashMap<Path, ObjectMeta>,
     /// The location of the store, for messages.
@@ -37,7 +37,11 @@ pub(super) struct PinnedStore {
 }
 
 impl PinnedStore {
-    pub(super) fn new(inner: Arc<dyn ObjectStore>, objects: &[ObjectMeta], url: &Url) -> Self {
+    pub(in crate::source) fn new(
+        inner: Arc<dyn ObjectStore>,
+        objects: &[ObjectMeta],
+        url: &Url,
+    ) -> Self {
         let objects = objects.iter().map(|o| (o.location.clone(), o.clone())).collect();
         Self { inner, objects, url: url.clone() }
     }

@@ -7,7 +7,9 @@ use datafusion::prelude::{DataFrame, SessionContext};
 
 use super::contract::{contract_columns, name_in};
 use crate::error::{Error, Result, did_you_mean, offenders};
-use crate::source::{ColumnsSpec, Origin, Relation, Source, relation};
+use crate::source::relation::contract::{Origin, Relation};
+use crate::source::spec::ColumnsSpec;
+use crate::source::{Source, relation};
 
 /// Separates a question and a value in a group; text has it by no accident.
 pub const GROUP_SEPARATOR: char = '\u{1f}';

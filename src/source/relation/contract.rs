@@ -1,6 +1,6 @@
 //! The contract of the input relations: the names of their columns, and which are required.
 
-use crate::source::{ColumnsSpec, SourceSpec};
+use crate::source::spec::{ColumnsSpec, SourceSpec};
 
 /// The input relations whose columns have names in the contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use super::contract::{ContractColumn, Origin, Relation, contract_columns, name_i
 use super::sample::Sample;
 use super::synonyms::{is_id_name, synonym};
 use crate::error::{Error, nearest, offenders};
-use crate::source::ColumnsSpec;
+use crate::source::spec::ColumnsSpec;
 
 /// The columns of a relation's table, and the names that the user gave.
 #[derive(Clone, Copy)]

@@ -18,9 +18,9 @@ use datafusion::logical_expr::{Expr, LogicalPlan, Volatility};
 use datafusion::prelude::{DataFrame, SessionContext};
 
 use super::listing::format::{STAYS_TEXT, UNTYPED};
-use super::{ColumnsSpec, SqlSpec};
 use crate::error::{Error, Result, Stage, offenders};
 use crate::regular_file;
+use crate::source::spec::{ColumnsSpec, SqlSpec};
 use crate::sql;
 use contract::{Origin, Relation, contract_columns, name_in};
 use missing_column::FoundColumns;

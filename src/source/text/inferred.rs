@@ -13,7 +13,7 @@ use arrow::datatypes::{DataType, Field, FieldRef, Float64Type, Int64Type};
 
 use super::value_kinds::{FIRST_ROWS, ValueKinds};
 use crate::error::{Error, Result};
-use crate::source::is_missing_word;
+use crate::source::cleaning::is_missing_word;
 
 /// The metadata key of a field whose type is inferred.
 pub(super) const INFERRED: &str = "labelmill.inferred";

@@ -3,7 +3,7 @@
 use arrow::compute::kernels::cast_utils::{Parser, string_to_timestamp_nanos};
 use arrow::datatypes::{DataType, Float64Type, Int64Type, TimeUnit};
 
-use crate::source::is_plain_integer;
+use crate::source::plain_integer::is_plain_integer;
 
 /// How many rows of a file type inference reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 
 use crate::error::{Error, Result, offenders};
+use crate::frame::annotations::Dims;
 use crate::frame::given::{GivenConfusion, GivenPredictions};
-use crate::frame::{Dims, Frame};
+use crate::frame::question_frame::Frame;
 use crate::job_context::JobContext;
 use crate::source::Relation;
 use table::{Cell, GivenTable, TOLERANCE};

@@ -5,10 +5,10 @@ use arrow::compute::filter_record_batch;
 use arrow::datatypes::Float64Type;
 
 use crate::error::{Error, Result, offenders};
-use crate::frame::Frame;
 use crate::frame::collect::optional_columns::numbers;
 use crate::frame::collect::overlaps::without_features;
 use crate::frame::ids::{Ids, Interner};
+use crate::frame::question_frame::Frame;
 use crate::source::Relation;
 
 /// How far a sum of probabilities may be from 1: they may be rounded.

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::points::{Points, TargetKind, rounded};
 use super::temperature::{self, MAX_TEMPERATURE, MIN_TEMPERATURE, log};
 use crate::frame::ITEMS_PER_BLOCK;
-use crate::model::lbfgs::try_maximise;
+use crate::model::numerics::lbfgs::try_maximise;
 use crate::model::numerics::logsumexp;
 
 /// At the maximum, no component of the mean gradient exceeds this.

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::job_context::Cancel;
 use crate::model::em::kernels::log_domain::LogLikelihood;
-use crate::model::lbfgs::try_maximise;
+use crate::model::numerics::lbfgs::try_maximise;
 use crate::model::numerics::{MIN_PROBABILITY, logsumexp, softmax};
 
 /// Maximises F over the parameters of one annotator or instance; `annotations` gives the parameters of the other side, the

@@ -12,8 +12,8 @@ use crate::model::em::kernels::{
 };
 use crate::model::em::start::write_start;
 use crate::model::em::{EmModel, EmSteps, Objective, StopRule, fit};
+use crate::model::fitted::fitted_posterior::{FittedPosterior, PosteriorRows};
 use crate::model::fitted::{Fitted, Report};
-use crate::model::fitted_posterior::{FittedPosterior, PosteriorRows};
 use crate::model::numerics::{MIN_PROBABILITY, at_least, normalise};
 use crate::model::posterior::Posterior;
 use crate::model::posterior::harden;

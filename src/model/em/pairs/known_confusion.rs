@@ -45,7 +45,7 @@ use crate::model::confusion::{Cells, Confusion};
 use crate::model::em::kernels::GivenRows;
 use crate::model::em::{ClassPrior, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
-use crate::model::given_prior::{check_number, check_shares, shares_or_uniform};
+use crate::model::settings::given_prior::{check_number, check_shares, shares_or_uniform};
 use crate::model::{Capabilities, FeatureUse, Spec};
 use crate::spec::Problems;
 

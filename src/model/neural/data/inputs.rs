@@ -233,9 +233,9 @@ mod tests {
 
     use super::*;
     use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates, Evidence, Features};
-    use crate::model::neural::BackboneSpec;
     use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
+    use crate::model::neural::net::backbone::BackboneSpec;
     use crate::testing::with_features;
 
     const DIMS: Dims = Dims { instances: 3, annotators: 2, classes: 3, labels: 4 };

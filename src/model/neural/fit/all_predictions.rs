@@ -6,9 +6,12 @@ use crate::error::Result;
 use crate::frame::{Dims, JointQuestion};
 use crate::job_context::JobContext;
 use crate::model::neural::data::TrainingData;
+use crate::model::neural::data::batch::Batch;
+use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction};
+use crate::model::neural::objective::crowd_net::CrowdNet;
+use crate::model::neural::objective::training_objective::TrainingObjective;
 use crate::model::neural::params::pair_means::PairMeans;
 use crate::model::neural::train::{Trainer, not_finite};
-use crate::model::neural::{Batch, BatchContext, BatchPrediction, CrowdNet, TrainingObjective};
 use crate::model::posterior::Posterior;
 
 /// The predictions of the trained model.

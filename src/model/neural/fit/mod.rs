@@ -9,28 +9,33 @@ use candle_core::Device;
 use rand::Rng as _;
 
 use super::data::inputs::INSTANCE_EMBEDDING;
+use super::objective::train_spec::{Select, TrainSpec};
+use super::objective::train_state::{MAIN_TARGETS, TrainState};
 use super::params::annotator_params::AnnotatorParams;
 use super::train::learners::learner::LearnerSetting;
 use super::train::learners::on_device::learners_on_device;
-use super::{CrowdNet, Neural, Owner, ParamTable, Sizes, Task, name_of};
 use crate::error::{Error, Result};
 use crate::frame::{
     Annotations, Evidence, Gold, JointQuestion, QuestionFeatures, QuestionSet, Role,
 };
 use crate::frame::{MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
+use crate::model::Model;
+use crate::model::classifier::from_features;
 use crate::model::confusion::{Cells, CommonConfusion, Confusion};
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::fitted::{Fitted, Report, Stop, Trained};
 use crate::model::neural::data::TrainingData;
+use crate::model::neural::data::sizes::Sizes;
+use crate::model::neural::device::name_of;
+use crate::model::neural::objective::crowd_net::{CrowdNet, Task};
+use crate::model::neural::params::param_table::{Owner, ParamTable};
+use crate::model::neural::spec::Neural;
 use crate::model::neural::train::learners::Learners;
-use crate::model::neural::train::spec::{Select, TrainSpec};
-use crate::model::neural::train::state::{MAIN_TARGETS, TrainState};
 use crate::model::neural::train::{LoopPosition, Trainer};
 use crate::model::posterior::best;
 use crate::model::saved::checkpoint::Fingerprint;
 use crate::model::vote::agreement;
-use crate::model::{Model, from_features};
 use all_predictions::{AllPredictions, PosteriorInputs};
 use predict::description;
 

@@ -8,19 +8,24 @@ use serde_json::{Value, json};
 use crate::error::{Error, Result};
 use crate::frame::{Dims, JointQuestion, Matrix};
 use crate::job_context::JobContext;
+use crate::model::classifier::from_features;
 use crate::model::neural::data::TrainingData;
 use crate::model::neural::data::inputs::Inputs;
 use crate::model::neural::data::sizes::Sizes;
+use crate::model::neural::device::name_of;
+use crate::model::neural::objective::batch_context::BatchContext;
+use crate::model::neural::objective::crowd_net::CrowdNet;
+use crate::model::neural::objective::network_spec::NetworkSpec;
+use crate::model::neural::objective::train_state::Estimates;
 use crate::model::neural::params::annotator_params::AnnotatorParams;
+use crate::model::neural::spec::Neural;
 use crate::model::neural::train::learners::Learners;
 use crate::model::neural::train::learners::learner::LearnerSetting;
 use crate::model::neural::train::learners::on_device::{learners_on_device, rows_of_prediction};
-use crate::model::neural::train::state::Estimates;
 use crate::model::neural::train::step::Predictor;
-use crate::model::neural::{BatchContext, CrowdNet, NetworkSpec, Neural, name_of};
 use crate::model::posterior::Posterior;
 use crate::model::saved::snapshot::Snapshot;
-use crate::model::{Predicted, SavedModel, from_features};
+use crate::model::{Predicted, SavedModel};
 
 /// The kind, parameters, sizes and modules of a trained model as JSON, without the names of its classes.
 pub(super) fn description<N: CrowdNet>(
@@ -124,7 +129,8 @@ mod tests {
     use crate::frame::{Evidence, QuestionFeatures};
     use crate::model::Model as _;
     use crate::model::fitted::Fitted;
-    use crate::model::neural::{Dl, TraceRegularised, TrainSpec, WeightedDoctorNet};
+    use crate::model::neural::models::{Dl, TraceRegularised, WeightedDoctorNet};
+    use crate::model::neural::objective::train_spec::TrainSpec;
     use crate::testing::{tiny, with_features};
 
     /// A model after one epoch on the CPU, and the features that it learned from.

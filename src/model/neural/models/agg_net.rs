@@ -33,16 +33,21 @@ use crate::frame::{Annotations, Dims, Evidence};
 use crate::frame::{MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::Model;
+use crate::model::classifier::from_features::single_annotations;
 use crate::model::fitted::Fitted;
-use crate::model::from_features::single_annotations;
 use crate::model::neural::models::paper;
+use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
+use crate::model::neural::objective::counted;
+use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
+use crate::model::neural::objective::network_spec::NetworkSpec;
+use crate::model::neural::objective::schedule::{Act, Phase};
+use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
+use crate::model::neural::objective::train_state::{MAIN_TARGETS, TrainState};
+use crate::model::neural::objective::training_objective::TrainingObjective;
 use crate::model::neural::params::annotator_matrices;
-use crate::model::neural::params::counted;
-use crate::model::neural::{
-    Act, AnnotatorMatrices, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction,
-    CrowdNet, Gradient, MAIN_TARGETS, NetworkSpec, ParamTable, Phase, Reduction, Task, TrainSpec,
-    TrainState, TrainingObjective,
-};
+use crate::model::neural::params::annotator_matrices::AnnotatorMatrices;
+use crate::model::neural::params::annotator_params::AnnotatorParams;
+use crate::model::neural::params::param_table::ParamTable;
 use crate::model::vote::MajorityVote;
 
 /// `AggNet`: EM around a classifier, which learns the posteriors.

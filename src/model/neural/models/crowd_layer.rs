@@ -25,13 +25,17 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::frame::Dims;
 use crate::model::neural::models::paper;
+use crate::model::neural::net::parameters::Initialisation;
 use crate::model::neural::numerics::{
     RowStochastic, diagonal, row_times, row_times_backward, softmax, softmax_backward,
 };
-use crate::model::neural::{
-    AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    Initialisation, NetworkSpec, ParamTable, Reduction, Task, TrainingObjective,
-};
+use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
+use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
+use crate::model::neural::objective::network_spec::NetworkSpec;
+use crate::model::neural::objective::train_spec::Reduction;
+use crate::model::neural::objective::training_objective::TrainingObjective;
+use crate::model::neural::params::annotator_params::AnnotatorParams;
+use crate::model::neural::params::param_table::ParamTable;
 
 /// The form of an annotator's layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -20,10 +20,11 @@ use crate::frame::Evidence;
 use crate::job_context::JobContext;
 use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
-use crate::model::neural::{
-    BatchContext, BatchPrediction, CrowdNet, Gradient, NetworkSpec, Reduction, TrainSpec,
-    TrainingObjective,
-};
+use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
+use crate::model::neural::objective::crowd_net::CrowdNet;
+use crate::model::neural::objective::network_spec::NetworkSpec;
+use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
+use crate::model::neural::objective::training_objective::TrainingObjective;
 use crate::model::posterior::best;
 use crate::model::{ModelSpec, Spec as _, model_kind};
 use crate::spec::Problems;

@@ -4,7 +4,10 @@
 //! weight decay and with a constant rate. Selection by validation gold is left to the user, since it needs that gold.
 //! Features are scaled as without the preset: papers and code leave scaling to the person who prepares the data.
 
-use crate::model::neural::{BackboneSpec, LrSchedule, NetworkSpec, OptimiserSpec, TrainSpec};
+use crate::model::neural::net::backbone::BackboneSpec;
+use crate::model::neural::net::optimiser::optimiser_spec::{LrSchedule, OptimiserSpec};
+use crate::model::neural::objective::network_spec::NetworkSpec;
+use crate::model::neural::objective::train_spec::TrainSpec;
 
 /// The network of a model that trains parameters of annotators, at the classifier's rate.
 pub(crate) fn network(epochs: u32, batch_size: Option<usize>, learning_rate: f64) -> NetworkSpec {

@@ -25,12 +25,16 @@ use crate::frame::{Dims, Evidence};
 use crate::job_context::JobContext;
 use crate::model::Model;
 use crate::model::fitted::Fitted;
+use crate::model::neural::data::batch::BatchAnnotation;
 use crate::model::neural::models::paper;
 use crate::model::neural::models::trace_regularised::{NoisyChannel, matrices, near_identity};
-use crate::model::neural::{
-    AnnotatorParams, AnnotatorReport, BatchAnnotation, BatchBy, BatchContext, BatchPrediction,
-    CrowdNet, Gradient, NetworkSpec, ParamTable, Reduction, Task, TrainSpec, TrainingObjective,
-};
+use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
+use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
+use crate::model::neural::objective::network_spec::NetworkSpec;
+use crate::model::neural::objective::train_spec::{BatchBy, Reduction, TrainSpec};
+use crate::model::neural::objective::training_objective::TrainingObjective;
+use crate::model::neural::params::annotator_params::AnnotatorParams;
+use crate::model::neural::params::param_table::ParamTable;
 use crate::model::posterior::{best, hardened};
 use crate::model::vote::MajorityVote;
 use crate::spec::Problems;

@@ -34,10 +34,13 @@ use crate::error::Result;
 use crate::frame::Dims;
 use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{RowStochastic, diagonal, log_softmax, softmax, trace};
-use crate::model::neural::{
-    AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    NetworkSpec, ParamTable, Reduction, Task, TrainingObjective,
-};
+use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
+use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
+use crate::model::neural::objective::network_spec::NetworkSpec;
+use crate::model::neural::objective::train_spec::Reduction;
+use crate::model::neural::objective::training_objective::TrainingObjective;
+use crate::model::neural::params::annotator_params::AnnotatorParams;
+use crate::model::neural::params::param_table::ParamTable;
 
 /// Trace-regularised confusion matrices.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -8,6 +8,7 @@ pub(crate) mod heads;
 pub(crate) mod host;
 pub(crate) mod input;
 pub(crate) mod layers;
+pub(crate) mod optimiser;
 pub(crate) mod parameters;
 pub(crate) mod precision;
 #[cfg(test)]
@@ -22,7 +23,7 @@ use candle_core::{Device, Tensor, Var};
 
 use crate::error::Result;
 use crate::job_context::JobContext;
-use crate::model::neural::from_candle;
+use crate::model::neural::device::from_candle;
 use crate::model::neural::net::backbone::BackboneSpec;
 use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::forward_pass::ForwardPass;

@@ -4,7 +4,7 @@ use candle_core::DType;
 use candle_core::backprop::GradStore;
 
 use super::*;
-use crate::model::neural::Outputs;
+use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::net::layers::Activation;
 use crate::model::neural::net::testing::device_of;
 

@@ -1,13 +1,13 @@
 //! The input of a loss or a prediction (a batch with the networks' outputs and the parameters of its annotators), and
 //! their results.
 
+use super::train_spec::Reduction;
+use super::train_state::Estimates;
 use crate::frame::Dims;
 use crate::model::neural::data::batch::{Batch, BatchAnnotation};
 use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::numerics::{MIN_PROBABILITY, at_least, softmax};
 use crate::model::neural::params::annotator_params::{AnnotatorParams, Gathered};
-use crate::model::neural::train::spec::Reduction;
-use crate::model::neural::train::state::Estimates;
 
 /// A batch, the networks' outputs for it, and the parameters of its annotators.
 #[derive(Clone, Copy)]

@@ -6,6 +6,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::batch_context::BatchContext;
+use super::network_spec::NetworkSpec;
+use super::train_spec::TrainSpec;
 use super::training_objective::TrainingObjective;
 use crate::error::Result;
 use crate::frame::{Dims, Evidence};
@@ -17,9 +19,7 @@ use crate::model::neural::data::sizes::Sizes;
 use crate::model::neural::net::heads::Heads;
 use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::params::param_table::ParamTable;
-use crate::model::neural::spec::network_spec::NetworkSpec;
 use crate::model::neural::train::learners::learner::LearnerSpec;
-use crate::model::neural::train::spec::TrainSpec;
 use crate::spec::Problems;
 
 /// The evidence that a model is fitted to, and its sizes.

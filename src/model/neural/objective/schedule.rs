@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use super::train_state::MAIN_TARGETS;
 use crate::model::calibration::calibrator::Method;
 use crate::model::neural::data::batching::InstanceSubset;
-use crate::model::neural::train::state::MAIN_TARGETS;
 
 /// One act of a training: some epochs, or another update of targets or parameters.
 #[derive(Debug, Clone, PartialEq)]

@@ -6,11 +6,11 @@
 
 use super::batch_context::{BatchContext, BatchPrediction, Gradient};
 use super::schedule::{Act, Phase, sequential};
+use super::train_spec::{Reduction, TrainSpec};
+use super::train_state::TrainState;
 use crate::frame::{Annotations, Dims};
 use crate::model::neural::params::annotator_matrices::AnnotatorMatrices;
 use crate::model::neural::params::annotator_params::AnnotatorParams;
-use crate::model::neural::train::spec::{Reduction, TrainSpec};
-use crate::model::neural::train::state::TrainState;
 
 /// So many annotations of an instance leave its class open, on average, and the classifier decides it.
 const FEW_ANNOTATIONS: f64 = 4.0;

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use super::param_table::{Owner, ParamTable};
 use crate::error::{Error, Result};
 use crate::model::neural::data::batch::Batch;
-use crate::model::neural::train::optimiser::Optimiser;
-use crate::model::neural::train::optimiser::moments::Moments;
+use crate::model::neural::net::optimiser::Optimiser;
+use crate::model::neural::net::optimiser::moments::Moments;
 use crate::model::saved::snapshot::Snapshot;
 
 /// Every table of a model.

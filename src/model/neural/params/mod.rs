@@ -2,6 +2,5 @@
 
 pub(super) mod annotator_matrices;
 pub(super) mod annotator_params;
-pub(crate) mod counted;
 pub(super) mod pair_means;
 pub(super) mod param_table;

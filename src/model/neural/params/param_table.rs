@@ -7,8 +7,8 @@ use rayon::prelude::*;
 
 use crate::job_context::JobContext;
 use crate::model::neural::data::batch::Batch;
-use crate::model::neural::train::optimiser::Optimiser;
-use crate::model::neural::train::optimiser::moments::{Moments, MomentsMut};
+use crate::model::neural::net::optimiser::Optimiser;
+use crate::model::neural::net::optimiser::moments::{Moments, MomentsMut};
 use crate::prefetch::prefetch_all;
 
 /// Rows that one task of the thread pool updates.
@@ -260,7 +260,7 @@ impl Part<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::neural::train::optimiser::optimiser_spec::{OptimiserKind, OptimiserSpec};
+    use crate::model::neural::net::optimiser::optimiser_spec::{OptimiserKind, OptimiserSpec};
 
     /// Every seventh row is in no batch, and every second one not in the second batch. Updating rows in parts of
     /// [`ROWS_PER_TASK`] equals updating each row by itself, with a count of its own steps.

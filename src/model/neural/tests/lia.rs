@@ -4,7 +4,7 @@ use super::fits::fit;
 use super::training_loop::resumed::assert_resumes_in;
 use super::*;
 use crate::model::neural::models::lia::{ClassifierWeight, EM, EStepPrior, MARGINAL, Marginal};
-use crate::model::neural::train::spec::Select;
+use crate::model::neural::objective::train_spec::Select;
 use crate::model::saved::snapshot::Snapshot;
 use crate::testing::synth::CrowdShape;
 use crate::testing::{assert_close, with_features};

@@ -7,7 +7,7 @@ use super::*;
 use crate::frame::{Frame, JointQuestion, QuestionFeatures, QuestionSet};
 use crate::model::SavedModel;
 use crate::model::neural::models::lia::{ClassifierWeight, EM, EStepPrior, MARGINAL, Marginal};
-use crate::model::neural::train::spec::Select;
+use crate::model::neural::objective::train_spec::Select;
 use crate::model::posterior::best;
 use crate::testing::synth::CrowdShape;
 use crate::testing::{assert_close, numbered_frame, with_features};

@@ -25,7 +25,9 @@ use crate::frame::{Annotations, Dims, Evidence};
 use crate::job_context::JobContext;
 use crate::model::fitted::Fitted;
 use crate::model::neural::data::batch::{Batch, BatchAnnotation};
-use crate::model::neural::data::batching::Batching;
+use crate::model::neural::data::batching::{Batching, InstanceSubset};
+use crate::model::neural::data::inputs::{EmbeddingInput, LearnerInput};
+use crate::model::neural::data::sizes::Sizes;
 use crate::model::neural::data::{Epoch, TrainingData};
 use crate::model::neural::models::conal::Mixture;
 use crate::model::neural::models::crowd_layer::LayerForm;
@@ -33,8 +35,20 @@ use crate::model::neural::models::max_mig::FDivergence::{
     Hellinger, JensenShannon, Kl, Pearson, ReverseKl, TotalVariation,
 };
 use crate::model::neural::models::single_confusion::NoisyLabels;
-use crate::model::neural::net::heads::Outputs;
+use crate::model::neural::models::{
+    AggNet, CrowdLayer, Dl, DoctorNet, LiaMulti, MaxMig, Mbem, SingleConfusion, SoftBootstrap, Tcl,
+    Tcls, TraceRegularised, WeightedDoctorNet,
+};
+use crate::model::neural::net::heads::{Head, HeadInput, Heads, Outputs};
 use crate::model::neural::numerics::softmax;
+use crate::model::neural::objective::batch_context::{BatchContext, Gradient};
+use crate::model::neural::objective::crowd_net::Task;
+use crate::model::neural::objective::schedule::{Act, LearnerSubset, Phase};
+use crate::model::neural::objective::train_spec::{BatchBy, Reduction, Select};
+use crate::model::neural::objective::train_state::{Estimates, MAIN_TARGETS, TrainState};
+use crate::model::neural::params::annotator_params::{AnnotatorParams, Gathered};
+use crate::model::neural::params::param_table::{Owner, ParamTable};
+use crate::model::neural::train::learners::learner::LearnerSpec;
 use crate::model::neural::train::step::loss_and_gradient;
 use crate::model::posterior::Posterior;
 use crate::model::{Model, Spec};
@@ -380,18 +394,4 @@ fn max_mig_case(model: &MaxMig) -> Case<'_, MaxMig> {
         table[9 + k * 3 + 2] = (g[1][k] / prior[k]).ln() as f32;
     }
     Case::new(model).with(0, &table).with(1, &prior.map(|p| p as f32))
-}
-
-// keys: soft_bootstrap.beta
-#[test]
-fn soft_bootstrap_has_the_losses_that_were_computed_independently() {
-    // Rows 0 and 1 with the votes 0 and 2: 0.187567 and 1.911448.
-    let model = SoftBootstrap::default();
-    let votes = [1.0, 0.0, 0.0, 0.0, 0.0, 1.0];
-    Case::new(&model).with_targets(&votes).expect(f64::midpoint(0.187_567, 1.911_448));
-    // With beta = 1 it is the plain cross-entropy, as is `dl` on hard votes.
-    let plain = -0.5 * (0.843_795_f64.ln() + 0.140_244_f64.ln());
-    let model = SoftBootstrap { beta: Some(1.0), ..SoftBootstrap::default() };
-    Case::new(&model).with_targets(&votes).expect(plain);
-    Case::new(&Dl::default()).with_targets(&votes).expect(plain);
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::training_loop::training::trains_annotators;
-use crate::model::neural::KINDS;
+use crate::model::neural::models::KINDS;
 
 /// Epochs, batch size and learning rate of the authors' code for LabelMe, or of a paper that compares the model on
 /// LabelMe; the divisor, where it is not the model's default; and the model's own settings. Network and training have no

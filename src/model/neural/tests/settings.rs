@@ -3,7 +3,7 @@
 use super::fits::{agreeing, fit, parameters};
 use super::*;
 use crate::frame::QuestionFeatures;
-use crate::model::neural::DeviceChoice;
+use crate::model::neural::device::DeviceChoice;
 use crate::model::neural::net::backbone::Scaling;
 use crate::model::neural::net::parameters::Initialisation;
 use crate::model::neural::net::precision::Precision;

@@ -1,8 +1,8 @@
 //! The trace determines the matrices that the likelihood leaves open.
 
 use super::*;
-use crate::model::neural::train::optimiser::Optimiser;
-use crate::model::neural::train::optimiser::moments::Moments;
+use crate::model::neural::net::optimiser::Optimiser;
+use crate::model::neural::net::optimiser::moments::Moments;
 
 /// Theorem 1 of Tanno et al. 2019: among all pairs of a classifier's confusion and annotators' matrices with the same
 /// product, the one of the smallest trace is the true one. There are three instances, one of each class; each annotator

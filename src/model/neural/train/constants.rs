@@ -5,8 +5,10 @@ use std::sync::Arc;
 use super::Trainer;
 use crate::error::Result;
 use crate::job_context::JobContext;
+use crate::model::neural::objective::batch_context::BatchContext;
+use crate::model::neural::objective::schedule::Phase;
+use crate::model::neural::objective::training_objective::TrainingObjective;
 use crate::model::neural::train::frozen::FrozenOutputs;
-use crate::model::neural::{BatchContext, Phase, TrainingObjective};
 
 /// The share of the run's memory that the constants of all rows may take: one in this many bytes.
 const CONSTANTS_SHARE: usize = 8;

@@ -1,8 +1,8 @@
 //! The errors of a training whose numbers are no longer finite, or cannot be.
 
 use crate::error::{Error, Result};
+use crate::model::neural::objective::train_spec::Reduction;
 use crate::model::neural::objective::training_objective::TrainingObjective;
-use crate::model::neural::train::spec::Reduction;
 use crate::model::neural::train::{LoopPosition, Trainer, not_finite};
 
 const WEIGHTS_HELP: &str = "networks compute in 32 bits, which do not hold the squares of such weights: scale the \

@@ -7,8 +7,9 @@ use crate::job_context::JobContext;
 use crate::model::calibration::calibrator::{Calibrator, Method, Points};
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::neural::data::batch::Batch;
-use crate::model::neural::train::state::{MAIN_TARGETS, NamedTargets};
-use crate::model::neural::{BatchContext, TrainingObjective};
+use crate::model::neural::objective::batch_context::BatchContext;
+use crate::model::neural::objective::train_state::{MAIN_TARGETS, NamedTargets};
+use crate::model::neural::objective::training_objective::TrainingObjective;
 use crate::model::posterior::Posterior;
 
 impl<N: TrainingObjective> Trainer<'_, N> {
@@ -124,8 +125,11 @@ mod tests {
     use crate::frame::{Dims, Evidence};
     use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
+    use crate::model::neural::models::{AggNet, Tcl};
+    use crate::model::neural::net::backbone::BackboneSpec;
+    use crate::model::neural::objective::network_spec::NetworkSpec;
+    use crate::model::neural::spec::Neural;
     use crate::model::neural::tests::training_loop::trainer::trainer_of;
-    use crate::model::neural::{AggNet, BackboneSpec, NetworkSpec, Neural, Tcl};
     use crate::testing::{tiny, weighted, with_features};
 
     /// Instance 0 is trusted, so that the E-step has no other instance with features.

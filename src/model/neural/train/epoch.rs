@@ -8,13 +8,15 @@ use crate::model::neural::data::Epoch;
 use crate::model::neural::data::batch::Batch;
 use crate::model::neural::data::read_ahead::{ReadAhead, ReadBatch};
 use crate::model::neural::net::input::input_rows::InputRows;
+use crate::model::neural::net::optimiser::Optimiser;
+use crate::model::neural::objective::batch_context::{BatchContext, Gradient};
+use crate::model::neural::objective::schedule::Phase;
+use crate::model::neural::objective::training_objective::TrainingObjective;
+use crate::model::neural::params::annotator_params::AnnotatorParams;
+use crate::model::neural::params::param_table::ParamTable;
 use crate::model::neural::train::forward_passes::{ForwardPasses, LearnerGradients};
 use crate::model::neural::train::learners::{LearnerUpdate, Learners};
-use crate::model::neural::train::optimiser::Optimiser;
 use crate::model::neural::train::step::loss_and_gradient;
-use crate::model::neural::{
-    AnnotatorParams, BatchContext, Gradient, ParamTable, Phase, TrainingObjective,
-};
 
 impl<N: TrainingObjective> Trainer<'_, N> {
     /// Runs the next epoch of an act.

@@ -63,19 +63,22 @@ mod tests {
     use crate::job_context::JobContext;
     use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
+    use crate::model::neural::data::inputs::LearnerInput;
     use crate::model::neural::data::sizes::Sizes;
+    use crate::model::neural::models::WeightedDoctorNet;
     use crate::model::neural::models::doctor_net::label_probabilities;
+    use crate::model::neural::net::backbone::{Architecture, BackboneSpec};
     use crate::model::neural::net::heads::{Head, HeadInput, Heads};
     use crate::model::neural::net::input::input_rows::InputRows;
     use crate::model::neural::net::precision::Precision;
+    use crate::model::neural::objective::network_spec::NetworkSpec;
+    use crate::model::neural::objective::schedule::LearnerSubset;
+    use crate::model::neural::objective::train_spec::TrainSpec;
+    use crate::model::neural::params::annotator_params::AnnotatorParams;
+    use crate::model::neural::spec::Neural;
     use crate::model::neural::tests::training_loop::trainer::trainer_of;
     use crate::model::neural::train::learners::learner::{
         CLASSIFIER, Learner, LearnerSetting, LearnerSpec,
-    };
-    use crate::model::neural::train::spec::TrainSpec;
-    use crate::model::neural::{
-        AnnotatorParams, Architecture, BackboneSpec, LearnerInput, LearnerSubset, NetworkSpec,
-        Neural, WeightedDoctorNet,
     };
     use crate::testing::{tiny, with_features};
 

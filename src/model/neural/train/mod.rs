@@ -7,25 +7,23 @@ mod epoch;
 mod forward_passes;
 mod frozen;
 pub(crate) mod learners;
-pub(crate) mod optimiser;
 mod selection;
-pub(crate) mod spec;
-pub(crate) mod state;
 pub(crate) mod step;
 
+use super::objective::train_spec::{Reduction, TrainSpec};
+use super::objective::train_state::TrainState;
 use super::params::annotator_params::AnnotatorParams;
 use crate::error::{Error, Result};
 use crate::frame::{Dims, JointQuestion};
 use crate::job_context::JobContext;
 use crate::model::neural::data::inputs::Inputs;
 use crate::model::neural::data::{TrainingData, batch::Batch};
+use crate::model::neural::net::optimiser::optimiser_spec::OptimiserSpec;
+use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction};
+use crate::model::neural::objective::schedule::{Act, LearnerSubset, Phase};
+use crate::model::neural::objective::training_objective::TrainingObjective;
 use crate::model::neural::train::learners::Learners;
-use crate::model::neural::train::spec::{Reduction, TrainSpec};
-use crate::model::neural::train::state::TrainState;
 use crate::model::neural::train::step::Predictor;
-use crate::model::neural::{
-    Act, BatchContext, BatchPrediction, LearnerSubset, OptimiserSpec, Phase, TrainingObjective,
-};
 use crate::model::saved::checkpoint;
 use crate::model::saved::checkpoint::Fingerprint;
 use crate::model::saved::snapshot::Snapshot;

@@ -3,12 +3,13 @@
 use crate::error::Result;
 use crate::model::neural::data::{TrainingData, batch::Batch};
 use crate::model::neural::numerics::at_least;
+use crate::model::neural::objective::schedule::Phase;
+use crate::model::neural::objective::train_spec::Select;
+use crate::model::neural::objective::train_state::{Best, MAIN_TARGETS};
+use crate::model::neural::objective::training_objective::TrainingObjective;
 use crate::model::neural::params::param_table::Owner;
 use crate::model::neural::train::Trainer;
-use crate::model::neural::train::spec::Select;
-use crate::model::neural::train::state::{Best, MAIN_TARGETS};
 use crate::model::neural::train::step::likelihood;
-use crate::model::neural::{Phase, TrainingObjective};
 use crate::model::posterior::best;
 use crate::model::saved::snapshot::Snapshot;
 
@@ -160,10 +161,12 @@ mod tests {
     use crate::job_context::JobContext;
     use crate::model::neural::data::batching::Batching;
     use crate::model::neural::models::TraceRegularised;
+    use crate::model::neural::net::backbone::BackboneSpec;
+    use crate::model::neural::objective::network_spec::NetworkSpec;
+    use crate::model::neural::objective::train_spec::TrainSpec;
+    use crate::model::neural::objective::train_state::{NamedTargets, TrainState};
+    use crate::model::neural::spec::Neural;
     use crate::model::neural::tests::training_loop::trainer::trainer_of;
-    use crate::model::neural::train::spec::TrainSpec;
-    use crate::model::neural::train::state::{NamedTargets, TrainState};
-    use crate::model::neural::{BackboneSpec, NetworkSpec, Neural};
     use crate::model::posterior::Posterior;
     use crate::testing::{tiny, with_features};
 

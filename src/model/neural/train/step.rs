@@ -6,11 +6,12 @@ use crate::model::neural::data::batch::Batch;
 use crate::model::neural::data::inputs::Inputs;
 use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::numerics::{at_least, softmax_backward};
+use crate::model::neural::objective::batch_context::{BatchContext, Gradient};
+use crate::model::neural::objective::train_spec::Reduction;
+use crate::model::neural::objective::train_state::Estimates;
+use crate::model::neural::objective::training_objective::TrainingObjective;
 use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::train::learners::Learners;
-use crate::model::neural::train::spec::Reduction;
-use crate::model::neural::train::state::Estimates;
-use crate::model::neural::{BatchContext, Gradient, TrainingObjective};
 
 /// A model's loss on a batch, and its derivatives with respect to the networks' outputs and the gathered parameters.
 pub(crate) fn loss_and_gradient<N: TrainingObjective>(

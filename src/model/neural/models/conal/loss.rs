@@ -13,8 +13,9 @@ use super::mixture::{Mixer, Mixture};
 use super::{AUXILIARY, COMMON, Conal, Forward, INDIVIDUAL};
 use crate::frame::{Cursors, Dims, split_by};
 use crate::model::neural::data::batch::ByAnnotator;
+use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::numerics::{RowStochastic, row_times_backward};
-use crate::model::neural::{BatchContext, Gradient, Outputs};
+use crate::model::neural::objective::batch_context::{BatchContext, Gradient};
 
 /// The number of annotators in a block.
 const BLOCK: usize = 64;
@@ -216,11 +217,13 @@ mod tests {
     use super::super::EMBEDDING;
     use super::*;
     use crate::job_context::JobContext;
+    use crate::model::neural::data::batch::{Batch, BatchAnnotation};
     use crate::model::neural::numerics::softmax;
+    use crate::model::neural::objective::crowd_net::{CrowdNet as _, Task};
+    use crate::model::neural::objective::train_spec::Reduction;
+    use crate::model::neural::objective::train_state::Estimates;
+    use crate::model::neural::params::annotator_params::AnnotatorParams;
     use crate::model::neural::train::step::loss_and_gradient;
-    use crate::model::neural::{
-        AnnotatorParams, Batch, BatchAnnotation, CrowdNet as _, Estimates, Reduction, Task,
-    };
     use crate::testing::tiny;
 
     const ANNOTATORS: u32 = 150;

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::model::neural::BatchAnnotation;
+use crate::model::neural::data::batch::BatchAnnotation;
 use crate::model::neural::numerics::{negative_log, row_times, softmax, softmax_backward};
 
 /// The mixture of common and individual confusion.

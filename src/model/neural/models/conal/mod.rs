@@ -38,16 +38,24 @@ use mixture::{Matrices, Mixer};
 
 use crate::error::Result;
 use crate::frame::{Dims, Matrix};
+use crate::model::neural::data::inputs::LearnerInput;
+use crate::model::neural::data::sizes::Sizes;
 use crate::model::neural::models::paper;
+use crate::model::neural::net::backbone::{Architecture, BackboneSpec};
+use crate::model::neural::net::heads::{Head, HeadInput, Heads};
 use crate::model::neural::net::input::scaler::Scaler;
 use crate::model::neural::numerics::{RowStochastic, UnitVector, diagonal, row_times, sigmoid};
+use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
+use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
+use crate::model::neural::objective::network_spec::NetworkSpec;
+use crate::model::neural::objective::schedule::{Act, LearnerSubset, Phase, sequential};
+use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
+use crate::model::neural::objective::train_state::TrainState;
+use crate::model::neural::objective::training_objective::TrainingObjective;
+use crate::model::neural::params::annotator_params::AnnotatorParams;
+use crate::model::neural::params::param_table::ParamTable;
 use crate::model::neural::train::learners::learner::CLASSIFIER;
-use crate::model::neural::{
-    Act, AnnotatorParams, AnnotatorReport, Architecture, BackboneSpec, BatchContext,
-    BatchPrediction, CrowdNet, Gradient, Head, HeadInput, Heads, LearnerInput, LearnerSpec,
-    LearnerSubset, NetworkSpec, ParamTable, Phase, Reduction, Sizes, Task, TrainSpec, TrainState,
-    TrainingObjective, sequential,
-};
+use crate::model::neural::train::learners::learner::LearnerSpec;
 
 /// CoNAL: a classifier with a common and an individual confusion, mixed by instance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

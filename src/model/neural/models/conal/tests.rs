@@ -4,7 +4,7 @@ use super::*;
 use crate::frame::{Evidence, Features};
 use crate::job_context::JobContext;
 use crate::model::Model as _;
-use crate::model::neural::Neural;
+use crate::model::neural::spec::Neural;
 use crate::model::saved::snapshot::Snapshot;
 use crate::testing::{tiny, with_features};
 

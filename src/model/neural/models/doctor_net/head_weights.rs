@@ -12,7 +12,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::neural::numerics::{row_times, row_times_backward};
-use crate::model::neural::{Gathered, ParamTable, Task};
+use crate::model::neural::objective::crowd_net::Task;
+use crate::model::neural::params::annotator_params::Gathered;
+use crate::model::neural::params::param_table::ParamTable;
 
 /// The variables on which the weights of the heads depend.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

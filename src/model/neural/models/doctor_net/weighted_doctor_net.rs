@@ -27,16 +27,22 @@ use serde::{Deserialize, Serialize};
 use super::head_weights::{BlockGradient, HeadWeights, TABLES, WEIGHTS, WeightsBy};
 use crate::error::{Problem, Result};
 use crate::frame::Dims;
+use crate::model::neural::data::sizes::Sizes;
 use crate::model::neural::models::doctor_net::{
     by_row_block, each_head, heads, heads_likelihood, heads_loss, predict_mean,
 };
 use crate::model::neural::models::paper;
+use crate::model::neural::net::heads::Heads;
 use crate::model::neural::numerics::{at_least, softmax};
-use crate::model::neural::{
-    Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    Heads, LearnerSubset, NetworkSpec, ParamTable, Phase, Reduction, Sizes, Task, TrainSpec,
-    TrainState, TrainingObjective, sequential,
-};
+use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
+use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
+use crate::model::neural::objective::network_spec::NetworkSpec;
+use crate::model::neural::objective::schedule::{Act, LearnerSubset, Phase, sequential};
+use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
+use crate::model::neural::objective::train_state::TrainState;
+use crate::model::neural::objective::training_objective::TrainingObjective;
+use crate::model::neural::params::annotator_params::AnnotatorParams;
+use crate::model::neural::params::param_table::ParamTable;
 use crate::spec::Problems;
 
 /// Weighted doctor net.
@@ -278,10 +284,10 @@ mod tests {
     use super::*;
     use crate::frame::Evidence;
     use crate::job_context::JobContext;
-    use crate::model::neural::Neural;
     use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
     use crate::model::neural::models::doctor_net::HEADS;
+    use crate::model::neural::spec::Neural;
     use crate::model::neural::tests::training_loop::trainer::trainer_of;
     use crate::testing::{tiny, with_features};
 

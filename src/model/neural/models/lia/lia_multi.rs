@@ -30,11 +30,18 @@ use crate::frame::{
 use crate::job_context::JobContext;
 use crate::model::FeatureUse;
 use crate::model::fitted::Fitted;
-use crate::model::neural::{
-    Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    Heads, LearnerSpec, NetworkSpec, ParamTable, Reduction, Sizes, Task, TrainSpec, TrainState,
-    TrainingObjective,
-};
+use crate::model::neural::data::sizes::Sizes;
+use crate::model::neural::net::heads::Heads;
+use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
+use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
+use crate::model::neural::objective::network_spec::NetworkSpec;
+use crate::model::neural::objective::schedule::Act;
+use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
+use crate::model::neural::objective::train_state::TrainState;
+use crate::model::neural::objective::training_objective::TrainingObjective;
+use crate::model::neural::params::annotator_params::AnnotatorParams;
+use crate::model::neural::params::param_table::ParamTable;
+use crate::model::neural::train::learners::learner::LearnerSpec;
 use crate::spec::Problems;
 
 /// LIA-ML.

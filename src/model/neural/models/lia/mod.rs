@@ -51,16 +51,28 @@ use crate::frame::{Annotations, Dims, Evidence};
 use crate::job_context::JobContext;
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::fitted::Fitted;
+use crate::model::neural::data::batch::BatchAnnotation;
+use crate::model::neural::data::inputs::{EmbeddingInput, LearnerInput};
+use crate::model::neural::data::sizes::Sizes;
 use crate::model::neural::models::paper;
-use crate::model::neural::params::counted;
-use crate::model::neural::train::spec::Select;
-use crate::model::neural::{
-    Act, AnnotatorParams, AnnotatorReport, Architecture, BackboneSpec, BatchAnnotation,
-    BatchContext, BatchPrediction, CrowdNet, EmbeddingInput, Gradient, Head, HeadInput, Heads,
-    Initialisation, LearnerInput, LearnerSpec, LrSchedule, MAIN_TARGETS, NetworkSpec,
-    OptimiserKind, OptimiserSpec, Owner, ParamTable, Reduction, Scaling, Sizes, Task, TrainSpec,
-    TrainState, TrainingObjective,
+use crate::model::neural::net::backbone::{Architecture, BackboneSpec, Scaling};
+use crate::model::neural::net::heads::{Head, HeadInput, Heads};
+use crate::model::neural::net::optimiser::optimiser_spec::{
+    LrSchedule, OptimiserKind, OptimiserSpec,
 };
+use crate::model::neural::net::parameters::Initialisation;
+use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
+use crate::model::neural::objective::counted;
+use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
+use crate::model::neural::objective::network_spec::NetworkSpec;
+use crate::model::neural::objective::schedule::Act;
+use crate::model::neural::objective::train_spec::Select;
+use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
+use crate::model::neural::objective::train_state::{MAIN_TARGETS, TrainState};
+use crate::model::neural::objective::training_objective::TrainingObjective;
+use crate::model::neural::params::annotator_params::AnnotatorParams;
+use crate::model::neural::params::param_table::{Owner, ParamTable};
+use crate::model::neural::train::learners::learner::LearnerSpec;
 use crate::model::posterior::Posterior;
 use crate::model::vote::MajorityVote;
 use crate::model::{FeatureUse, Model};

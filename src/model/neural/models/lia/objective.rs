@@ -5,9 +5,11 @@ use std::borrow::Cow;
 use super::pairs::PairMatrices;
 use super::{ClassifierWeight, EM, EStepPrior, Lia, MARGINAL, Marginal};
 use crate::model::neural::numerics::negative_log;
-use crate::model::neural::{
-    Act, BatchContext, BatchPrediction, Gradient, MAIN_TARGETS, Owner, Phase, TrainSpec,
-};
+use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
+use crate::model::neural::objective::schedule::{Act, Phase};
+use crate::model::neural::objective::train_spec::TrainSpec;
+use crate::model::neural::objective::train_state::MAIN_TARGETS;
+use crate::model::neural::params::param_table::Owner;
 
 impl Lia {
     /// All acts, one after the other.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::frame::Dims;
 use crate::model::neural::numerics::{at_least, log_softmax, softmax};
-use crate::model::neural::{BatchContext, Gradient};
+use crate::model::neural::objective::batch_context::{BatchContext, Gradient};
 
 /// The index of the head that gives an instance's difficulty, and of the one that gives an annotator's competence.
 const DIFFICULTY: usize = 0;

@@ -35,11 +35,14 @@ use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{
     RowStochastic, at_least, log_softmax, softmax, softmax_backward,
 };
-use crate::model::neural::params::counted;
-use crate::model::neural::{
-    AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    NetworkSpec, ParamTable, Reduction, Task, TrainingObjective,
-};
+use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
+use crate::model::neural::objective::counted;
+use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
+use crate::model::neural::objective::network_spec::NetworkSpec;
+use crate::model::neural::objective::train_spec::Reduction;
+use crate::model::neural::objective::training_objective::TrainingObjective;
+use crate::model::neural::params::annotator_params::AnnotatorParams;
+use crate::model::neural::params::param_table::ParamTable;
 use crate::model::posterior::Posterior;
 
 /// The class prior.

@@ -2,10 +2,13 @@
 
 use crate::error::{Error, Result};
 use crate::frame::Annotations;
-use crate::model::neural::{
-    Act, BackboneSpec, Heads, InstanceSubset, LearnerInput, LearnerSpec, LearnerSubset, LrSchedule,
-    OptimiserSpec, Phase, Scaling,
-};
+use crate::model::neural::data::batching::InstanceSubset;
+use crate::model::neural::data::inputs::LearnerInput;
+use crate::model::neural::net::backbone::{BackboneSpec, Scaling};
+use crate::model::neural::net::heads::Heads;
+use crate::model::neural::net::optimiser::optimiser_spec::{LrSchedule, OptimiserSpec};
+use crate::model::neural::objective::schedule::{Act, LearnerSubset, Phase};
+use crate::model::neural::train::learners::learner::LearnerSpec;
 
 /// The name of the learner, and of its phase.
 pub(super) const AGGREGATOR: &str = "aggregator";

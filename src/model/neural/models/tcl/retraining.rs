@@ -4,8 +4,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Problem;
-use crate::model::neural::train::spec::Select;
-use crate::model::neural::{Act, InstanceSubset, LearnerSubset, Phase, TrainSpec};
+use crate::model::neural::data::batching::InstanceSubset;
+use crate::model::neural::objective::schedule::{Act, LearnerSubset, Phase};
+use crate::model::neural::objective::train_spec::Select;
+use crate::model::neural::objective::train_spec::TrainSpec;
 use crate::spec::Problems;
 
 /// The instances of the retraining, and their order.

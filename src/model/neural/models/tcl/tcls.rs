@@ -37,15 +37,21 @@ use crate::frame::{MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::calibration::calibrator::Method;
 use crate::model::fitted::Fitted;
+use crate::model::neural::data::sizes::Sizes;
 use crate::model::neural::models::paper;
+use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
+use crate::model::neural::objective::counted;
+use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
+use crate::model::neural::objective::network_spec::NetworkSpec;
+use crate::model::neural::objective::schedule::{Act, LearnerSubset};
+use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
+use crate::model::neural::objective::train_state::{MAIN_TARGETS, TrainState};
+use crate::model::neural::objective::training_objective::TrainingObjective;
 use crate::model::neural::params::annotator_matrices;
-use crate::model::neural::params::counted;
+use crate::model::neural::params::annotator_params::AnnotatorParams;
+use crate::model::neural::params::param_table::ParamTable;
 use crate::model::neural::train::learners::learner::CLASSIFIER;
-use crate::model::neural::{
-    Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    LearnerSpec, LearnerSubset, MAIN_TARGETS, NetworkSpec, ParamTable, Reduction, Sizes, Task,
-    TrainSpec, TrainState, TrainingObjective,
-};
+use crate::model::neural::train::learners::learner::LearnerSpec;
 use crate::model::numerics::{MIN_LIKELIHOOD, MIN_PROBABILITY, at_least, normalise};
 use crate::model::posterior::tied;
 use crate::spec::Problems;

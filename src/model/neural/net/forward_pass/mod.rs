@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::input::input_rows::InputRows;
 use crate::error::Result;
-use crate::model::neural::from_candle;
+use crate::model::neural::device::from_candle;
 use crate::model::neural::net::gpu::loss::with_gradient;
 use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::numerics::softmax;

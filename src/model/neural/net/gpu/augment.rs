@@ -32,7 +32,7 @@ pub(crate) fn augment(
 mod tests {
     use super::*;
     use crate::job_context::JobContext;
-    use crate::model::neural::BackboneSpec;
+    use crate::model::neural::net::backbone::BackboneSpec;
     use crate::model::neural::net::backend::Backend;
     use crate::model::neural::net::input::scaler::Scaler;
     use crate::model::neural::net::testing::device_of;

@@ -8,25 +8,19 @@
 //! once for each cell.
 //!
 //! An operation is a [`DeviceOp`](op::DeviceOp): a kernel, and loops that compute the same on the CPU for the tests.
+//! Those of layers are in `layers/`.
 
 pub(crate) mod augment;
-pub(crate) mod channels;
-pub(crate) mod conv;
 pub(crate) mod copies;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 #[cfg(feature = "cuda")]
 mod cuda_copies;
-pub(crate) mod dense;
-pub(crate) mod dropout;
 mod kernel;
+pub(crate) mod layers;
 pub(crate) mod loss;
-pub(crate) mod max_pool;
-pub(crate) mod norm;
 mod op;
 pub(crate) mod optimiser;
-mod patches;
-pub(crate) mod relu;
 mod swapped;
 #[cfg(test)]
 mod tests;

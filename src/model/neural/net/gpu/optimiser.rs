@@ -4,9 +4,9 @@ use candle_core::{Result, Shape, Tensor};
 
 use crate::model::neural::net::gpu::kernel::{KernelCall, Work};
 use crate::model::neural::net::gpu::op::{DeviceOp, of_two};
-use crate::model::neural::train::optimiser::StepFactors;
-use crate::model::neural::train::optimiser::moments::MomentsMut;
-use crate::model::neural::train::optimiser::optimiser_spec::OptimiserKind;
+use crate::model::neural::net::optimiser::StepFactors;
+use crate::model::neural::net::optimiser::moments::MomentsMut;
+use crate::model::neural::net::optimiser::optimiser_spec::OptimiserKind;
 
 /// The state after a step by `gradient`, which is multiplied by `scale` first. The state of n parameters is
 /// `[part and parameter]`: their values, and the moments that the optimiser has.

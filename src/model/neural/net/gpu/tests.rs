@@ -6,13 +6,13 @@ use candle_core::Device;
 use candle_core::cuda_backend::cudarc::driver::result::mem_get_info;
 use candle_core::{DType, Tensor, Var};
 
-use super::conv::convolution;
+use super::layers::conv::convolution;
 #[cfg(feature = "cuda")]
-use super::conv::in_groups;
-use super::dense::affine;
-use super::dropout::dropout;
-use super::max_pool::max_pool;
-use super::relu::relu;
+use super::layers::conv::in_groups;
+use super::layers::dense::affine;
+use super::layers::dropout::dropout;
+use super::layers::max_pool::max_pool;
+use super::layers::relu::relu;
 use crate::job_context::JobContext;
 use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::layers::conv_shape::ConvShape;
@@ -116,7 +116,7 @@ fn a_convolution_of_a_thousand_large_images_is_that_of_each() {
         let [got, want] = [got, want].map(|x| numbers(&on_host_again(x)));
         assert!(got == want, "{what}: {:?}, {:?}", &got[..8], &want[..8]);
     };
-    for max_elements in [super::conv::MAX_PATCH_ELEMENTS, usize::MAX] {
+    for max_elements in [super::layers::conv::MAX_PATCH_ELEMENTS, usize::MAX] {
         if max_elements == usize::MAX && free < BYTES_AT_ONCE {
             continue;
         }

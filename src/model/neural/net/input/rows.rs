@@ -82,10 +82,10 @@ mod tests {
 
     use super::*;
     use crate::job_context::JobContext;
+    use crate::model::neural::net::backbone::{Architecture, BackboneSpec};
     use crate::model::neural::net::forward_pass::mode::Mode;
     use crate::model::neural::net::precision::Precision;
     use crate::model::neural::net::{Head, HeadInput, Heads, NetShape};
-    use crate::model::neural::{Architecture, BackboneSpec};
 
     fn network(kind: Architecture, hidden: &[usize], features: &[usize], heads: &Heads) -> Network {
         let spec = BackboneSpec { kind, hidden: hidden.to_vec(), ..BackboneSpec::default() };

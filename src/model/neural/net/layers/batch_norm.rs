@@ -4,11 +4,11 @@ use candle_core::{DType, Tensor, Var};
 
 use super::layer_builder::LayerBuilder;
 use crate::error::Result;
-use crate::model::neural::from_candle;
+use crate::model::neural::device::from_candle;
 use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::forward_pass::mode::Mode;
-use crate::model::neural::net::gpu::channels::channel_statistics;
-use crate::model::neural::net::gpu::norm::{NormSettings, move_running, normalised};
+use crate::model::neural::net::gpu::layers::channels::channel_statistics;
+use crate::model::neural::net::gpu::layers::norm::{NormSettings, move_running, normalised};
 use crate::model::neural::net::host::norm::{Normed, NormedColumns, statistics};
 use crate::model::neural::net::host::read;
 

@@ -37,7 +37,7 @@ impl Convolution {
                 let shape = self.shape(images, in_channels, height, width)?;
                 let [x, weight, bias] =
                     [x, &weight, &bias].map(|tensor| tensor.to_dtype(precision));
-                gpu::conv::convolution(&x?, &weight?, &bias?, shape)
+                gpu::layers::conv::convolution(&x?, &weight?, &bias?, shape)
             }
         }
     }
@@ -146,7 +146,9 @@ mod tests {
 
     use super::*;
     use crate::job_context::JobContext;
-    use crate::model::neural::net::gpu::conv::{MAX_PATCH_ELEMENTS, in_groups, take_groups};
+    use crate::model::neural::net::gpu::layers::conv::{
+        MAX_PATCH_ELEMENTS, in_groups, take_groups,
+    };
     use crate::model::neural::net::host::format::{by_image, by_pixel};
     use crate::model::neural::net::layers::residual::strided;
     use crate::model::neural::net::testing::{

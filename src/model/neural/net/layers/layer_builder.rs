@@ -13,7 +13,7 @@ use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 
 use crate::error::{Error, Result};
-use crate::model::neural::from_candle;
+use crate::model::neural::device::from_candle;
 use crate::model::neural::net::parameters::{Initialisation, Parameters};
 
 /// Where the layers of a network get their variables.

@@ -9,7 +9,7 @@ use crate::model::neural::net::{gpu, host};
 pub(crate) fn max_pool(x: &Tensor, backend: Backend) -> Result<Tensor> {
     match backend {
         Backend::Host => host::max_pool::max_pool(x),
-        Backend::Device(_) => gpu::max_pool::max_pool(x),
+        Backend::Device(_) => gpu::layers::max_pool::max_pool(x),
     }
 }
 

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use super::forward_pass::mode::Mode;
 use crate::error::Result;
-use crate::model::neural::from_candle;
+use crate::model::neural::device::from_candle;
 use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::host::format::by_image;
 use crate::model::neural::net::host::product::affine;
@@ -135,7 +135,7 @@ impl Layer {
                     let mask = Mask::draw(rng, x.elem_count(), *share);
                     match backend {
                         Backend::Host => host::pointwise::dropout(x, &mask),
-                        Backend::Device(_) => gpu::dropout::dropout(x, mask),
+                        Backend::Device(_) => gpu::layers::dropout::dropout(x, mask),
                     }
                 }
                 _ => return Ok(x.clone()),
@@ -188,7 +188,7 @@ impl Activation {
     fn forward(self, x: &Tensor, backend: Backend) -> candle_core::Result<Tensor> {
         match self {
             Self::Relu if backend == Backend::Host => host::pointwise::relu(x),
-            Self::Relu => gpu::relu::relu(x),
+            Self::Relu => gpu::layers::relu::relu(x),
             Self::Gelu => x.gelu(),
             Self::Silu => x.silu(),
             Self::Tanh => x.tanh(),
@@ -238,7 +238,7 @@ impl Dense {
             Backend::Host => affine(x, &weight, &bias),
             Backend::Device(precision) => (|| {
                 let [weight, bias] = [weight, bias].map(|tensor| tensor.to_dtype(precision));
-                gpu::dense::affine(&x.to_dtype(precision)?, &weight?, &bias?)
+                gpu::layers::dense::affine(&x.to_dtype(precision)?, &weight?, &bias?)
             })(),
         })
     }

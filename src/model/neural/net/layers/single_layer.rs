@@ -8,7 +8,7 @@ use super::layer_builder::LayerBuilder;
 use crate::error::Result;
 use crate::job_context::{JobContext, Rng};
 use crate::model::neural::device::DeviceChoice;
-use crate::model::neural::from_candle;
+use crate::model::neural::device::from_candle;
 use crate::model::neural::net::backend::Backend;
 use crate::model::neural::net::forward_pass::mode::Mode;
 use crate::model::neural::net::layers::{Activation, Dense, Layer};

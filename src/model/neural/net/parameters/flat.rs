@@ -7,9 +7,9 @@
 use candle_core::{Result as CandleResult, Tensor, TensorId, Var};
 
 use crate::error::Result;
-use crate::model::neural::from_candle;
+use crate::model::neural::device::from_candle;
 use crate::model::neural::net::gpu::copies::{joined, set_all};
-use crate::model::neural::train::optimiser::moments::Moments;
+use crate::model::neural::net::optimiser::moments::Moments;
 
 /// The parameters of one kind that have gradients, one after the other.
 pub(in crate::model::neural::net) struct Flat {

@@ -15,12 +15,12 @@ use candle_nn::Init;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::optimiser::Optimiser;
+use super::optimiser::moments::Moments;
 use crate::error::{Error, Result};
 use crate::job_context::JobContext;
-use crate::model::neural::from_candle;
+use crate::model::neural::device::from_candle;
 use crate::model::neural::net::host::read;
-use crate::model::neural::train::optimiser::Optimiser;
-use crate::model::neural::train::optimiser::moments::Moments;
 use crate::model::saved::snapshot::Snapshot;
 use flat::Flat;
 use initial_values::InitialValues;
@@ -297,7 +297,7 @@ impl Parameters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::neural::OptimiserSpec;
+    use crate::model::neural::net::optimiser::optimiser_spec::OptimiserSpec;
     use crate::model::neural::net::testing::numbers;
 
     /// A step with zero gradients at the rate 0.1 with decay 0.5: weights shrink by a twentieth, biases and statistics

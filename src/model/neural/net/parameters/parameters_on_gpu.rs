@@ -7,12 +7,12 @@ use candle_core::{Tensor, TensorId, Var};
 
 use super::flat::Flat;
 use crate::error::Result;
-use crate::model::neural::from_candle;
+use crate::model::neural::device::from_candle;
 use crate::model::neural::net::gpu::copies::joined;
 use crate::model::neural::net::gpu::optimiser::stepped;
+use crate::model::neural::net::optimiser::Optimiser;
+use crate::model::neural::net::optimiser::moments::Moments;
 use crate::model::neural::net::parameters::{ParameterKind, Parameters};
-use crate::model::neural::train::optimiser::Optimiser;
-use crate::model::neural::train::optimiser::moments::Moments;
 
 impl Parameters {
     /// Updates every parameter that has a gradient, each gradient multiplied by `scale` first.
@@ -101,11 +101,11 @@ mod tests {
 
     use super::*;
     use crate::job_context::JobContext;
-    use crate::model::neural::OptimiserSpec;
     use crate::model::neural::net::backend::Backend;
+    use crate::model::neural::net::optimiser::optimiser_spec::OptimiserKind;
+    use crate::model::neural::net::optimiser::optimiser_spec::OptimiserSpec;
     use crate::model::neural::net::parameters::Initialisation;
     use crate::model::neural::net::testing::device_of;
-    use crate::model::neural::train::optimiser::optimiser_spec::OptimiserKind;
     use crate::model::saved::snapshot::Snapshot;
 
     const NAMES: [&str; 5] = ["a.weight", "a.bias", "b.weight", "b.bias", "running_mean"];

@@ -146,9 +146,9 @@ mod tests {
     use super::*;
     use crate::job_context::JobContext;
     use crate::model::neural::net::NetShape;
+    use crate::model::neural::net::backbone::{Architecture, BackboneSpec};
     use crate::model::neural::net::heads::HeadInput;
     use crate::model::neural::net::precision::Precision;
-    use crate::model::neural::{Architecture, BackboneSpec};
 
     fn network(spec: &BackboneSpec, features: &[usize], heads: &Heads) -> Network {
         let shape = NetShape { features: features.to_vec(), classes: 3 };

@@ -249,3 +249,17 @@ fn a_single_matrix_is_that_of_the_vote() {
     let trusted = case.value();
     assert!((trusted - wanted).abs() < 1e-5, "{trusted}, expected {wanted}");
 }
+
+// keys: soft_bootstrap.beta
+#[test]
+fn soft_bootstrap_has_the_losses_that_were_computed_independently() {
+    // Rows 0 and 1 with the votes 0 and 2: 0.187567 and 1.911448.
+    let model = SoftBootstrap::default();
+    let votes = [1.0, 0.0, 0.0, 0.0, 0.0, 1.0];
+    Case::new(&model).with_targets(&votes).expect(f64::midpoint(0.187_567, 1.911_448));
+    // With beta = 1 it is the plain cross-entropy, as is `dl` on hard votes.
+    let plain = -0.5 * (0.843_795_f64.ln() + 0.140_244_f64.ln());
+    let model = SoftBootstrap { beta: Some(1.0), ..SoftBootstrap::default() };
+    Case::new(&model).with_targets(&votes).expect(plain);
+    Case::new(&Dl::default()).with_targets(&votes).expect(plain);
+}

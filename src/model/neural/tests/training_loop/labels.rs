@@ -5,7 +5,7 @@ use crate::frame::{Gold, Role};
 use crate::model::calibration::calibrator::Calibrator;
 use crate::model::neural::models::agg_net;
 use crate::model::neural::models::tcl::Initialise;
-use crate::model::neural::params::counted;
+use crate::model::neural::objective::counted;
 use crate::model::neural::tests::fits::{agreeing, fit};
 use crate::model::neural::tests::*;
 use crate::model::neural::train::Trainer;

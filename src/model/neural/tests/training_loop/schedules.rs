@@ -3,9 +3,9 @@
 use crate::model::calibration::calibrator::{Calibrator, Method, Points};
 use crate::model::fitted::TraceRow;
 use crate::model::neural::models::tcl::Retrain;
+use crate::model::neural::objective::train_state::{Best, NamedTargets};
 use crate::model::neural::tests::fits::{agreeing, fit, parameters};
 use crate::model::neural::tests::*;
-use crate::model::neural::train::state::{Best, NamedTargets};
 use crate::model::posterior::Posterior;
 use crate::model::saved::snapshot::Snapshot;
 use crate::testing::with_features;
@@ -209,7 +209,7 @@ impl TrainingObjective for SplitEpochs {
 fn a_phase_in_several_acts_is_the_phase_in_one() {
     let a = agreeing();
     let with_features = with_features(&a);
-    for (select, average) in [(train::spec::Select::Last, 0.6), (train::spec::Select::Valid, 0.0)] {
+    for (select, average) in [(Select::Last, 0.6), (Select::Valid, 0.0)] {
         let train = TrainSpec { epochs: 6, select, average, ..TrainSpec::default() };
         let with = |ends: &[u32]| {
             let model = SplitEpochs { ends: ends.to_vec(), resets: false };

@@ -13,19 +13,20 @@ use crate::job_context::JobContext;
 use crate::model::neural::data::inputs::{EmbeddingInput, Inputs, LearnerInput, Reader};
 use crate::model::neural::data::sizes::Sizes;
 use crate::model::neural::data::{TrainingData, batch::Batch};
+use crate::model::neural::net::backbone::BackboneSpec;
 use crate::model::neural::net::forward_pass::ForwardPass;
 use crate::model::neural::net::forward_pass::mode::Mode;
 use crate::model::neural::net::heads::{Heads, Outputs};
 use crate::model::neural::net::input::input_rows::InputRows;
 use crate::model::neural::net::input::rows::{MAX_PREDICTION_BYTES, PREDICTION_SHARE};
+use crate::model::neural::net::optimiser::optimiser_spec::OptimiserSpec;
 use crate::model::neural::net::parameters::Parameters;
 use crate::model::neural::net::parameters::pytorch::from_pytorch;
 use crate::model::neural::net::precision::Precision;
 use crate::model::neural::net::{NetShape, Network};
+use crate::model::neural::objective::schedule::LearnerSubset;
 use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::train::frozen::{FROZEN_SHARE, FrozenOutputs, MAX_FROZEN_BYTES};
-use crate::model::neural::train::optimiser::optimiser_spec::OptimiserSpec;
-use crate::model::neural::{BackboneSpec, LearnerSubset};
 use crate::model::saved::snapshot::Snapshot;
 
 /// The name of the learner that every model has.

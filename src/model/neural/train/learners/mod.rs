@@ -9,18 +9,18 @@ mod questions;
 
 use candle_core::backprop::GradStore;
 
-use super::optimiser::optimiser_spec::OptimiserSpec;
 use crate::error::{Error, Result};
 use crate::model::neural::data::inputs::{Inputs, LearnerInput, Reader};
 use crate::model::neural::data::{TrainingData, batch::Batch};
 use crate::model::neural::net::heads::Outputs;
 use crate::model::neural::net::input::input_rows::InputRows;
+use crate::model::neural::net::optimiser::Optimiser;
+use crate::model::neural::net::optimiser::optimiser_spec::OptimiserSpec;
 use crate::model::neural::net::parameters::pytorch::to_pytorch;
+use crate::model::neural::objective::schedule::{LearnerSubset, Phase};
 use crate::model::neural::params::annotator_params::{AnnotatorParams, Gathered};
 use crate::model::neural::params::param_table::ParamTable;
 use crate::model::neural::train::forward_passes::ForwardPasses;
-use crate::model::neural::train::optimiser::Optimiser;
-use crate::model::neural::{LearnerSubset, Phase};
 use crate::model::saved::snapshot::Snapshot;
 use learner::{Learner, LearnerSetting, LearnerSpec};
 

@@ -4,7 +4,7 @@ use candle_core::Device;
 
 use super::learner::{LearnerSetting, LearnerSpec};
 use crate::error::Result;
-use crate::model::neural::DeviceChoice;
+use crate::model::neural::device::DeviceChoice;
 use crate::model::neural::train::learners::Learners;
 
 /// The classifier and the others on the device of this name. Where `auto` has to choose, they are built on the device of
@@ -38,8 +38,9 @@ mod tests {
     use crate::job_context::JobContext;
     use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
+    use crate::model::neural::models::Dl;
+    use crate::model::neural::spec::Neural;
     use crate::model::neural::tests::training_loop::trainer::trainer_of;
-    use crate::model::neural::{Dl, Neural};
     use crate::testing::{tiny, with_features};
 
     #[test]

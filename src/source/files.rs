@@ -7,10 +7,10 @@ use datafusion::prelude::SessionContext;
 use object_store::ObjectStore;
 use object_store::path::Path;
 
-pub use super::Files;
-pub(crate) use super::format::STAYS_TEXT;
-pub use super::format::{Format, UNTYPED};
-use super::pinned::PinnedStore;
+pub use super::listing::Files;
+pub(crate) use super::listing::format::STAYS_TEXT;
+pub use super::listing::format::{Format, UNTYPED};
+use super::listing::pinned::PinnedStore;
 use crate::engine::own_root;
 use crate::error::Result;
 use crate::source::relation::known_columns::KnownColumns;

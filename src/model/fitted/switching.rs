@@ -9,9 +9,9 @@
 //! The check warns and relabels nothing: gold that trains is clamped, so that it holds the classes in their places during
 //! the fit, and other gold is not for the model to see.
 
-use super::assignment::{best_assignment, is_affordable};
-use super::confusion::{Confusion, MIN_OBSERVED_COUNT, common_counts};
 use crate::frame::Annotations;
+use crate::model::confusion::{Confusion, MIN_OBSERVED_COUNT, common_counts};
+use crate::model::numerics::assignment::{best_assignment, is_affordable};
 
 /// A permuted trace must be larger by this share before it counts as switching.
 const GAIN: f64 = 0.05;

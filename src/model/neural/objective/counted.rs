@@ -1,9 +1,11 @@
 //! Confusion matrices from expected counts instead of gradient descent: an M-step in closed form.
 
 use crate::frame::{Annotations, Dims};
-use crate::model::neural::{
-    AnnotatorMatrices, AnnotatorParams, BatchAnnotation, BatchContext, ParamTable,
-};
+use crate::model::neural::data::batch::BatchAnnotation;
+use crate::model::neural::objective::batch_context::BatchContext;
+use crate::model::neural::params::annotator_matrices::AnnotatorMatrices;
+use crate::model::neural::params::annotator_params::AnnotatorParams;
+use crate::model::neural::params::param_table::ParamTable;
 use crate::model::numerics::at_least;
 
 /// The index of the table of confusion matrices, `[annotator, class * labels + label]`.

@@ -6,7 +6,7 @@ use candle_core::{Device, Tensor, Var};
 
 use super::optimiser_spec::OptimiserKind;
 use crate::error::Result;
-use crate::model::neural::from_candle;
+use crate::model::neural::device::from_candle;
 use crate::model::saved::snapshot::Snapshot;
 use crate::prefetch::prefetch_all;
 

@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::optimiser::optimiser_spec::OptimiserSpec;
 use crate::frame::Dims;
 use crate::model::neural::data::{batch::Batch, batching::Batching};
+use crate::model::neural::net::optimiser::optimiser_spec::OptimiserSpec;
 use crate::model::neural::net::precision::Precision;
 
 /// What an example of a batch is.

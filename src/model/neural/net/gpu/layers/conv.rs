@@ -13,10 +13,10 @@ use std::sync::Mutex;
 
 use candle_core::{Result, Shape, Tensor};
 
-use crate::model::neural::net::gpu::channels::channel_sums;
+use super::channels::channel_sums;
+use super::patches::{images_of_patches, patches};
 use crate::model::neural::net::gpu::kernel::KernelCall;
 use crate::model::neural::net::gpu::op::{DeviceOp, OnDevice, expect_len, taken};
-use crate::model::neural::net::gpu::patches::{images_of_patches, patches};
 use crate::model::neural::net::gpu::swapped::swapped;
 use crate::model::neural::net::layers::conv_shape::ConvShape;
 

@@ -5,7 +5,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Spec;
+use crate::model::Spec;
 
 /// The settings that apply to the keys that a model's section leaves out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -25,7 +25,7 @@ pub enum Preset {
 ///
 /// # Errors
 /// When they name the authors' code, and the kind has no other settings than those of the paper.
-pub(super) fn apply<S: Spec>(parameters: Value) -> serde_json::Result<Value> {
+pub(in crate::model) fn apply<S: Spec>(parameters: Value) -> serde_json::Result<Value> {
     let preset = match parameters.get("preset").and_then(Value::as_str) {
         Some("paper") => S::paper(),
         Some("code") if S::code().is_none() && S::paper().is_some() => {

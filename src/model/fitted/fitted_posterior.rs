@@ -10,9 +10,9 @@ use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use super::calibration::calibrator::Calibrator;
-use super::posterior::{Posterior, best};
 use crate::frame::Annotations;
+use crate::model::calibration::calibrator::Calibrator;
+use crate::model::posterior::{Posterior, best};
 
 /// P(class given everything observed) of a fit, one row per instance.
 #[derive(Debug, Clone)]

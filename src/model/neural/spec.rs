@@ -1,7 +1,5 @@
 //! The spec of a neural model: the sections that all neural models have, and the model's own settings.
 
-pub(super) mod network_spec;
-
 use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -10,15 +8,16 @@ use serde_json::{Value, json};
 
 use super::data::inputs::{EmbeddingInput, LearnerInput};
 use super::data::sizes::Sizes;
+use super::objective::network_spec::NetworkSpec;
+use super::objective::train_spec::{BatchBy, Select};
 use super::train::learners::learner::{CLASSIFIER, LearnerSpec};
-use super::train::spec::{BatchBy, Select};
-use super::{CrowdNet, DeviceChoice};
 use crate::error::Problem;
 use crate::frame::{Annotations, QuestionFeatures};
-use crate::model::preset::Preset;
+use crate::model::neural::device::DeviceChoice;
+use crate::model::neural::objective::crowd_net::CrowdNet;
+use crate::model::settings::preset::Preset;
 use crate::model::{Capabilities, Spec};
 use crate::spec::Problems;
-use network_spec::NetworkSpec;
 
 /// A model with its network: the section `[model]` for a neural kind, which holds the keys of both structs.
 ///

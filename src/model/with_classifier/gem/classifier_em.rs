@@ -4,13 +4,14 @@ use super::sizes::GemSizes;
 use crate::error::{Problem, Result};
 use crate::frame::{Annotations, Matrix, MemoryEstimate, QuestionSizes, dense_memory_estimate};
 use crate::job_context::{Cancel, JobContext};
+use crate::model::classifier::from_features;
 use crate::model::classifier::{Classifier, ClassifierSpec};
 use crate::model::em::StopRule;
 use crate::model::em::kernels::{self, Estimator, PairKernel};
 use crate::model::fitted::Report;
 use crate::model::posterior::Posterior;
 use crate::model::saved::snapshot::Snapshot;
-use crate::model::{Predicted, SavedModel, Spec, from_features};
+use crate::model::{Predicted, SavedModel, Spec};
 use crate::spec::Problems;
 
 /// A model of pairs whose classes have a classifier's probabilities as their prior.
@@ -118,9 +119,9 @@ pub fn predict<M: ClassifierEm>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::Gem;
     use super::*;
     use crate::frame::Dims;
+    use crate::model::with_classifier::gem::Gem;
 
     /// Of one million instances and five classes; with 60 pairs there are 16 tables of counts beside the likelihood, in rows of 8 numbers.
     #[test]

@@ -2,17 +2,17 @@
 
 use serde_json::Value;
 
-use super::Spec;
 use crate::error::{Error, Result, Stage};
 use crate::frame::{Annotations, Evidence, Matrix, QuestionFeatures};
 use crate::job_context::JobContext;
+use crate::model::Spec;
 use crate::spec::{Problems, check_schema};
 
 /// The features, which a model of this kind needs.
 ///
 /// # Errors
 /// When the question has no features.
-pub(super) fn with_features_of<'a>(
+pub(in crate::model) fn with_features_of<'a>(
     evidence: Evidence<'a>,
     kind: &str,
 ) -> Result<&'a QuestionFeatures> {
@@ -24,7 +24,7 @@ pub(super) fn with_features_of<'a>(
 }
 
 /// The error for features of which none belongs to an instance with evidence.
-pub(super) fn no_examples(a: &Annotations) -> Error {
+pub(in crate::model) fn no_examples(a: &Annotations) -> Error {
     if !(0..a.dims().instances).any(|i| a.has_evidence(i)) {
         return Error::data("no annotation names a class, and no instance is trusted")
             .at("frame.extra_labels")
@@ -37,7 +37,7 @@ pub(super) fn no_examples(a: &Annotations) -> Error {
 
 /// The warning that some annotated instances have no features; `None` where all have them. An instance without
 /// annotations, such as one whose rows were all rejected, has no label either way.
-pub(super) fn without_features(
+pub(in crate::model) fn without_features(
     a: &Annotations,
     has_features: impl Fn(usize) -> bool,
 ) -> Option<String> {
@@ -45,7 +45,7 @@ pub(super) fn without_features(
 }
 
 /// As [`without_features`], for another table of the instances.
-pub(super) fn without(
+pub(in crate::model) fn without(
     a: &Annotations,
     table: &str,
     has_features: impl Fn(usize) -> bool,
@@ -63,7 +63,7 @@ pub(super) fn without(
 }
 
 /// Warns of features of annotators that some annotators lack, or that the model of this kind does not read.
-pub(super) fn warn_of_annotator_features(
+pub(in crate::model) fn warn_of_annotator_features(
     kind: &str,
     is_read: bool,
     with_features: &QuestionFeatures,
@@ -86,7 +86,7 @@ pub(super) fn warn_of_annotator_features(
 /// The warning for a model that needs a second annotator of an instance to tell the annotators' mistakes from the
 /// classifier's; `None` if one has, or there are no annotations. Several annotations of an instance by one annotator count
 /// as one.
-pub(super) fn single_annotations(a: &Annotations) -> Option<String> {
+pub(in crate::model) fn single_annotations(a: &Annotations) -> Option<String> {
     // The columns of one annotator are adjacent.
     let is_of_one =
         |columns: &[u32]| columns.windows(2).all(|c| a.annotator_of(c[0]) == a.annotator_of(c[1]));
@@ -101,7 +101,10 @@ pub(super) fn single_annotations(a: &Annotations) -> Option<String> {
 ///
 /// # Errors
 /// When they do not fit the schema, or break a rule of the model.
-pub(super) fn spec_of<S: Spec>(parameters: Value, change: impl FnOnce(&mut S)) -> Result<S> {
+pub(in crate::model) fn spec_of<S: Spec>(
+    parameters: Value,
+    change: impl FnOnce(&mut S),
+) -> Result<S> {
     let (location, mut problems) = ("model.json: parameters", Problems::default());
     check_schema(&parameters, &schemars::schema_for!(S).to_value(), location, &mut problems);
     let mut spec: S = serde_json::from_value(parameters).map_err(misfit)?;
@@ -118,7 +121,7 @@ pub(super) fn spec_of<S: Spec>(parameters: Value, change: impl FnOnce(&mut S)) -
 ///
 /// # Errors
 /// When they are not in the form of `S`.
-pub(super) fn sizes_of<S: serde::de::DeserializeOwned>(sizes: Value) -> Result<S> {
+pub(in crate::model) fn sizes_of<S: serde::de::DeserializeOwned>(sizes: Value) -> Result<S> {
     serde_json::from_value(sizes).map_err(misfit)
 }
 
@@ -126,7 +129,7 @@ pub(super) fn sizes_of<S: serde::de::DeserializeOwned>(sizes: Value) -> Result<S
 ///
 /// # Errors
 /// When the name is neither `auto` nor `cpu`.
-pub(super) fn check_cpu(device: Option<&str>, kind: &str) -> Result<()> {
+pub(in crate::model) fn check_cpu(device: Option<&str>, kind: &str) -> Result<()> {
     match device {
         None | Some("auto" | "cpu") => Ok(()),
         Some(other) => Err(Error::spec(format!("`{kind}` computes on the CPU only"))
@@ -140,7 +143,7 @@ pub(super) fn check_cpu(device: Option<&str>, kind: &str) -> Result<()> {
 ///
 /// # Errors
 /// When they have another width.
-pub(super) fn check_width(matrix: &Matrix, width: usize) -> Result<()> {
+pub(in crate::model) fn check_width(matrix: &Matrix, width: usize) -> Result<()> {
     if matrix.width() == width {
         return Ok(());
     }
@@ -150,7 +153,7 @@ pub(super) fn check_width(matrix: &Matrix, width: usize) -> Result<()> {
 }
 
 /// The error for sizes that no model has.
-pub(super) fn impossible_sizes(found: &impl serde::Serialize) -> Error {
+pub(in crate::model) fn impossible_sizes(found: &impl serde::Serialize) -> Error {
     Error::data("the saved model's sizes are those of no model")
         .at("model.json: sizes")
         .found(serde_json::json!(found).to_string())

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Shape, Tensor, Var};
 
-use crate::model::neural::net::gpu::channels::{Planes, sum_of_parts};
+use super::channels::{Planes, sum_of_parts};
 use crate::model::neural::net::gpu::kernel::KernelCall;
 use crate::model::neural::net::gpu::op::{DeviceOp, OnDevice, expect_len, of_three, set_to};
 

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use candle_core::{Result, Shape, Tensor};
 
-use crate::model::neural::net::gpu::channels::channel_sums;
+use super::channels::channel_sums;
 use crate::model::neural::net::gpu::kernel::KernelCall;
 use crate::model::neural::net::gpu::op::{DeviceOp, OnDevice, expect_len, taken};
 

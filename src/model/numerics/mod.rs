@@ -66,6 +66,8 @@ pub fn normalise(values: &mut [f64], change: impl Fn(f64) -> f64) {
     values.iter_mut().for_each(|v| *v /= sum);
 }
 
+pub(super) mod assignment;
+pub(super) mod lbfgs;
 #[cfg(test)]
 mod tests {
     use super::*;

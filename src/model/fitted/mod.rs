@@ -1,13 +1,16 @@
 //! The result of a fit: the posterior, estimates for annotators and instances, and the trace.
 
+pub mod fitted_posterior;
+pub mod switching;
+
 use rayon::prelude::*;
 
 use super::confusion::{CommonConfusion, Confusion};
-use super::fitted_posterior::FittedPosterior;
 use super::posterior::Posterior;
 use super::saved::snapshot::Snapshot;
 use crate::error::Result;
 use crate::frame::ITEMS_PER_BLOCK;
+use fitted_posterior::FittedPosterior;
 
 /// The estimates of a fit other than the posteriors.
 #[derive(Debug, Clone, Default, PartialEq)]

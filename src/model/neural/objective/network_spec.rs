@@ -3,10 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::train_spec::TrainSpec;
 use crate::model::neural::device::auto;
 use crate::model::neural::net::backbone::BackboneSpec;
-use crate::model::neural::train::spec::TrainSpec;
-use crate::model::preset::Preset;
+use crate::model::settings::preset::Preset;
 
 /// The sections that every neural model has.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

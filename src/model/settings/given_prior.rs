@@ -12,7 +12,11 @@ const TOLERANCE: f64 = 1e-3;
 const KEY: &str = "class_prior";
 
 /// Adds a problem where the shares are not those of a distribution that leaves every class possible.
-pub(super) fn check_shares(shares: Option<&Vec<f64>>, location: &str, problems: &mut Problems) {
+pub(in crate::model) fn check_shares(
+    shares: Option<&Vec<f64>>,
+    location: &str,
+    problems: &mut Problems,
+) {
     let Some(shares) = shares else { return };
     let sum: f64 = shares.iter().sum();
     if shares.iter().all(|share| *share > 0.0) && (sum - 1.0).abs() <= TOLERANCE {
@@ -28,7 +32,7 @@ pub(super) fn check_shares(shares: Option<&Vec<f64>>, location: &str, problems: 
 ///
 /// # Errors
 /// When there are more or fewer.
-pub(super) fn check_number(
+pub(in crate::model) fn check_number(
     shares: Option<&Vec<f64>>,
     a: &Annotations,
     job: &JobContext,
@@ -44,7 +48,7 @@ pub(super) fn check_number(
 }
 
 /// The shares, which sum to exactly 1 but for rounding; uniform where none are given.
-pub(super) fn shares_or_uniform(shares: Option<&Vec<f64>>, n_classes: usize) -> Vec<f64> {
+pub(in crate::model) fn shares_or_uniform(shares: Option<&Vec<f64>>, n_classes: usize) -> Vec<f64> {
     let uniform = || vec![1.0 / n_classes.max(1) as f64; n_classes];
     let Some(shares) = shares else { return uniform() };
     let sum: f64 = shares.iter().sum();

@@ -63,10 +63,11 @@ use scores::{Crowd, Predictions};
 use crate::error::Result;
 use crate::frame::{Evidence, MemoryEstimate, QuestionSizes, dense_memory_estimate};
 use crate::job_context::JobContext;
+use crate::model::classifier::from_features;
 use crate::model::classifier::{ClassifierSpec, ExampleFeatures, Examples};
 use crate::model::fitted::{Fitted, on_cpu};
 use crate::model::posterior::{Posterior, tied};
-use crate::model::{Capabilities, FeatureUse, Model, ModelKind, Spec, from_features};
+use crate::model::{Capabilities, FeatureUse, Model, ModelKind, Spec};
 use crate::spec::Problems;
 
 /// The model of this file.

@@ -9,7 +9,7 @@ use candle_core::{Tensor, Var};
 use pulp::Arch;
 
 use crate::error::Result;
-use crate::model::neural::from_candle;
+use crate::model::neural::device::from_candle;
 use crate::model::neural::net::host::zip_in_place;
 use moments::{Moments, MomentsMut};
 use optimiser_spec::{OptimiserKind, OptimiserSpec};

@@ -8,12 +8,14 @@
 //! Anandkumar 2018, arXiv:1712.04577. Oracles: always right, wrong or random, as checks of an estimated quality.
 //! Constant and naive majority: Cao et al. 2019, arXiv:1905.13436.
 
+pub mod confusion;
+
 use rand::Rng as _;
 use rand::seq::SliceRandom;
 
-use super::confusion::ConfusionMatrix;
 use crate::error::{Error, Result};
 use crate::job_context::Rng;
+use confusion::ConfusionMatrix;
 
 /// One type with its parameters. The float is a probability.
 #[derive(Debug, Clone, PartialEq)]

@@ -28,7 +28,7 @@
 //!
 //! ```
 //! use labelmill::frame::Evidence;
-//! use labelmill::model::{Model, gem::Gem};
+//! use labelmill::model::{Model, with_classifier::gem::Gem};
 //! use labelmill::testing::{tiny, with_features};
 //!
 //! // (instance, annotator, label): two agree on everything; the third gives the opposite.
@@ -58,11 +58,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tree_rounds::TreeRounds;
 
-use super::saved::snapshot::Snapshot;
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence, QuestionFeatures};
 use crate::frame::{MemoryEstimate, QuestionSizes};
 use crate::job_context::{Cancel, JobContext};
+use crate::model::classifier::from_features;
 use crate::model::classifier::{Classifier, ClassifierSpec, ExampleFeatures, Examples};
 use crate::model::confusion::{Cells, Confusion, Smoothing};
 use crate::model::em::kernels::{PairKernel, Prior};
@@ -72,8 +72,9 @@ use crate::model::em::{
 use crate::model::fitted::{Fitted, Report, Trained};
 use crate::model::numerics::{MIN_PROBABILITY, at_least, normalise};
 use crate::model::posterior::Posterior;
-use crate::model::preset::Preset;
-use crate::model::{Capabilities, FeatureUse, Model, ModelKind, Spec, from_features};
+use crate::model::saved::snapshot::Snapshot;
+use crate::model::settings::preset::Preset;
+use crate::model::{Capabilities, FeatureUse, Model, ModelKind, Spec};
 use crate::spec::Problems;
 pub use classifier_em::{ClassifierEm, memory_estimate, predict};
 use classifier_em::{FIXED_KEYS, check_rounds, predictions_of};
