@@ -65,6 +65,7 @@ mod networks;
 mod odd_columns;
 mod oracle;
 mod pages;
+mod pairs;
 mod parquet_statistics;
 mod predict;
 mod predict_columns;

@@ -131,6 +131,9 @@ pub struct AggregateArgs {
     /// Trusted classes
     #[arg(long, value_name = "URL")]
     pub gold: Option<String>,
+    /// Pairs of an instance and an annotator whose competence is asked for (`lia`, `lia_multi`)
+    #[arg(long, value_name = "URL")]
+    pub pairs: Option<String>,
     /// One of the kinds that `labelmill models` lists
     #[arg(long, value_name = "KIND")]
     pub model: String,

@@ -13,6 +13,8 @@ pub struct Aggregation {
     pub features: Option<String>,
     /// Trusted classes.
     pub gold: Option<String>,
+    /// Pairs of an instance and an annotator whose competence is asked for.
+    pub pairs: Option<String>,
     /// The kind of the model.
     pub model: String,
     /// The folder for the tables.
@@ -27,10 +29,15 @@ impl Aggregation {
     /// # Errors
     /// When a key does not exist, or a value does not fit.
     pub fn pipeline(self) -> Result<PipelineSpec> {
-        let Self { annotations, features, gold, model, output, set } = self;
+        let Self { annotations, features, gold, pairs, model, output, set } = self;
         // The command takes no variables: in a pipeline file, `$${` stands for a plain `${`.
         let plain = |text: String| toml::Value::from(text.replace("${", "$${"));
-        let urls = [("annotations", Some(annotations)), ("features", features), ("gold", gold)];
+        let urls = [
+            ("annotations", Some(annotations)),
+            ("features", features),
+            ("gold", gold),
+            ("pairs", pairs),
+        ];
         let given = urls.into_iter().filter_map(|(key, url)| Some((key.to_owned(), plain(url?))));
         let section =
             |key: &str, value: String| toml::Table::from_iter([(key.to_owned(), plain(value))]);
@@ -55,6 +62,7 @@ mod tests {
                 annotations: url.to_owned(),
                 features: None,
                 gold: None,
+                pairs: None,
                 model: "majority_vote".to_owned(),
                 output: "out/${ds}".to_owned(),
                 set: Vec::new(),

@@ -1,14 +1,17 @@
-//! Probabilities that tables beside the annotations give: those of the classes of instances, and confusion matrices.
+//! What tables beside the annotations give: the probabilities of the classes of instances, confusion matrices, and pairs
+//! that the job asks about.
 
 use std::sync::Arc;
 
-/// The tables of probabilities of one question; none where the job names none, or the model reads none.
+/// The tables beside the annotations of one question; none where the job names none, or the model reads none.
 #[derive(Debug, Clone, Default)]
 pub struct GivenTables {
     /// P(class) of the instances.
     pub predictions: Option<Arc<GivenPredictions>>,
     /// The annotators' confusion matrices.
     pub confusion: Option<Arc<GivenConfusion>>,
+    /// The pairs (instance, annotator) that the job asks about, ascending, each once.
+    pub pairs: Arc<Vec<(u32, u32)>>,
 }
 
 /// P(class) of instances, by a classifier of the user's.

@@ -31,6 +31,9 @@ pub struct SourceSpec {
     /// The annotators' confusion matrices, P(label given class), for models that use them. A run's table
     /// `confusion_matrices` is one.
     pub confusion: Option<Location>,
+    /// Pairs of an instance and an annotator, `instance_id` and `annotator_id`, whose competence is asked for although the
+    /// annotator need not have labelled the instance: for the table `pair_competence`.
+    pub pairs: Option<Location>,
     /// Any other tables that the SQL below wants to join, by name.
     pub tables: BTreeMap<String, Location>,
     /// What a job does where an input is missing or empty: it ends with exit code 8, or there is nothing to do.
@@ -145,6 +148,8 @@ pub struct SqlSpec {
     pub predictions: Option<String>,
     /// The query of the relation of confusion matrices.
     pub confusion: Option<String>,
+    /// The query of the relation of pairs.
+    pub pairs: Option<String>,
 }
 
 impl ColumnsSpec {
@@ -284,6 +289,7 @@ impl SourceSpec {
             &self.sql.annotator_features,
             &self.sql.predictions,
             &self.sql.confusion,
+            &self.sql.pairs,
         ];
         let has_sql = has_sql.into_iter().any(Option::is_some);
         match table {
@@ -307,6 +313,7 @@ impl SourceSpec {
                 only_these: !has_sql,
                 ..KnownColumns::default()
             },
+            "pairs" => KnownColumns { ids, only_these: !has_sql, ..KnownColumns::default() },
             "features" | "annotator_features" => {
                 KnownColumns { ids, are_features: true, ..KnownColumns::default() }
             }
@@ -322,6 +329,7 @@ impl SourceSpec {
             ("annotator_features", &self.annotator_features),
             ("predictions", &self.predictions),
             ("confusion", &self.confusion),
+            ("pairs", &self.pairs),
         ];
         fixed.into_iter().filter_map(|(name, l)| Some((name, l.as_ref()?))).collect()
     }

@@ -11,6 +11,7 @@ mod classes;
 mod confusion_matrices;
 mod labels;
 pub mod metrics;
+mod pair_competence;
 mod parameters;
 mod probabilities;
 mod rejects;
@@ -191,6 +192,7 @@ pub static TABLES: &[&dyn OutcomeTable] = &[
     &classes::ClassesTable,
     &parameters::OF_ANNOTATORS,
     &parameters::OF_INSTANCES,
+    &pair_competence::PairCompetenceTable,
     &probabilities::PREDICTIONS,
     &trace::TraceTable,
     &metrics::MetricsTable,

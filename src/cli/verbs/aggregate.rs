@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::process::signals::Signals;
 
 pub(super) async fn command(args: AggregateArgs, quiet: bool, signals: &Signals) -> Result<()> {
-    let AggregateArgs { annotations, features, gold, model, set, output, job, gate } = args;
-    let what = Aggregation { annotations, features, gold, model, output, set };
+    let AggregateArgs { annotations, features, gold, pairs, model, set, output, job, gate } = args;
+    let what = Aggregation { annotations, features, gold, pairs, model, output, set };
     run_job(bounded(what.pipeline()?), (job, gate), quiet, signals).await
 }

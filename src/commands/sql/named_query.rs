@@ -151,6 +151,7 @@ async fn source_at(
         source.annotator_features = None;
         source.predictions = None;
         source.confusion = None;
+        source.pairs = None;
         if !needed.contains(&"gold") {
             source.gold = None;
         }

@@ -76,7 +76,7 @@ pub struct Annotations {
     pub trusted: Option<Vec<Option<u32>>>,
     /// The questions, where these are the annotations of several in one crowd.
     pub joint: Option<Arc<Joint>>,
-    /// The probabilities that tables beside the annotations give.
+    /// What tables beside the annotations give.
     pub given: GivenTables,
 }
 

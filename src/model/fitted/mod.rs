@@ -31,6 +31,8 @@ pub struct Report {
     pub annotator_parameters: Vec<(String, Vec<f64>)>,
     /// Further parameters of every instance, by name; NaN where an instance has none.
     pub instance_parameters: Vec<(String, Vec<f64>)>,
+    /// How likely annotators are right on instances, where the model tells.
+    pub pair_competence: PairCompetence,
 }
 
 impl Report {
@@ -38,6 +40,26 @@ impl Report {
     pub fn shared(&self) -> impl Iterator<Item = &CommonConfusion> {
         self.common.iter().chain(&self.clusters)
     }
+}
+
+/// How likely annotators are right on instances.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PairCompetence {
+    /// The annotations' pairs and those that the job asks about, ascending.
+    pub pairs: Vec<InstanceAnnotator>,
+    /// The probability that the annotator's label would be right, of each pair.
+    pub competence: Vec<f64>,
+}
+
+/// An instance and an annotator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InstanceAnnotator {
+    /// The instance.
+    pub instance: u32,
+    /// The annotator.
+    pub annotator: u32,
+    /// Whether the annotator labelled the instance.
+    pub is_annotated: bool,
 }
 
 /// One step of a fit.
@@ -156,7 +178,8 @@ impl Fitted {
         let intervals: Vec<f64> = intervals.flat_map(|(low, high)| [*low, *high]).collect();
         let objectives: Vec<f64> = self.trace.iter().map(|row| row.objective).collect();
         let changes: Vec<f64> = self.trace.iter().map(|row| row.change.unwrap_or(0.0)).collect();
-        let estimates: [(&str, &[f64]); 6] = [
+        let estimates: [(&str, &[f64]); 7] = [
+            ("competence of a pair", &report.pair_competence.competence),
             ("prediction", predictions.map_or(&[], Posterior::values)),
             ("prior", report.prior.as_deref().unwrap_or_default()),
             ("skill", &report.skill),
@@ -244,6 +267,7 @@ mod tests {
             broken(|fitted| fitted.predictions.as_mut().unwrap().row_mut(0)[0] = f64::NAN),
             broken(|fitted| fitted.report.prior.as_mut().unwrap()[1] = f64::NAN),
             broken(|fitted| fitted.report.skill = vec![0.5, f64::NAN]),
+            broken(|fitted| fitted.report.pair_competence.competence = vec![f64::NAN]),
             broken(|fitted| fitted.report.skill_interval.as_mut().unwrap()[1].0 = f64::NAN),
             broken(|fitted| fitted.report.common.as_mut().unwrap().probability[3] = f64::NAN),
             broken(|fitted| fitted.report.common.as_mut().unwrap().expected_count[2] = f64::NAN),
@@ -270,6 +294,7 @@ mod tests {
             "prediction[0] is NaN",
             "prior[1] is NaN",
             "skill[1] is NaN",
+            "competence of a pair[0] is NaN",
             "skill interval[2] is NaN",
             "common confusion[3] is NaN",
             "expected count of the common confusion[2] is NaN",

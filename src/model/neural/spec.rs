@@ -100,6 +100,7 @@ impl<N: CrowdNet> Spec for Neural<N> {
     const CAPABILITIES: Capabilities = Capabilities {
         features: N::FEATURES,
         random_start: true,
+        pair_competence: N::HAS_MATRICES_OF_PAIRS,
         fits_questions_together: N::FITS_QUESTIONS_TOGETHER,
         ..Capabilities::LABELS
     };

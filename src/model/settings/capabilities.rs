@@ -28,6 +28,8 @@ pub struct Capabilities {
     pub gold: bool,
     /// With more classes it falls back on another way to fit.
     pub max_classes: Option<u32>,
+    /// It estimates how likely each annotator is right on each instance, whether or not he labelled it.
+    pub pair_competence: bool,
     /// One fit takes all questions of a job, and each question keeps its tables; otherwise each is fitted by itself.
     pub fits_questions_together: bool,
 }
@@ -53,11 +55,12 @@ impl FeatureUse {
 }
 
 impl Capabilities {
-    /// The tables of probabilities that it reads, where they are given.
+    /// The tables beside the annotations that it reads, where they are given.
     pub fn given(self) -> impl Iterator<Item = Relation> {
         let tables =
             [(Relation::Predictions, self.predictions), (Relation::Confusion, self.confusion)];
-        tables.into_iter().filter(|(_, using)| using.are_read()).map(|(relation, _)| relation)
+        let read = tables.into_iter().filter(|(_, using)| using.are_read());
+        read.map(|(relation, _)| relation).chain(self.pair_competence.then_some(Relation::Pairs))
     }
 
     /// Those of a model of labels alone, by maximum likelihood or votes.
@@ -70,6 +73,7 @@ impl Capabilities {
         intervals: false,
         gold: true,
         max_classes: None,
+        pair_competence: false,
         fits_questions_together: false,
     };
 

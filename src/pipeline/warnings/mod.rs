@@ -37,11 +37,11 @@ pub(crate) fn warn_of_unread_features(spec: &PipelineSpec, job: &mut JobContext)
     }
 }
 
-/// Warns of tables of probabilities that the model does not read.
+/// Warns of tables beside the annotations that the model does not read.
 pub(crate) fn warn_of_unread_tables(spec: &PipelineSpec, job: &mut JobContext) {
     let Ok(kind) = model_kind(&spec.model.kind) else { return };
     let read: Vec<Relation> = kind.capabilities.given().collect();
-    for relation in [Relation::Predictions, Relation::Confusion] {
+    for relation in [Relation::Predictions, Relation::Confusion, Relation::Pairs] {
         if relation.is_in(&spec.source) && !read.contains(&relation) {
             let table = relation.table();
             job.warn(format!("`{}` does not use source.{table}: it changes nothing", kind.kind));

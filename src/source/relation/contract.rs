@@ -13,6 +13,8 @@ pub enum Relation {
     Predictions,
     /// One row per annotator, class and label: P(label given class).
     Confusion,
+    /// One row per pair of an instance and an annotator that the job asks about.
+    Pairs,
 }
 
 /// One column of a relation's contract.
@@ -64,17 +66,21 @@ pub fn contract_columns(relation: Relation) -> &'static [ContractColumn] {
         required("probability"),
         optional("question"),
     ];
+    const PAIRS: &[ContractColumn] =
+        &[required("instance_id"), required("annotator_id"), optional("question")];
     match relation {
         Relation::Annotations => ANNOTATIONS,
         Relation::Gold => GOLD,
         Relation::Predictions => PREDICTIONS,
         Relation::Confusion => CONFUSION,
+        Relation::Pairs => PAIRS,
     }
 }
 
 impl Relation {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Annotations, Self::Gold, Self::Predictions, Self::Confusion];
+    pub const ALL: [Self; 5] =
+        [Self::Annotations, Self::Gold, Self::Predictions, Self::Confusion, Self::Pairs];
 
     /// The relation that a table of this name provides by default.
     #[must_use]
@@ -90,6 +96,7 @@ impl Relation {
             Self::Gold => source.has_gold(),
             Self::Predictions => source.predictions.is_some() || source.sql.predictions.is_some(),
             Self::Confusion => source.confusion.is_some() || source.sql.confusion.is_some(),
+            Self::Pairs => source.pairs.is_some() || source.sql.pairs.is_some(),
         }
     }
 
@@ -101,6 +108,7 @@ impl Relation {
             Self::Gold => "gold",
             Self::Predictions => "predictions",
             Self::Confusion => "confusion",
+            Self::Pairs => "pairs",
         }
     }
 }

@@ -40,8 +40,15 @@ pub struct Query {
 impl Query {
     /// All queries of the section, and an error for each that cannot be read from its file.
     pub(super) fn all(spec: &SqlSpec) -> (Vec<Self>, Vec<Error>) {
-        let SqlSpec { annotations, gold, features, annotator_features, predictions, confusion } =
-            spec;
+        let SqlSpec {
+            annotations,
+            gold,
+            features,
+            annotator_features,
+            predictions,
+            confusion,
+            pairs,
+        } = spec;
         let queries = [
             ("annotations", annotations),
             ("gold", gold),
@@ -49,6 +56,7 @@ impl Query {
             ("annotator_features", annotator_features),
             ("predictions", predictions),
             ("confusion", confusion),
+            ("pairs", pairs),
         ];
         let given = queries.into_iter().filter_map(|(r, sql)| Some((r, sql.as_deref()?)));
         let (mut read, mut errors) = (Vec::new(), Vec::new());

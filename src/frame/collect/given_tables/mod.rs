@@ -1,5 +1,6 @@
-//! Reads the tables of probabilities and matches them to the questions.
+//! Reads the tables beside the annotations and matches them to the questions.
 
+mod pairs;
 mod table;
 
 use std::collections::BTreeMap;
@@ -29,6 +30,9 @@ pub(in crate::frame) fn add_given(
         return Err(Error::no_input("the table has no rows").help("check its path"));
     }
     let table = GivenTable { relation, batch };
+    if relation == Relation::Pairs {
+        return pairs::add_pairs(frames, &table, job);
+    }
     for frame in frames.iter_mut() {
         let subject = frame.subject();
         job.warn_about_question(subject.clone());

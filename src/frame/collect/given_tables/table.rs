@@ -1,4 +1,4 @@
-//! The rows of a table of probabilities, by the numbers of one question.
+//! The rows of a table beside the annotations, by the numbers of one question.
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
@@ -14,7 +14,7 @@ use crate::source::Relation;
 /// How far a sum of probabilities may be from 1: they may be rounded.
 pub(super) const TOLERANCE: f64 = 5e-3;
 
-/// A table of probabilities as it was read.
+/// A table beside the annotations as it was read.
 pub(super) struct GivenTable {
     pub(super) relation: Relation,
     pub(super) batch: RecordBatch,
@@ -31,15 +31,23 @@ pub(super) struct Cell {
 impl GivenTable {
     /// The rows of a frame's question; those of a table without questions hold for each.
     pub(super) fn of_question(&self, frame: &Frame) -> Result<Self> {
+        let batch = match self.is_of_question(frame)? {
+            Some(own) => filter_record_batch(&self.batch, &own)?,
+            None => self.batch.clone(),
+        };
+        Ok(Self { relation: self.relation, batch })
+    }
+
+    /// Whether each row is of a frame's question; `None` for a table without questions.
+    pub(super) fn is_of_question(&self, frame: &Frame) -> Result<Option<BooleanArray>> {
         let (Some(question), Some(column)) =
             (&frame.question, self.batch.column_by_name("question"))
         else {
-            return Ok(Self { relation: self.relation, batch: self.batch.clone() });
+            return Ok(None);
         };
         let name = format!("{}.question", self.relation.table());
         let found = question.lookup(&name, column)?;
-        let own: BooleanArray = found.into_iter().map(|q| Some(q.is_some())).collect();
-        Ok(Self { relation: self.relation, batch: filter_record_batch(&self.batch, &own)? })
+        Ok(Some(found.into_iter().map(|q| Some(q.is_some())).collect()))
     }
 
     /// Whether no row is of the question.
@@ -143,7 +151,7 @@ impl GivenTable {
     }
 
     /// The number of each row's value among ids of the annotations.
-    fn look_up(&self, ids: &Ids, name: &str) -> Result<Vec<Option<u32>>> {
+    pub(super) fn look_up(&self, ids: &Ids, name: &str) -> Result<Vec<Option<u32>>> {
         let schema = self.batch.schema();
         ids.index(name)?.lookup(schema.field_with_name(name)?, self.column(name)?)
     }
@@ -156,7 +164,7 @@ impl GivenTable {
     }
 
     /// A row in errors.
-    fn shown(&self, row: usize) -> Result<String> {
+    pub(super) fn shown(&self, row: usize) -> Result<String> {
         let columns = self.batch.columns().iter();
         let values =
             columns.map(|column| Ok(arrow::util::display::array_value_to_string(column, row)?));

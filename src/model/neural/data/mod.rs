@@ -5,6 +5,7 @@ pub(crate) mod batch;
 pub(crate) mod batching;
 mod example;
 pub(crate) mod inputs;
+mod pairs;
 pub(crate) mod read_ahead;
 pub(crate) mod sizes;
 

@@ -1,6 +1,8 @@
 //! From evidence to a fitted model: prepares the data, trains, and predicts every row with the trained model.
 
 pub(super) mod all_predictions;
+mod own_question;
+mod pair_competence;
 pub(super) mod predict;
 
 use std::borrow::Cow;
@@ -37,6 +39,8 @@ use crate::model::posterior::best;
 use crate::model::saved::checkpoint::Fingerprint;
 use crate::model::vote::agreement;
 use all_predictions::{AllPredictions, PosteriorInputs};
+use own_question::OwnQuestion;
+use pair_competence::pair_competence;
 use predict::description;
 
 impl<N: CrowdNet> Model for Neural<N> {
@@ -155,7 +159,8 @@ fn fit_all<N: CrowdNet>(
     let Some((questions, joint)) = questions.zip(evidence.annotations.joint.as_ref()) else {
         let predicted = AllPredictions::predict(&trainer, inputs, None, job)?;
         let base = aggregated.map(|fitted| fitted.report);
-        let report = report(&trainer, evidence, None, &predicted, base, job);
+        let mut report = report(&trainer, evidence, None, &predicted, base, job);
+        report.pair_competence = pair_competence(&trainer, data, None, job)?;
         return Ok(vec![fitted(predicted, report, &sizes)?]);
     };
     let of_question = |question: &JointQuestion| {
@@ -166,7 +171,8 @@ fn fit_all<N: CrowdNet>(
         };
         let predicted = AllPredictions::predict(&trainer, inputs, Some(*question), job)?;
         let base = spec.model.aggregate(own.evidence, job)?.map(|fitted| fitted.report);
-        let report = report(&trainer, evidence, Some(&own), &predicted, base, job);
+        let mut report = report(&trainer, evidence, Some(&own), &predicted, base, job);
+        report.pair_competence = pair_competence(&trainer, data, Some(&own), job)?;
         fitted(predicted, report, &sizes.of_question(*question))
     };
     joint.questions.iter().map(of_question).collect()
@@ -176,14 +182,6 @@ fn warn_of_unused_classes(kind: &str, job: &mut JobContext) {
     job.warn(format!(
         "`{kind}` is trained on labels, not classes: trusted classes appear in the labels table, but do not train it"
     ));
-}
-
-/// A question of a joint crowd by its own numbers.
-struct OwnQuestion<'a> {
-    question: JointQuestion,
-    evidence: Evidence<'a>,
-    /// The number of each of its annotators in the crowd.
-    annotators: &'a [u32],
 }
 
 /// The training annotations and the held-out annotations, where held-out likelihood selects the epoch.

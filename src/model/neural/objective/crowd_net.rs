@@ -91,6 +91,9 @@ pub trait CrowdNet:
     /// Whether a learner that reads features of annotators is an error where the data have none; else it is left out.
     const NEEDS_ANNOTATOR_FEATURES: bool = true;
 
+    /// Whether the model has [`CrowdNet::pair_matrices`].
+    const HAS_MATRICES_OF_PAIRS: bool = false;
+
     /// Whether one fit takes all questions. The rows of a batch then name their question, of which the classifier's outputs
     /// are; the model's other outputs are its own concern. Its matrices of annotators are those of pairs.
     const FITS_QUESTIONS_TOGETHER: bool = false;

@@ -6,6 +6,7 @@ use super::training_loop::resumed::assert_resumes_by;
 use super::*;
 use crate::frame::{Frame, JointQuestion, QuestionFeatures, QuestionSet};
 use crate::model::SavedModel;
+use crate::model::fitted::{InstanceAnnotator, PairCompetence};
 use crate::model::neural::models::lia::{ClassifierWeight, EM, EStepPrior, MARGINAL, Marginal};
 use crate::model::neural::objective::train_spec::Select;
 use crate::model::posterior::best;
@@ -181,6 +182,52 @@ fn one_question_alone_is_lia() {
             let parameters = |of: &Fitted| of.model.as_ref().map(|model| model.parameters.clone());
             let fitted = many.fit(frames[0].evidence(), &mut JobContext::new(1)).unwrap();
             assert_eq!(parameters(&fitted), alone.model.map(|model| model.parameters));
+        }
+    }
+}
+
+/// The mean over the pairs that an annotator labelled is his competence; other pairs have one too, and an annotator who is
+/// always right has the best everywhere.
+#[test]
+fn pairs_have_the_competence_that_annotators_have_on_average() {
+    for with_features in [true, false] {
+        let (mut frames, _) = frames(with_features);
+        let seen = fit_both(&small(Lia::default()), &frames, &mut JobContext::new(1));
+        for frame in &mut frames {
+            let Dims { instances, annotators, .. } = frame.annotations.dims();
+            let all =
+                (0..instances as u32).flat_map(|i| (0..annotators as u32).map(move |r| (i, r)));
+            frame.annotations.given.pairs = Arc::new(all.collect());
+        }
+        let asked = fit_both(&small(Lia::default()), &frames, &mut JobContext::new(1));
+        for ((fitted, seen), frame) in asked.iter().zip(&seen).zip(&frames) {
+            let a = &frame.annotations;
+            let Dims { instances, annotators, .. } = a.dims();
+            let of = |fitted: &Fitted| {
+                let PairCompetence { pairs, competence } = &fitted.report.pair_competence;
+                let of_annotated = pairs.iter().copied().zip(competence.clone());
+                of_annotated.filter(|(pair, _)| pair.is_annotated).collect::<Vec<_>>()
+            };
+            assert_eq!(seen.report.pair_competence.pairs.len(), a.len());
+            let (now, before) = (of(fitted), of(seen));
+            assert!(now.iter().zip(&before).all(|(now, before)| now.0 == before.0));
+            let values =
+                |all: &[(InstanceAnnotator, f64)]| all.iter().map(|(_, p)| *p).collect::<Vec<_>>();
+            assert_close(&values(&now), &values(&before), 1e-6, "pairs that are asked about");
+            let mut sums = vec![(0.0, 0.0); annotators];
+            for (pair, competence) in now {
+                let (right, all) = &mut sums[pair.annotator as usize];
+                *right += competence;
+                *all += 1.0;
+            }
+            let means: Vec<f64> = sums.into_iter().map(|(right, all)| right / all).collect();
+            assert_close(&means, competence(fitted), 1e-6, "competence");
+            let all = &fitted.report.pair_competence.competence;
+            assert_eq!(all.len(), instances * annotators);
+            let oracle = annotators - 2 - usize::from(annotators == 9);
+            for own in all.chunks_exact(annotators) {
+                assert!(own.iter().all(|p| *p <= own[oracle] + 1e-9), "{own:?}");
+            }
         }
     }
 }

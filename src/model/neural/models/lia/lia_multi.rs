@@ -68,6 +68,7 @@ impl CrowdNet for LiaMulti {
     const FEATURES: FeatureUse = Lia::FEATURES;
     const TRAINING: &'static str = Lia::TRAINING;
     const NEEDS_ANNOTATOR_FEATURES: bool = Lia::NEEDS_ANNOTATOR_FEATURES;
+    const HAS_MATRICES_OF_PAIRS: bool = Lia::HAS_MATRICES_OF_PAIRS;
     const FITS_QUESTIONS_TOGETHER: bool = true;
 
     /// Beside the results, the matrices of all annotators with their expected counts; and, while all

@@ -208,6 +208,7 @@ impl CrowdNet for Lia {
     const TRAINING: &'static str =
         "How it is trained; `epochs` are those of the marginal likelihood, after EM.";
     const NEEDS_ANNOTATOR_FEATURES: bool = false;
+    const HAS_MATRICES_OF_PAIRS: bool = true;
 
     /// The paper's settings: four layers of 16 units, and 1000 steps of AMSGrad in each act.
     fn paper() -> (NetworkSpec, Self) {
