@@ -156,6 +156,7 @@ mod tests {
         mbem,
         weighted_doctor_net,
         conal,
+        cvl,
         tcl,
         tcls,
         doctor_net,

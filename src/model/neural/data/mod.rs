@@ -155,7 +155,6 @@ impl<'a> TrainingData<'a> {
     }
 
     /// The number of rows in a batch of an epoch over all training data.
-    #[must_use]
     pub(crate) fn batch_rows(&self, batching: Batching) -> usize {
         batching.size(self.examples.len()).min(self.examples.len())
     }
@@ -226,11 +225,11 @@ impl<'a> TrainingData<'a> {
         self.instances().into_iter().filter_map(trusted).collect()
     }
 
-    /// The instances without a trusted class, ascending: those with features, and those without.
+    /// The instances without a trusted class, or all, ascending: those with features, and those without.
     #[must_use]
-    pub fn untrusted(&self) -> (Vec<u32>, Vec<u32>) {
-        let all = 0..self.row_of.len() as u32;
-        all.filter(|i| self.annotations.trusted_class(*i as usize).is_none())
+    pub fn by_features(&self, with_trusted: bool) -> (Vec<u32>, Vec<u32>) {
+        (0..self.row_of.len() as u32)
+            .filter(|i| with_trusted || self.annotations.trusted_class(*i as usize).is_none())
             .partition(|i| self.row_of[*i as usize].is_some())
     }
 

@@ -71,7 +71,7 @@ impl AllPredictions {
         let with_features: Vec<u32> = inputs.data.instances().into_iter().filter(is_own).collect();
         if N::CONDITIONS_ON_ANNOTATIONS {
             all.predict_with_features(&with_features, trainer, inputs, job)?;
-            let (_, mut without_features) = inputs.data.untrusted();
+            let (_, mut without_features) = inputs.data.by_features(false);
             without_features.retain(is_own);
             all.predict_without_features(&without_features, trainer, inputs, job)?;
         } else {

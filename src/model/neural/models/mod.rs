@@ -3,6 +3,7 @@
 pub(crate) mod agg_net;
 pub(crate) mod conal;
 pub(crate) mod crowd_layer;
+pub(crate) mod cvl;
 pub(crate) mod dl;
 pub(crate) mod doctor_net;
 pub(crate) mod lia;
@@ -17,6 +18,7 @@ pub(crate) mod trace_regularised;
 pub use agg_net::AggNet;
 pub use conal::Conal;
 pub use crowd_layer::CrowdLayer;
+pub use cvl::Cvl;
 pub use dl::Dl;
 pub use doctor_net::DoctorNet;
 pub use doctor_net::weighted_doctor_net::WeightedDoctorNet;
@@ -40,6 +42,7 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind::neural::<Mbem>(),
     ModelKind::neural::<Tcl>(),
     ModelKind::neural::<Tcls>(),
+    ModelKind::neural::<Cvl>(),
     ModelKind::neural::<SingleConfusion>(),
     ModelKind::neural::<DoctorNet>(),
     ModelKind::neural::<WeightedDoctorNet>(),

@@ -92,6 +92,11 @@ pub trait TrainingObjective {
         self.predict(context).posterior
     }
 
+    /// Whether the targets of this name hold the classes of trusted instances; else an E-step replaces them too.
+    fn keeps_trusted(&self, _name: &'static str) -> bool {
+        true
+    }
+
     /// The M-step: estimates parameters of annotators from `counts`, the expected counts `[column, class]` of the targets
     /// that the act names, and other numbers from the targets of `state`.
     fn m_step(

@@ -280,6 +280,7 @@ fn settings_that_a_model_has_no_use_for_are_refused() {
         problems(&|p| with(single(), Mbem::default()).check("f", p)),
         problems(&|p| with(single(), Tcl::default()).check("f", p)),
         problems(&|p| with(single(), Tcls::default()).check("f", p)),
+        problems(&|p| with(single(), Cvl::default()).check("f", p)),
     ] {
         let error = refused.unwrap_err();
         let target = "is trained on one target for each instance";

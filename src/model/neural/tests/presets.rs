@@ -19,6 +19,9 @@ fn every_preset_has_the_numbers_of_its_paper() {
         "rounds": 10, "first_epochs": 5, "round_epochs": 5, "aggregator_epochs": 3, "initialise": "trusted",
         "retrain": "union", "trusted_epochs": 10, "max_missing": 0.0,
     });
+    let cvl = json!({
+        "first_epochs": 5, "round_epochs": 5, "beta_d": 1.0, "beta_l": 1.0, "rho": 3.0, "balance": true,
+    });
     let single_confusion = json!({"labels": "majority", "lambda": 0.01, "identity_epochs": 6});
     let weighted_doctor_net = json!({
         "weights_by": "annotator", "bottleneck": null, "weight_epochs": 10, "weight_learning_rate": 0.03,
@@ -39,6 +42,7 @@ fn every_preset_has_the_numbers_of_its_paper() {
         ("mbem", 30, Some(128), 1e-4, json!(null), json!({"rounds": 1, "restart": true})),
         ("tcl", 30, Some(128), 1e-4, json!(null), tcl),
         ("tcls", 30, Some(128), 1e-3, json!(null), tcls),
+        ("cvl", 30, Some(128), 1e-4, json!(null), cvl),
         ("soft_bootstrap", 30, Some(128), 1e-4, json!(null), json!({"hard": false, "beta": null})),
         ("single_confusion", 30, None, 1e-3, json!(null), single_confusion),
         ("doctor_net", 10, Some(32), 1e-3, json!(null), json!({"weight_by_annotations": false})),

@@ -14,7 +14,7 @@ use crate::model::posterior::Posterior;
 
 impl<N: TrainingObjective> Trainer<'_, N> {
     /// Replaces the targets of this name by the model's posteriors; targets that do not exist yet start as the votes.
-    /// Trusted rows stay one-hot. For an instance without features, learners that read features give all classes the
+    /// Trusted rows stay one-hot, unless the model wants its own posteriors there. For an instance without features, learners that read features give all classes the
     /// same probability, which is not calibrated: it is no prediction.
     ///
     /// # Errors
@@ -22,7 +22,8 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     pub(super) fn e_step(&mut self, name: &'static str, job: &JobContext) -> Result<()> {
         let old = self.state.targets.remove(name).map(|targets| targets.posterior);
         let mut posterior = old.unwrap_or_else(|| Posterior::from_votes(self.data.annotations));
-        let (with_features, without_features) = self.data.untrusted();
+        let keeps_trusted = self.model.keeps_trusted(name);
+        let (with_features, without_features) = self.data.by_features(!keeps_trusted);
         let matrices = self.model.annotator_matrices(&self.annotator_params, self.dims);
         let of_batch = |context: &BatchContext<'_>| match matrices {
             Some(_) => self.model.prior(context),

@@ -71,6 +71,7 @@ fn every_kind_has_the_divisor_of_its_paper() {
         defaults_of::<Mbem>(),
         defaults_of::<Tcl>(),
         defaults_of::<Tcls>(),
+        defaults_of::<Cvl>(),
         // The baseline of Tanno et al. 2019.
         defaults_of::<SingleConfusion>(),
         // The code of Max-MIG divides the losses of these two and of the crowd layer by the number of annotations.
@@ -94,6 +95,7 @@ fn every_kind_has_the_divisor_of_its_paper() {
         ("mbem", None, false),
         ("tcl", None, false),
         ("tcls", None, false),
+        ("cvl", None, false),
         ("single_confusion", Some(MeanInstance), false),
         ("doctor_net", Some(MeanAnnotation), false),
         ("weighted_doctor_net", Some(MeanAnnotation), false),

@@ -1,6 +1,7 @@
 //! Every gradient compared with finite differences of the loss.
 
 use super::forms::OVER;
+use crate::model::neural::tests::training_loop::cvl;
 use crate::model::neural::tests::training_loop::tcls::aggregated;
 use crate::model::neural::tests::*;
 
@@ -73,6 +74,7 @@ fn gradients_are_the_loss_s_slopes() {
         (case.phase, case.others) = (phase, vec![aggregated()]);
         case.check_gradient();
     }
+    cvl::check_gradients(&soft);
     lia::check_gradients();
     lia_multi::check_gradients();
     for kind in crate::model::neural::KINDS {

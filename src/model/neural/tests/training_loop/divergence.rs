@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::frame::{Matrix, QuestionFeatures};
 use crate::model::neural::tests::fits::{agreeing, fit};
+use crate::model::neural::tests::training_loop::tcls::aggregated;
 use crate::model::neural::tests::*;
 use crate::testing::{weighted, with_features};
 
@@ -71,6 +72,10 @@ fn a_network_without_numbers_has_no_loss_and_no_prediction() {
     expect_no_loss(&mut Case::new(&Dl::default()).with_targets(&votes));
     expect_no_loss(&mut Case::new(&Tcl::default()).with_targets(&votes));
     expect_no_loss(&mut Case::new(&Tcls::default()).with_targets(&votes));
+    expect_nan(Case {
+        others: vec![aggregated()],
+        ..Case::new(&Cvl::default()).with_targets(&votes)
+    });
     expect_nan(Case::new(&DoctorNet::default()));
     let weighted = WeightedDoctorNet::default();
     for phase in ["heads", WEIGHTS_PHASE] {

@@ -1,6 +1,7 @@
 //! Tests of the training loop.
 
 pub(super) mod checkpoints;
+pub(super) mod cvl;
 pub(super) mod divergence;
 pub(super) mod labels;
 pub(super) mod learners;

@@ -137,6 +137,23 @@ fn aggregator_and_classifier_of_tcls_take_turns() {
     assert_eq!(acts(&with(train, model)), want);
 }
 
+// keys: cvl.first_epochs, cvl.round_epochs
+#[test]
+fn the_rounds_of_cvl_share_the_epochs() {
+    let of = |epochs: u32| {
+        let train = TrainSpec { epochs, ..TrainSpec::default() };
+        acts(&with(train, Cvl { first_epochs: 4, round_epochs: 2, ..Cvl::default() }))
+    };
+    let round = |epochs: &str| {
+        let training = format!("co-teaching {epochs} on Untrusted, scored");
+        [M_STEP, E_STEP, &training, "EStep(\"by networks\")"].map(str::to_owned)
+    };
+    let select = ["Select".to_owned()];
+    let all = [&round("0..4 of 7")[..], &round("4..6 of 7"), &round("6..7 of 7"), &select];
+    assert_eq!(of(7), all.concat());
+    assert_eq!(of(3), [&round("0..3 of 3")[..], &select].concat());
+}
+
 // keys: mbem.rounds, mbem.restart
 #[test]
 fn a_round_of_mbem_counts_the_predictions_between_two_trainings() {

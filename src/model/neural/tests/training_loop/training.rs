@@ -234,7 +234,7 @@ fn a_key_that_neither_model_nor_network_has_is_refused() {
 
 /// Whether gradient descent trains parameters of annotators in models of this kind.
 pub(in crate::model::neural) fn trains_annotators(kind: &ModelKind) -> bool {
-    !["dl", "soft_bootstrap", "agg_net", "mbem", "tcl", "tcls"].contains(&kind.kind)
+    !["dl", "soft_bootstrap", "agg_net", "mbem", "tcl", "tcls", "cvl"].contains(&kind.kind)
 }
 
 // keys: model.train.optimiser.annotator_learning_rate, model.train.optimiser.annotator_delay
