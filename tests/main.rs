@@ -23,6 +23,7 @@ mod support;
 mod web_server;
 mod writers_place;
 
+mod abstain;
 mod agreement;
 mod anaesthesia;
 mod architecture;
