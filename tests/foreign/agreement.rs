@@ -101,6 +101,32 @@ fn irr_cac_four_raters() {
     assert_eq!(row(&rows, "gwet_ac1").n, 11);
 }
 
+/// irrCAC 1.0, data set `cont3x3abstractors` (Gwet 2014): 100 women's pregnancies by two abstractors, as in its README; the
+/// values with weights have the three digits of its Python port, `test/unit/irrCAC/table/`.
+#[test]
+fn irr_cac_two_abstractors() {
+    let data = table(&[&[13, 0, 0], &[0, 20, 7], &[0, 4, 56]]);
+    let published = [
+        ("percent_agreement", 0.89),
+        ("cohen_kappa", 0.796_409_4),
+        ("conger_kappa", 0.796_409_4),
+        ("scott_pi", 0.796_239_7),
+        ("fleiss_kappa", 0.796_239_7),
+        ("gwet_ac1", 0.849_330_5),
+        ("brennan_prediger", 0.835),
+        ("krippendorff_nominal", 0.797_258_5),
+    ];
+    assert_published(&data, &published, 0.000_000_05);
+    let weighted = [
+        ("cohen_kappa_linear", 0.843),
+        ("cohen_kappa_quadratic", 0.892),
+        ("gwet_ac2_linear", 0.900),
+        ("gwet_ac2_ordinal", 0.925),
+        ("gwet_ac2_quadratic", 0.940),
+    ];
+    assert_published(&data, &weighted, 0.000_5);
+}
+
 /// fast-krippendorff 0.8.1: the doctest and tests of `src/krippendorff/krippendorff.py`. The first data are Wikipedia's, the
 /// second those of Krippendorff (2011), Computing Krippendorff's Alpha-Reliability.
 #[test]
