@@ -191,6 +191,26 @@ fn worker_clustering_has_the_published_accuracies() {
     }
 }
 
+/// The published accuracies are those of random starts.
+#[test]
+fn community_bcc_is_within_a_point_of_the_published_accuracies() {
+    let Some(data) = data_folder("communities") else { return };
+    for (dataset, want, published) in [
+        ("bluebirds", 89.81, 89.81),
+        ("rte", 93.0, 93.0),
+        ("dog", 83.27, 83.6),
+        ("web", 84.21, 85.0),
+    ] {
+        let output = tempfile::tempdir().unwrap();
+        aggregate(&data, dataset, "community_bcc", output.path());
+        let accuracy = 100.0 * scores(&data, dataset, output.path())["accuracy"];
+        assert!(
+            (accuracy - want).abs() < 0.01,
+            "{dataset}: {accuracy} is not {want} (published {published})"
+        );
+    }
+}
+
 #[test]
 fn posteriors_of_glad_on_rte_are_near_their_limit() {
     let Some(data) = data_folder("the limit of GLAD") else { return };

@@ -38,7 +38,7 @@ fn ten_thousand_agreeing_annotators_are_certain() {
             "mmce" => 0.5,
             // No skill of its is above 1 - 1 / sqrt(instances).
             "mmsr" => 0.2,
-            "ibcc" | "mace" | "snorkel" => 0.05,
+            "ibcc" | "mace" | "snorkel" | "community_bcc" => 0.05,
             "glad" | "conal_em" | "random_effects" => 1e-3,
             _ => 1e-9,
         };

@@ -26,6 +26,7 @@ pub use maximise::LoopState;
 pub(crate) use maximise::{Optimum, maximise};
 pub use mmce::Mmce;
 pub use pairs::column_em::{ClassPrior, ColumnEm, PairFit, PairModel};
+pub use pairs::community_bcc::CommunityBcc;
 pub use pairs::conal_em::ConalEm;
 pub(crate) use pairs::conal_em::MixtureEstimator;
 pub(crate) use pairs::dawid_skene::few_annotations;
@@ -50,6 +51,7 @@ pub static KINDS: &[ModelKind] = &[
     ModelKind::pairs::<Mace>(),
     ModelKind::pairs::<Snorkel>(),
     ModelKind::pairs::<ConalEm>(),
+    ModelKind::pairs::<CommunityBcc>(),
     ModelKind::pairs::<WorkerClustering>(),
     ModelKind::em::<Glad>(),
     ModelKind::em::<Mmce>(),

@@ -177,6 +177,7 @@ mod tests {
         fast_dawid_skene,
         snorkel,
         mace,
+        community_bcc,
         worker_clustering,
         one_coin,
         known_confusion,

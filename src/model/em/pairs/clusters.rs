@@ -11,7 +11,7 @@ use crate::model::numerics::MIN_PROBABILITY;
 /// The most clusters of a model.
 pub(super) const MAX_CLUSTERS: u32 = 16;
 
-/// Matrices whose nuclear norms differ by less differ by rounding.
+/// Annotators whose merits differ by less differ by rounding.
 const MIN_GAP: f64 = 1e-9;
 
 /// Added to expected counts, so that no label is impossible and the row of a class without a count is uniform.
@@ -46,7 +46,7 @@ impl CountedMatrix {
     /// The sum of the singular values, or of the columns' lengths where there are many labels: the larger it is, the better
     /// labels tell classes apart. The labels that were not used have equal columns, which one column stands for whose square
     /// is the sum of theirs.
-    fn nuclear_norm(&self, n_classes: usize, n_labels: usize) -> f64 {
+    pub(super) fn nuclear_norm(&self, n_classes: usize, n_labels: usize) -> f64 {
         let mut columns = self.cells.clone();
         let scale = ((n_labels - self.labels.len()) as f64).sqrt();
         columns.extend(self.unused.iter().map(|p| scale * p));
@@ -93,27 +93,27 @@ fn orthogonalise(columns: &mut [f64], n: usize) {
     }
 }
 
-/// The cluster of each annotator at a start: annotators are sorted by how well their labels tell classes apart, best
-/// first, and cut into blocks of equal size.
+/// The cluster of each annotator at a start: annotators are sorted by how `good` they are, best first, and cut into blocks of
+/// equal size.
 ///
 /// # Why
-/// Annotators with equal matrices, such as all who never contradict the vote, are in one block, that of the first of
+/// Annotators who are equally good, such as all who never contradict the vote, are in one block, that of the first of
 /// them: their order is that of their ids, or of rounding.
-pub(super) fn blocks(counts: &PooledCounts<'_>, n_clusters: usize) -> Vec<u32> {
-    let a = counts.annotations();
-    let Dims { annotators, classes, labels, .. } = a.dims();
-    let annotated = (0..annotators).into_par_iter().filter(|r| !a.columns_of(*r).is_empty());
-    let mut norms: Vec<(f64, usize)> = annotated
-        .map(|r| (CountedMatrix::new(counts, r).nuclear_norm(classes, labels), r))
-        .collect();
-    norms.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
-    let (mut blocks, mut first) = (vec![0; annotators], 0);
-    for (nth, (norm, r)) in norms.iter().enumerate() {
-        if nth > 0 && norms[nth - 1].0 - norm > MIN_GAP {
+pub(super) fn blocks(
+    a: &Annotations,
+    n_clusters: usize,
+    good: impl Fn(usize) -> f64 + Sync,
+) -> Vec<u32> {
+    let annotated = annotated(a).into_par_iter();
+    let mut merits: Vec<(f64, usize)> = annotated.map(|r| (good(r), r)).collect();
+    merits.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
+    let (mut blocks, mut first) = (vec![0; a.dims().annotators], 0);
+    for (nth, (merit, r)) in merits.iter().enumerate() {
+        if nth > 0 && merits[nth - 1].0 - merit > MIN_GAP {
             first = nth;
         }
         // The last block that begins at or before the first of them.
-        let begins = |block: &usize| block * norms.len() / n_clusters <= first;
+        let begins = |block: &usize| block * merits.len() / n_clusters <= first;
         blocks[*r] = (0..n_clusters).rev().find(begins).unwrap_or_default() as u32;
     }
     blocks

@@ -3,6 +3,7 @@
 pub(super) mod assignments;
 pub(super) mod clusters;
 pub(super) mod column_em;
+pub(super) mod community_bcc;
 pub(super) mod conal_em;
 pub(super) mod crowd_rows;
 pub(super) mod dawid_skene;

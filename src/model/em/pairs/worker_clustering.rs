@@ -169,7 +169,9 @@ impl ClusterEstimator {
     /// The blocks, and in the place of expected counts the sums of the matrices of their annotators.
     fn start(&mut self, counts: &PooledCounts<'_>) {
         let ((n, n_labels), m) = (counts.axes(), self.members.n_clusters);
-        let blocks = clusters::blocks(counts, m);
+        let blocks = clusters::blocks(counts.annotations(), m, |r| {
+            CountedMatrix::new(counts, r).nuclear_norm(n, n_labels)
+        });
         self.counts = vec![0.0; m * n_labels * n];
         for r in clusters::annotated(counts.annotations()) {
             let block = blocks[r] as usize;

@@ -6,8 +6,9 @@ use crate::frame::Annotations;
 use crate::job_context::JobContext;
 use crate::model::fitted::{InstanceAnnotator, PairCompetence};
 use crate::model::neural::data::TrainingData;
+use crate::model::neural::objective::batch_context::BatchContext;
+use crate::model::neural::objective::crowd_net::CrowdNet;
 use crate::model::neural::train::Trainer;
-use crate::model::neural::{BatchContext, CrowdNet};
 
 /// The competence of each pair of the annotations, or of those of one question, and of each that the job asks about: the sum
 /// over the classes of P(class given features) times P(the class is the label given class). Nothing for a model without

@@ -36,8 +36,8 @@ use crate::model::neural::models::max_mig::FDivergence::{
 };
 use crate::model::neural::models::single_confusion::NoisyLabels;
 use crate::model::neural::models::{
-    AggNet, CrowdLayer, Dl, DoctorNet, LiaMulti, MaxMig, Mbem, SingleConfusion, SoftBootstrap, Tcl,
-    Tcls, TraceRegularised, WeightedDoctorNet,
+    AggNet, CrowdLayer, Cvl, Dl, DoctorNet, LiaMulti, MaxMig, Mbem, SingleConfusion, SoftBootstrap,
+    Tcl, Tcls, TraceRegularised, WeightedDoctorNet,
 };
 use crate::model::neural::net::heads::{Head, HeadInput, Heads, Outputs};
 use crate::model::neural::numerics::softmax;

@@ -1,6 +1,7 @@
 //! What a network picks from a batch, and what the other learns of it.
 
-use crate::model::neural::{BatchContext, Outputs};
+use crate::model::neural::net::heads::Outputs;
+use crate::model::neural::objective::batch_context::BatchContext;
 use crate::model::numerics::at_least;
 
 /// Whether a network picks each of the rows with these losses. Losses that are no numbers are picked, so that they stay

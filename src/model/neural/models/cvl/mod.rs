@@ -45,13 +45,23 @@ use crate::job_context::JobContext;
 use crate::model::Model;
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::fitted::Fitted;
+use crate::model::neural::data::batching::InstanceSubset;
+use crate::model::neural::data::inputs::LearnerInput;
+use crate::model::neural::data::sizes::Sizes;
 use crate::model::neural::models::paper;
-use crate::model::neural::params::{annotator_matrices, counted};
-use crate::model::neural::{
-    Act, AnnotatorParams, AnnotatorReport, BatchContext, BatchPrediction, CrowdNet, Gradient,
-    Heads, InstanceSubset, LearnerInput, LearnerSpec, MAIN_TARGETS, NetworkSpec, Outputs,
-    ParamTable, Phase, Reduction, Sizes, Task, TrainSpec, TrainState, TrainingObjective,
-};
+use crate::model::neural::net::heads::{Heads, Outputs};
+use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
+use crate::model::neural::objective::counted;
+use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
+use crate::model::neural::objective::network_spec::NetworkSpec;
+use crate::model::neural::objective::schedule::{Act, Phase};
+use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
+use crate::model::neural::objective::train_state::{MAIN_TARGETS, TrainState};
+use crate::model::neural::objective::training_objective::TrainingObjective;
+use crate::model::neural::params::annotator_matrices;
+use crate::model::neural::params::annotator_params::AnnotatorParams;
+use crate::model::neural::params::param_table::ParamTable;
+use crate::model::neural::train::learners::learner::LearnerSpec;
 use crate::model::numerics::{MIN_PROBABILITY, at_least};
 use crate::model::posterior::{best, hardened};
 use crate::model::vote::MajorityVote;

@@ -2,7 +2,7 @@
 
 use super::co_teaching::{cross_entropy, is_within, smallest};
 use crate::frame::Annotations;
-use crate::model::neural::params::counted;
+use crate::model::neural::objective::counted;
 use crate::model::numerics::{MIN_PROBABILITY, at_least};
 use crate::model::posterior::{Posterior, best};
 

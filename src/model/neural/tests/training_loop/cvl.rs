@@ -3,9 +3,9 @@
 use super::labels::{MapF32 as _, near};
 use super::tcls::aggregated;
 use crate::model::neural::models::cvl::co_teaching::picks;
+use crate::model::neural::objective::train_state::NamedTargets;
 use crate::model::neural::tests::fits::fit;
 use crate::model::neural::tests::*;
-use crate::model::neural::train::state::NamedTargets;
 use crate::model::posterior::best;
 use crate::testing::{assert_close, with_features};
 
