@@ -1,16 +1,19 @@
 //! The closing summary of a job that publishes tables, as text and as JSON.
 
+mod fit_line;
+
 use std::cmp::Ordering;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
+
+use fit_line::fit;
 
 use crate::commands::run::JobEnd;
 use crate::error::clipped;
 use crate::escape;
 use crate::frame::Role;
 use crate::job_context::WarningCode;
-use crate::model::fitted::{Stop, Trained};
 use crate::sink::Published;
 use crate::tables::{Outcome, QuestionResult, RunRecord};
 
@@ -268,25 +271,6 @@ fn short(mut name: String) -> String {
     name
 }
 
-/// How the start whose result was kept ended; the trace may end with another start.
-fn fit(result: &QuestionResult) -> String {
-    // A network with a fixed number of epochs has no rule of convergence to meet; EM around a classifier has.
-    let is_network = |m: &Trained| m.description["parameters"]["classifier"].is_null();
-    let is_network = result.fitted.model.as_ref().is_some_and(is_network);
-    fit_text(result.fitted.stop, is_network)
-}
-
-fn fit_text(stop: Stop, is_network: bool) -> String {
-    let state = if stop.converged { "converged" } else { "stopped" };
-    match stop.objective {
-        Some(o) if is_network => format!("ran {} epochs, objective {o:.3}", stop.iterations),
-        Some(objective) => {
-            format!("{state} after {} iterations, objective {objective:.3}", stop.iterations)
-        }
-        None => "one pass".to_owned(),
-    }
-}
-
 /// How many labels the vote would not have given, where any.
 fn against_vote(result: &QuestionResult) -> Option<String> {
     let found = &result.diagnosis.agreement;
@@ -371,19 +355,4 @@ fn first_by(
         first.truncate(NAMED);
     }
     first
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_fit_is_shown_with_the_objective_of_the_start_that_was_kept() {
-        let stop = Stop { converged: false, iterations: 7, objective: Some(-1.5) };
-        assert_eq!(fit_text(stop, false), "stopped after 7 iterations, objective -1.500");
-        let one = Stop { converged: true, iterations: 1, objective: None };
-        assert_eq!(fit_text(one, false), "one pass");
-        let epochs = Stop { converged: true, iterations: 30, objective: Some(-1.5) };
-        assert_eq!(fit_text(epochs, true), "ran 30 epochs, objective -1.500");
-    }
 }

@@ -3,10 +3,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
+use arrow::array::{ArrayRef, BooleanArray, Float64Array, Int64Array, StringArray};
+use arrow::datatypes::DataType;
 
-use super::{COUNT, Column, Outcome, OutcomeTable, QuestionResult, REAL, TEXT, column, nullable};
+use super::{
+    COUNT, Column, ColumnType, Outcome, OutcomeTable, QuestionResult, REAL, TEXT, column, nullable,
+};
 use crate::error::Result;
+use crate::model::fitted::TraceRow;
 
 pub(super) struct TraceTable;
 
@@ -18,12 +22,16 @@ impl OutcomeTable for TraceTable {
     fn columns(&self) -> &'static [Column] {
         const OBJECTIVE: &str = "objective of the step, as the model defines it: the log-likelihood of the labels, the same with a log-prior, an ELBO, or minus a loss";
         const CHANGE: &str = "increase of the objective, with its log-prior, since the previous step; null where there is no previous value";
+        const SCORE: &str = "score of a network's epoch by `train.select`: the accuracy on gold of the role `valid`, plus less than half an instance for its log-loss, or the mean log-likelihood of held-out annotations; null where epochs are not compared";
+        const KEPT: &str = "whether the network of this epoch was kept; null where no network is trained by epochs";
         const COLUMNS: &[Column] = &[
             column("phase", TEXT, "the part of the fit, such as `em` or `restart 1`"),
             column("step", COUNT, "the iteration, from 1"),
             column("objective", REAL, OBJECTIVE),
             nullable("change", REAL, CHANGE),
             column("seconds", REAL, "the step's wall time"),
+            nullable("score", REAL, SCORE),
+            nullable("kept", ColumnType::Fixed(DataType::Boolean), KEPT),
         ];
         COLUMNS
     }
@@ -38,13 +46,18 @@ impl OutcomeTable for TraceTable {
         question: usize,
         blocks: Range<usize>,
     ) -> Result<Vec<ArrayRef>> {
-        let rows = &outcome.results[question].fitted.trace[blocks];
+        let trace = &outcome.results[question].fitted.trace;
+        let is_selected = trace.iter().any(|row| row.is_kept);
+        let kept = |row: &TraceRow| is_selected.then_some(row.is_kept);
+        let rows = &trace[blocks];
         Ok(vec![
             Arc::new(StringArray::from_iter_values(rows.iter().map(|r| &r.phase))),
             Arc::new(Int64Array::from_iter_values(rows.iter().map(|r| i64::from(r.step)))),
             Arc::new(Float64Array::from_iter_values(rows.iter().map(|r| r.objective))),
             Arc::new(rows.iter().map(|r| r.change).collect::<Float64Array>()),
             Arc::new(Float64Array::from_iter_values(rows.iter().map(|r| r.seconds))),
+            Arc::new(rows.iter().map(|r| r.score).collect::<Float64Array>()),
+            Arc::new(rows.iter().map(kept).collect::<BooleanArray>()),
         ])
     }
 }

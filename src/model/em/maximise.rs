@@ -94,7 +94,9 @@ fn run_em<E: EmSteps>(
         let (step, seconds) = (state.iterations, job.clock.seconds() - began);
         tracing::debug!(phase, step, objective, change, seconds, "iteration");
         job.progress.at(u64::from(step), &format!("objective {objective:.3}"));
-        state.trace.push(TraceRow { phase: phase.clone(), step, objective, change, seconds });
+        let phase = phase.clone();
+        let row = TraceRow { phase, step, objective, change, seconds, ..TraceRow::default() };
+        state.trace.push(row);
         state.maximised = Some(maximised);
         let stands_still = change.is_some_and(|c| c.abs() < min_change);
         state.converged = stands_still && !steps.is_in_training(&params);
@@ -105,7 +107,7 @@ fn run_em<E: EmSteps>(
     let LoopState { maximised, iterations, converged, trace } = state;
     let maximised = maximised.unwrap_or(f64::NEG_INFINITY);
     let objective = trace.last().map(|row| row.objective);
-    let stop = Stop { converged, iterations, objective };
+    let stop = Stop { converged, iterations, objective, planned: None };
     Ok((Optimum { params, maximised, stop }, trace))
 }
 

@@ -63,7 +63,7 @@ pub struct InstanceAnnotator {
 }
 
 /// One step of a fit.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct TraceRow {
     /// The part of the fit, such as `em`, or `restart 2`.
     pub phase: String,
@@ -75,6 +75,10 @@ pub struct TraceRow {
     pub change: Option<f64>,
     /// The step's wall time.
     pub seconds: f64,
+    /// The score of a network's epoch, greater is better; `None` where epochs are not compared.
+    pub score: Option<f64>,
+    /// Whether a selection kept the network of this epoch.
+    pub is_kept: bool,
 }
 
 impl TraceRow {
@@ -83,7 +87,9 @@ impl TraceRow {
         let phases: Vec<&str> = trace.iter().map(|row| row.phase.as_str()).collect();
         to.text("trace.phases".to_owned(), &phases.join("\n"));
         let rows = trace.iter().flat_map(|row| {
-            [f64::from(row.step), row.objective, row.change.unwrap_or(f64::NAN), row.seconds]
+            let [change, score] = [row.change, row.score].map(|value| value.unwrap_or(f64::NAN));
+            let is_kept = f64::from(u8::from(row.is_kept));
+            [f64::from(row.step), row.objective, change, row.seconds, score, is_kept]
         });
         to.f64s("trace".to_owned(), rows.collect());
     }
@@ -95,15 +101,17 @@ impl TraceRow {
     pub(crate) fn saved(from: &Snapshot) -> Result<Vec<Self>> {
         // A step was an unsigned integer when it was saved.
         #[allow(clippy::cast_sign_loss)]
-        let row = |(phase, x): (&str, &[f64; 4])| Self {
+        let row = |(phase, x): (&str, &[f64; 6])| Self {
             phase: phase.to_owned(),
             step: x[0] as u32,
             objective: x[1],
             change: Some(x[2]).filter(|c| !c.is_nan()),
             seconds: x[3],
+            score: Some(x[4]).filter(|score| !score.is_nan()),
+            is_kept: x[5] != 0.0,
         };
         let (phases, rows) = (from.take_text("trace.phases")?, from.take_f64s("trace")?);
-        Ok(phases.lines().zip(rows.as_chunks::<4>().0).map(row).collect())
+        Ok(phases.lines().zip(rows.as_chunks::<6>().0).map(row).collect())
     }
 }
 
@@ -117,6 +125,8 @@ pub struct Stop {
     /// The objective after the last of them; `None` for a fit without iterations of an objective. The last row of the trace
     /// may be of another start.
     pub objective: Option<f64>,
+    /// The number of epochs of a network's schedule, which patience may cut short; `None` for other fits.
+    pub planned: Option<u32>,
 }
 
 /// A fitted model.
@@ -162,7 +172,7 @@ impl Fitted {
             predictions: None,
             report,
             trace: Vec::new(),
-            stop: Stop { converged: true, iterations: 0, objective: None },
+            stop: Stop { converged: true, iterations: 0, objective: None, planned: None },
             model: None,
             device: on_cpu(),
         }
@@ -249,10 +259,10 @@ mod tests {
                     step: 1,
                     objective: -2.0,
                     change,
-                    seconds: 0.0,
+                    ..TraceRow::default()
                 })
                 .to_vec(),
-            stop: Stop { converged: true, iterations: 2, objective: Some(-2.0) },
+            stop: Stop { converged: true, iterations: 2, objective: Some(-2.0), planned: None },
             model: None,
             device: on_cpu(),
         };

@@ -123,7 +123,8 @@ impl Model for Kos {
                 skill.iter_mut().zip(of_side).for_each(|(skill, part)| *skill += part);
             }
         }
-        let stop = Stop { converged: true, iterations: self.n_iter, objective: None };
+        let stop =
+            Stop { converged: true, iterations: self.n_iter, objective: None, planned: None };
         Ok(Fitted { stop, ..Fitted::new(posterior, Report { skill, ..Report::default() }) })
     }
 

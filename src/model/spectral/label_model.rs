@@ -162,7 +162,7 @@ impl Model for LabelModel {
             log_domain::e_step(a, Prior::Class(&prior), &PairLogs { a, logs: &logs }, &mut t);
         }
         let objective = trace.last().map(|row| row.objective);
-        let stop = Stop { converged: true, iterations: self.n_epochs, objective };
+        let stop = Stop { converged: true, iterations: self.n_epochs, objective, planned: None };
         let report = Report { prior: Some(prior), skill, ..Report::default() };
         Ok(Fitted { trace, stop, ..Fitted::new(t, report) })
     }
@@ -217,7 +217,7 @@ impl LabelModel {
             let seconds = job.clock.seconds() - began;
             job.progress.at(u64::from(step), &format!("loss {loss:.4}"));
             let phase = "descent".to_owned();
-            trace.push(TraceRow { phase, step, objective: -loss, change: None, seconds });
+            trace.push(TraceRow { phase, step, objective: -loss, seconds, ..TraceRow::default() });
         }
         job.progress.end();
         Ok((mu, trace))

@@ -189,7 +189,7 @@ impl Mmsr {
         };
         let mut u = vec![0.5; meetings.0.len()];
         let mut v = u.clone();
-        let mut stop = Stop { converged: false, iterations: 0, objective: None };
+        let mut stop = Stop { converged: false, iterations: 0, objective: None, planned: None };
         while !stop.converged && stop.iterations < self.n_iter {
             job.cancel.check()?;
             stop.iterations += 1;

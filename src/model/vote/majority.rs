@@ -72,7 +72,7 @@ impl Model for MajorityVote {
             VoteMode::Soft => shares,
             VoteMode::Hard => FittedPosterior::on_demand(a, VoteShares { is_hard: true }),
         };
-        let stop = Stop { converged: true, iterations: 1, objective: None };
+        let stop = Stop { converged: true, iterations: 1, objective: None, planned: None };
         Ok(Fitted { stop, ..Fitted::new(posterior, Report { skill, ..Report::default() }) })
     }
 

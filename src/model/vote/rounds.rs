@@ -69,8 +69,8 @@ impl Rounds<'_> {
                 phase: "vote".to_owned(),
                 step,
                 objective,
-                change: None,
                 seconds,
+                ..TraceRow::default()
             });
             if self.stops_when_stable && is_stable {
                 converged = true;
@@ -83,6 +83,7 @@ impl Rounds<'_> {
             converged: converged || !self.stops_when_stable,
             iterations: trace.len() as u32,
             objective: trace.last().map(|row| row.objective),
+            planned: None,
         };
         let annotator_parameters = vec![("weight".to_owned(), weights.clone())];
         Ok(Fitted {

@@ -48,7 +48,7 @@ fn outcome() -> Outcome {
         predictions: None,
         report,
         trace: Vec::new(),
-        stop: Stop { converged: true, iterations: 1, objective: None },
+        stop: Stop { converged: true, iterations: 1, objective: None, planned: None },
         model: None,
         device: on_cpu(),
     };

@@ -333,8 +333,8 @@ pub(super) fn resumed(model: &Subject<'_>) -> std::result::Result<(), String> {
     let mut job = JobContext::new(1);
     job.keep_checkpoint(Some(file));
     let resumed = fit(job).map_err(|e| e.to_string())?;
-    let rows = |fitted: &Fitted| -> Vec<(String, u32, f64)> {
-        let row = |row: &TraceRow| (row.phase.clone(), row.step, row.objective);
+    let rows = |fitted: &Fitted| -> Vec<(String, u32, f64, bool)> {
+        let row = |row: &TraceRow| (row.phase.clone(), row.step, row.objective, row.is_kept);
         fitted.trace.iter().map(row).collect()
     };
     let same = whole.posterior == resumed.posterior

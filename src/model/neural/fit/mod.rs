@@ -136,6 +136,7 @@ fn fit_all<N: CrowdNet>(
     let inputs = PosteriorInputs { data, targets: targets.as_deref() };
     let mut trace = aggregated.as_ref().map_or_else(Vec::new, |a| a.trace.clone());
     let iterations = trainer.state.trace.len() as u32;
+    let planned = Some(spec.model.epochs(train));
     trace.extend_from_slice(&trainer.state.trace);
     let objective = trace.last().map(|row| row.objective);
     let converged = aggregated.as_ref().is_none_or(|fitted| fitted.stop.converged);
@@ -151,7 +152,7 @@ fn fit_all<N: CrowdNet>(
             predictions: (!is_embedded).then_some(predicted.predictions),
             report,
             trace: trace.clone(),
-            stop: Stop { converged, iterations, objective },
+            stop: Stop { converged, iterations, objective, planned },
             model: (!is_embedded).then(|| saved(sizes)).transpose()?,
             device: name_of(&device),
         })

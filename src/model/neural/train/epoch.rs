@@ -86,6 +86,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
             objective: -loss,
             change,
             seconds,
+            ..TraceRow::default()
         });
         self.state.epoch += 1;
         let speed = rows as f64 / seconds.max(1e-9);

@@ -10,7 +10,7 @@ pub(crate) mod learners;
 mod selection;
 pub(crate) mod step;
 
-use super::objective::train_spec::{Reduction, TrainSpec};
+use super::objective::train_spec::{Reduction, Select, TrainSpec};
 use super::objective::train_state::TrainState;
 use super::params::annotator_params::AnnotatorParams;
 use crate::error::{Error, Result};
@@ -156,6 +156,8 @@ impl<N: TrainingObjective> Trainer<'_, N> {
             self.epoch(phase, job)?;
             if phase.is_scored {
                 self.score_epoch(phase)?;
+            } else if self.spec.select == Select::Valid {
+                self.traced_score(phase)?;
             }
             let (epochs, now) = (self.state.trace.len(), job.clock.seconds());
             if self.spec.is_checkpoint_due(epochs, now - self.position.checkpoint_at) {

@@ -1,6 +1,7 @@
 //! The selection of the epoch whose model is kept.
 
 use crate::error::Result;
+use crate::model::fitted::TraceRow;
 use crate::model::neural::data::{TrainingData, batch::Batch};
 use crate::model::neural::numerics::at_least;
 use crate::model::neural::objective::schedule::Phase;
@@ -44,10 +45,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     }
 
     fn keep_if_best(&mut self, phase: &Phase) -> Result<()> {
-        let Some(score) = self.score(phase)? else { return Ok(()) };
-        if !score.is_finite() {
-            return Err(self.non_finite(&format!("a score of {score}")));
-        }
+        let Some(score) = self.traced_score(phase)? else { return Ok(()) };
         let best = self.state.best.as_ref();
         if best.is_none_or(|best| score > best.score + SAME_SCORE) {
             self.state.best = Some(Best {
@@ -61,10 +59,35 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         Ok(())
     }
 
+    /// The score of this epoch, which the trace names.
+    ///
+    /// # Errors
+    /// When it is no finite number, or the device fails.
+    pub(super) fn traced_score(&mut self, phase: &Phase) -> Result<Option<f64>> {
+        let score = self.score(phase)?;
+        if let Some(score) = score.filter(|score| !score.is_finite()) {
+            return Err(self.non_finite(&format!("a score of {score}")));
+        }
+        if let Some(row) = self.state.trace.last_mut() {
+            row.score = score;
+        }
+        Ok(score)
+    }
+
+    /// Marks the epoch whose model is kept: the best, or the last where none was scored.
+    fn mark_kept(&mut self) {
+        let best = self.state.best.as_ref().map(|best| (best.epoch, Some(best.score)));
+        let is_best = |row: &&mut TraceRow| best.is_none_or(|best| best == (row.step, row.score));
+        if let Some(row) = self.state.trace.iter_mut().rev().find(is_best) {
+            row.is_kept = true;
+        }
+    }
+
     /// Restores the best model since the last selection with its targets and estimates; if no epoch was scored, the average
     /// model, if there is one. Annotators and instances without training data get the mean of the others' parameters, so
     /// that a later act does not use their initial ones.
     pub(super) fn keep_best(&mut self) -> Result<()> {
+        self.mark_kept();
         let average = self.state.average.take();
         let best = self.state.best.take().map(|best| {
             self.state.targets = best.targets;

@@ -15,15 +15,16 @@
 //! Multimedia 2022. Equations 3, 5 and 7 and algorithm 1.
 //!
 //! Trusted instances are gold of the role `train`; those with annotations also count in the matrices of their
-//! annotators. Without trusted instances, c is the identity.
+//! annotators. Without trusted instances, c is the identity. With `train.select = "valid"` the column `score` of the
+//! table `trace` has the classifier's accuracy in each round, from which nothing is selected before the retraining.
 //!
 //! Differs from the paper in the start, which is the shares of the votes, not the vote of the majority, and in the
 //! first round, which has no E-step before the classifier is trained (both as in the public code); in the matrices and
 //! the prior of TCL+I, which add one to each count, where the paper replaces zero cells by 1e-10; in c, which keeps a
 //! slope of 1e-6 where the regression is flat, so that no class is impossible, and is the identity for a class of
 //! which no trusted instance has features, where the paper's regression is 0; in classes that no annotation and no
-//! trusted instance names, whose rows are 0, where they are uniform in the paper; in its outputs, which have no accuracies
-//! of each round; and in network and training, which are labelmill's defaults. `preset = "paper"` has the paper's
+//! trusted instance names, whose rows are 0, where they are uniform in the paper;
+//! and in network and training, which are labelmill's defaults. `preset = "paper"` has the paper's
 //! settings for LabelMe. Its ablations (figure 9) are `calibrate = false`, `retrain = "none"`, and `retrain =
 //! "sequential"` with `trusted_epochs = 0`, which leaves the trusted instances out.
 

@@ -9,6 +9,7 @@ pub(super) mod mbem;
 pub(super) mod phases;
 pub(super) mod resumed;
 pub(super) mod schedules;
+pub(super) mod scores;
 pub(super) mod states;
 pub(super) mod tcls;
 pub(in crate::model::neural) mod trainer;

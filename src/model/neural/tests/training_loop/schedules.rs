@@ -304,6 +304,8 @@ fn a_checkpoint_holds_the_whole_state() {
         objective: -0.1 / f64::from(step),
         change,
         seconds: 0.25,
+        score: change.map(|change| 0.5 * change),
+        is_kept: change.is_some(),
     };
     let mut best = Snapshot::default();
     best.f32s("net.weight".to_owned(), vec![2], vec![0.1, -3.0]);
@@ -369,5 +371,10 @@ fn rounds_end_when_patience_does() {
     let backbone = BackboneSpec { batch_norm: false, ..BackboneSpec::default() };
     let network = NetworkSpec { backbone, train, ..NetworkSpec::default() };
     let model = Neural { network, model: AggNet::default() };
-    assert_eq!(fit(&model, &a, &with_features).unwrap().trace.len(), 2);
+    let fitted = fit(&model, &a, &with_features).unwrap();
+    assert_eq!((fitted.stop.iterations, fitted.stop.planned), (2, Some(9)));
+    // Both epochs have a score, and the first of equal ones is kept.
+    let [first, second] = fitted.trace.as_slice() else { panic!("{:?}", fitted.trace) };
+    assert!(first.score.is_some() && first.score == second.score, "{first:?}, {second:?}");
+    assert_eq!([first.is_kept, second.is_kept], [true, false]);
 }

@@ -1,0 +1,73 @@
+//! The line about a fit: how it ended, and which epoch of a network was kept.
+
+use crate::model::fitted::{Stop, TraceRow};
+use crate::tables::QuestionResult;
+
+/// How the start whose result was kept ended; the trace may end with another start.
+pub(super) fn fit(result: &QuestionResult) -> String {
+    let text = fit_text(result.fitted.stop);
+    match kept_text(&result.fitted.trace) {
+        Some(kept) => format!("{text}, {kept}"),
+        None => text,
+    }
+}
+
+/// A network has no rule of convergence to meet: it runs its epochs, unless patience ends them.
+fn fit_text(Stop { converged, iterations, objective, planned }: Stop) -> String {
+    let Some(objective) = objective else { return "one pass".to_owned() };
+    let state = match planned {
+        Some(planned) if iterations < planned => {
+            format!("ran {iterations} of {planned} epochs, as the score rose no more")
+        }
+        Some(_) => format!("ran {iterations} epochs"),
+        None if converged => format!("converged after {iterations} iterations"),
+        None => format!("stopped after {iterations} iterations"),
+    };
+    format!("{state}, objective {objective:.3}")
+}
+
+/// The epoch of a network that was kept, where the trace goes on after it.
+fn kept_text(trace: &[TraceRow]) -> Option<String> {
+    let place = trace.iter().rposition(|row| row.is_kept)?;
+    let (kept, is_last) = (&trace[place], place + 1 == trace.len());
+    let score = kept.score.map_or_else(String::new, |score| format!(" (score {score:.4})"));
+    let phase = if kept.phase == "train" { String::new() } else { format!(" of `{}`", kept.phase) };
+    (!is_last).then(|| format!("kept epoch {}{phase}{score}", kept.step))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fit_is_shown_with_the_objective_of_the_start_that_was_kept() {
+        let of = |converged, iterations, objective, planned| {
+            fit_text(Stop { converged, iterations, objective, planned })
+        };
+        let got = of(false, 7, Some(-1.5), None);
+        assert_eq!(got, "stopped after 7 iterations, objective -1.500");
+        let got = of(true, 7, Some(-1.5), None);
+        assert_eq!(got, "converged after 7 iterations, objective -1.500");
+        assert_eq!(of(true, 1, None, None), "one pass");
+        assert_eq!(of(true, 30, Some(-1.5), Some(30)), "ran 30 epochs, objective -1.500");
+        let got = of(true, 12, Some(-1.5), Some(30));
+        assert_eq!(got, "ran 12 of 30 epochs, as the score rose no more, objective -1.500");
+    }
+
+    #[test]
+    fn the_kept_epoch_is_named_where_it_is_not_the_last() {
+        let row = |phase: &str, step, is_kept, score| TraceRow {
+            phase: phase.to_owned(),
+            step,
+            score,
+            is_kept,
+            ..TraceRow::default()
+        };
+        let of = |phase, kept, score| {
+            kept_text(&[1, 2, 3].map(|step| row(phase, step, step == kept, score)))
+        };
+        assert_eq!(of("train", 2, Some(0.91234)).unwrap(), "kept epoch 2 (score 0.9123)");
+        assert_eq!(of("retraining", 1, None).unwrap(), "kept epoch 1 of `retraining`");
+        assert_eq!((of("train", 3, None), of("train", 0, None)), (None, None));
+    }
+}
