@@ -81,7 +81,8 @@ fn labels_are_those_of_naive_bayes_or_what_both_networks_predict() {
     let naive_bayes = terms.map(|term| term / 0.35);
     near(&e_step(&case, MAIN_TARGETS)[..3], &naive_bayes);
     near(&e_step(&case, "by networks"), &[1.0, 0.0, 0.0, 0.0, 1.0, 0.0]);
-    let mean = [(0.843_795 + 0.7) / 2.0, (0.114_195 + 0.2) / 2.0, (0.042_010 + 0.1) / 2.0];
+    let both = [(0.843_795, 0.7), (0.114_195, 0.2), (0.042_010, 0.1)];
+    let mean = both.map(|(one, two)| f64::midpoint(one, two));
     near(&case.predicted().classes[..3], &mean);
     let joint: Vec<f64> = mean.iter().zip(naive_bayes).map(|(p, t)| p * t).collect();
     let sum: f64 = joint.iter().sum();
