@@ -2,8 +2,10 @@
 
 pub mod conformance;
 pub mod dense;
-pub mod memory_sink;
-pub mod publishing;
+#[cfg(test)]
+pub(crate) mod memory_sink;
+#[cfg(test)]
+pub(crate) mod publishing;
 pub mod synth;
 
 use std::sync::Arc;

@@ -98,9 +98,8 @@ fn fit_all<N: CrowdNet>(
     let reads_annotators = sizes.annotator_features.is_some();
     from_features::warn_of_annotator_features(N::KIND, reads_annotators, with_features, job);
     let (learners, device) = learners_for(spec, &data, &sizes, job)?;
-    if !spec.model.heads(&sizes).classifier && data.annotations.trusted.is_some() {
-        warn_of_unused_classes(N::KIND, job);
-    }
+    let trains_on_classes = spec.model.heads(&sizes).classifier;
+    warn_of_unused_classes(N::KIND, trains_on_classes, data.annotations, job);
     let targets = aggregated.as_ref().map(|fitted| fitted.posterior.dense().into_owned());
     let mut trainer = Trainer {
         model: &spec.model,
@@ -129,16 +128,12 @@ fn fit_all<N: CrowdNet>(
         .map(|targets| Cow::Owned(targets.posterior))
         .or_else(|| Some(aggregated.as_ref()?.posterior.dense()));
     let data = whole.as_ref().unwrap_or(&data);
-    let has_features = |i: usize| data.row(i).is_some();
-    if let Some(warning) = from_features::without_features(data.annotations, has_features) {
-        job.warn(warning);
-    }
+    let warning = from_features::without_features(data.annotations, |i| data.row(i).is_some());
+    warning.into_iter().for_each(|warning| job.warn(warning));
     let inputs = PosteriorInputs { data, targets: targets.as_deref() };
-    let mut trace = aggregated.as_ref().map_or_else(Vec::new, |a| a.trace.clone());
+    let mut trace = aggregated.as_ref().map(|fitted| fitted.trace.clone()).unwrap_or_default();
     let iterations = trainer.state.trace.len() as u32;
-    let planned = Some(spec.model.epochs(train));
     trace.extend_from_slice(&trainer.state.trace);
-    let objective = trace.last().map(|row| row.objective);
     let converged = aggregated.as_ref().is_none_or(|fitted| fitted.stop.converged);
     let saved = |sizes: &Sizes| -> Result<Trained> {
         Ok(Trained {
@@ -152,7 +147,12 @@ fn fit_all<N: CrowdNet>(
             predictions: (!is_embedded).then_some(predicted.predictions),
             report,
             trace: trace.clone(),
-            stop: Stop { converged, iterations, objective, planned },
+            stop: Stop {
+                converged,
+                iterations,
+                objective: trace.last().map(|row| row.objective),
+                planned: Some(spec.model.epochs(train)),
+            },
             model: (!is_embedded).then(|| saved(sizes)).transpose()?,
             device: name_of(&device),
         })
@@ -160,8 +160,7 @@ fn fit_all<N: CrowdNet>(
     let Some((questions, joint)) = questions.zip(evidence.annotations.joint.as_ref()) else {
         let predicted = AllPredictions::predict(&trainer, inputs, None, job)?;
         let base = aggregated.map(|fitted| fitted.report);
-        let mut report = report(&trainer, evidence, None, &predicted, base, job);
-        report.pair_competence = pair_competence(&trainer, data, None, job)?;
+        let report = reported((&trainer, evidence, data), None, &predicted, base, job)?;
         return Ok(vec![fitted(predicted, report, &sizes)?]);
     };
     let of_question = |question: &JointQuestion| {
@@ -172,17 +171,35 @@ fn fit_all<N: CrowdNet>(
         };
         let predicted = AllPredictions::predict(&trainer, inputs, Some(*question), job)?;
         let base = spec.model.aggregate(own.evidence, job)?.map(|fitted| fitted.report);
-        let mut report = report(&trainer, evidence, Some(&own), &predicted, base, job);
-        report.pair_competence = pair_competence(&trainer, data, Some(&own), job)?;
+        let report = reported((&trainer, evidence, data), Some(&own), &predicted, base, job)?;
         fitted(predicted, report, &sizes.of_question(*question))
     };
     joint.questions.iter().map(of_question).collect()
 }
 
-fn warn_of_unused_classes(kind: &str, job: &mut JobContext) {
-    job.warn(format!(
-        "`{kind}` is trained on labels, not classes: trusted classes appear in the labels table, but do not train it"
-    ));
+/// The report of a question, or of the only one, with the competence of pairs.
+fn reported<N: CrowdNet>(
+    (trainer, evidence, data): (&Trainer<'_, N>, Evidence<'_>, &TrainingData<'_>),
+    own: Option<&OwnQuestion<'_>>,
+    predicted: &AllPredictions,
+    base: Option<Report>,
+    job: &mut JobContext,
+) -> Result<Report> {
+    let report = report(trainer, evidence, own, predicted, base, job);
+    Ok(Report { pair_competence: pair_competence(trainer, data, own, job)?, ..report })
+}
+
+fn warn_of_unused_classes(
+    kind: &str,
+    trains_on_classes: bool,
+    a: &Annotations,
+    job: &mut JobContext,
+) {
+    if !trains_on_classes && a.trusted.is_some() {
+        job.warn(format!(
+            "`{kind}` is trained on labels, not classes: trusted classes appear in the labels table, but do not train it"
+        ));
+    }
 }
 
 /// The training annotations and the held-out annotations, where held-out likelihood selects the epoch.
