@@ -25,8 +25,9 @@ pub use glad::Glad;
 pub use maximise::LoopState;
 pub(crate) use maximise::{Optimum, maximise};
 pub use mmce::Mmce;
+pub use pairs::clusters::community_bcc::CommunityBcc;
+pub use pairs::clusters::worker_clustering::WorkerClustering;
 pub use pairs::column_em::{ClassPrior, ColumnEm, PairFit, PairModel};
-pub use pairs::community_bcc::CommunityBcc;
 pub use pairs::conal_em::ConalEm;
 pub(crate) use pairs::conal_em::MixtureEstimator;
 pub(crate) use pairs::dawid_skene::few_annotations;
@@ -37,7 +38,6 @@ pub use pairs::known_confusion::KnownConfusion;
 pub use pairs::mace::{Mace, MaceMethod};
 pub use pairs::one_coin::OneCoin;
 pub use pairs::snorkel::Snorkel;
-pub use pairs::worker_clustering::WorkerClustering;
 pub use random_effects::RandomEffects;
 pub use stop::{OnExhausted, StopRule};
 

@@ -3,7 +3,6 @@
 pub(super) mod assignments;
 pub(super) mod clusters;
 pub(super) mod column_em;
-pub(super) mod community_bcc;
 pub(super) mod conal_em;
 pub(super) mod crowd_rows;
 pub(super) mod dawid_skene;
@@ -13,4 +12,3 @@ pub(super) mod known_confusion;
 pub(super) mod mace;
 pub(super) mod one_coin;
 pub(super) mod snorkel;
-pub(super) mod worker_clustering;

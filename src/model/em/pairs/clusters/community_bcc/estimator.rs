@@ -6,7 +6,6 @@
 
 use rayon::prelude::*;
 
-use super::CommunityBcc;
 use crate::frame::{Annotations, Dims};
 use crate::model::em::kernels::{Annotator, DirichletParameter, Estimator, PooledCounts, n_groups};
 use crate::model::em::pairs::clusters::{self, Membership};
@@ -43,15 +42,15 @@ pub struct CommunityEstimator {
 
 impl CommunityEstimator {
     /// With this score of right labels.
-    pub(super) fn new(a: &Annotations, right: f64, spec: &CommunityBcc) -> Self {
+    pub(super) fn new(a: &Annotations, n_clusters: usize, right: f64, priors: [f64; 2]) -> Self {
+        let [precision, pseudo_count] = priors;
         let Dims { annotators, classes, labels, .. } = a.dims();
-        let n_clusters = spec.n_communities as usize;
         let mean = |cell: usize| if cell / labels == cell % labels { right } else { 0.0 };
         let mean: Vec<f64> = (0..classes * labels).map(mean).collect();
-        let pseudo_counts = [1, n_clusters].map(|n| spec.pseudo_count * n as f64);
+        let pseudo_counts = [1, n_clusters].map(|n| pseudo_count * n as f64);
         Self {
             n_labels: labels,
-            precision: spec.precision,
+            precision,
             pseudo_counts: pseudo_counts.map(DirichletParameter::new),
             scores: mean.repeat(annotators),
             log_sums: vec![0.0; annotators * classes],

@@ -109,7 +109,7 @@ fn communities_that_the_data_cannot_tell_apart_are_a_warning() {
         ColumnEm(CommunityBcc::default()).fit((&a).into(), &mut job).unwrap();
         job.warnings().first().map(ToString::to_string).unwrap_or_default()
     };
-    let few = "there are 2 annotators for 3 clusters: lower model.n_communities to at most 2";
+    let few = "3 clusters are more than the annotators: lower model.n_communities to at most 2";
     assert_eq!(warned(2, 20), few);
     let few = warned(3, 3);
     assert!(few.contains("9 annotations for 3 confusion matrices of 2 x 2"), "{few}");

@@ -42,11 +42,11 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::clusters::{self, ADDED, CountedMatrix, MAX_CLUSTERS, Membership};
 use crate::frame::{Annotations, Dims, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::confusion::{Cells, Confusion};
 use crate::model::em::kernels::{Annotator, Estimator, PooledCounts, n_groups};
+use crate::model::em::pairs::clusters::{self, ADDED, CountedMatrix, MAX_CLUSTERS, Membership};
 use crate::model::em::{ClassPrior, Objective, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
 use crate::model::numerics::{MIN_PROBABILITY, at_least, softmax};

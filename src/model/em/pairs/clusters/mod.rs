@@ -1,5 +1,8 @@
 //! Clusters of annotators who share confusion matrices: where models of clusters start, and what they report.
 
+pub(in crate::model::em) mod community_bcc;
+pub(in crate::model::em) mod worker_clustering;
+
 use rayon::prelude::*;
 
 use crate::frame::{Annotations, Dims, ITEMS_PER_BLOCK, MemoryEstimate, QuestionSizes};

@@ -54,10 +54,10 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::clusters::{self, MAX_CLUSTERS};
 use crate::frame::{Annotations, Dims, MemoryEstimate, QuestionSizes};
 use crate::job_context::{JobContext, WarningCode};
 use crate::model::confusion::{Cells, Confusion};
+use crate::model::em::pairs::clusters::{self, MAX_CLUSTERS};
 use crate::model::em::{ClassPrior, Objective, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
 use crate::model::numerics::softmax;
@@ -119,7 +119,8 @@ impl PairModel for CommunityBcc {
     fn estimator(&self, a: &Annotations) -> CommunityEstimator {
         let odds = self.prior_accuracy / (1.0 - self.prior_accuracy);
         let right = (odds * a.dims().labels.saturating_sub(1).max(1) as f64).ln();
-        CommunityEstimator::new(a, right, self)
+        let parameters = [self.precision, self.pseudo_count];
+        CommunityEstimator::new(a, self.n_communities as usize, right, parameters)
     }
 
     fn class_prior(&self, _: &Annotations) -> ClassPrior {
