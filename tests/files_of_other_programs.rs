@@ -92,7 +92,7 @@ fn what_is_in_the_way_is_an_error_and_stays() {
         let before = tree(&job.path("out"));
         for _ in 0..2 {
             let error = job.ends(CROWD, &["--set", "sink.run_id=mine"], 2);
-            assert_says(&error, &[says, "leaves it alone", "another sink.url"]);
+            assert_says(&error, &[says, "leaves it alone", "another folder"]);
         }
         let after = tree(&job.path("out"));
         let runs = |tree: &BTreeMap<PathBuf, Vec<u8>>| {

@@ -8,8 +8,8 @@
 //! # Why
 //! A matrix of all annotators by all annotators has a cell for each two of 100 000 who never met. Here there are at most as
 //! many entries as annotations times [`MAX_OTHERS`]: on an instance with more annotations, each meets its neighbours alone,
-//! half of them on either side in the order of the annotators, the last being the first's neighbour, and counts as many times as
-//! it takes to stand for all. Each entry is a sum over instances in their order, so that threads change no bit.
+//! half of them on either side in the order of the annotators, the last being the first's neighbour. Each entry is a sum
+//! over instances in their order, so that threads change no bit.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use rayon::prelude::*;
 use crate::frame::{Annotations, Dims, MemoryEstimate, QuestionSizes, dense_memory_estimate};
 
 /// With how many others an annotation of an instance is counted.
-pub(super) const MAX_OTHERS: usize = 256;
+pub(super) const MAX_OTHERS: usize = 512;
 
 /// The votes that a task counts.
 const VOTES_PER_BLOCK: usize = 16;
@@ -181,7 +181,6 @@ impl<'a> Counter<'a> {
                 let ((annotator, _, value), n) = (of_instance[at], of_instance.len());
                 total += value;
                 let reach = (n - 1).min(MAX_OTHERS);
-                let each = value * (n - 1) as f64 / reach.max(1) as f64;
                 for step in (1..=reach - reach / 2).chain(n - reach / 2..n) {
                     let (other, met_vote, of_other) = of_instance[(at + step) % n];
                     if other != annotator {
@@ -189,7 +188,7 @@ impl<'a> Counter<'a> {
                         if *sum == 0.0 {
                             met.push(met_vote);
                         }
-                        *sum += each * of_other;
+                        *sum += value * of_other;
                     }
                 }
             }

@@ -42,6 +42,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::co_occurrence::MAX_OTHERS;
 use super::overlaps::Overlaps;
 use super::{PairLogs, co_occurrence, few_annotators};
 use crate::error::Result;
@@ -129,7 +130,15 @@ impl Model for LabelModel {
         let prior = shares_or_uniform(self.class_prior.as_ref(), classes);
         let overlaps = Overlaps::new(a, &prior);
         let advice = "use dawid_skene or ibcc, or compare with majority_vote";
-        if let Some(few) = few_annotators(a) {
+        if overlaps.is_sampled {
+            job.warn_code(
+                WarningCode::NotMeantFor,
+                format_args!(
+                    "label_model compares all annotations of an instance, and here one has more than {MAX_OTHERS}: the labels \
+                     are those of a vote; {advice}"
+                ),
+            );
+        } else if let Some(few) = few_annotators(a) {
             job.warn_code(
                 WarningCode::NotMeantFor,
                 format_args!("label_model compares {few}: {advice}"),
@@ -150,7 +159,9 @@ impl Model for LabelModel {
         overlaps.finish(&mut mu);
         let skill = overlaps.skills(&mu, annotators);
         let mut t = Posterior::from_votes(a);
-        if instances < FEW_INSTANCES {
+        if overlaps.is_sampled {
+            // The vote stays.
+        } else if instances < FEW_INSTANCES {
             job.warn_code(
                 WarningCode::NotMeantFor,
                 format_args!(
@@ -228,6 +239,7 @@ impl LabelModel {
 mod tests {
     use super::*;
     use crate::model::spectral::overlaps::tests::crowd;
+    use crate::testing::synth::CrowdShape;
     use crate::testing::{assert_close, fit, tiny, weighted};
 
     /// One annotator who covers 6 of 8 instances, 4 of them with class 0, of 2; the start of the pair is .7 (4 / 8) / (1 / 2) / 2.
@@ -296,18 +308,25 @@ mod tests {
         assert!(problems.into_result().unwrap_err().to_string().contains("class_prior"));
     }
 
-    /// More annotations of an instance than are compared with each other.
     #[test]
-    fn of_many_annotators_each_stands_for_those_that_are_not_compared() {
-        let right = |i: u32, r: u32| (i * 37 + r * 61 + i * r % 13) % 20 < 11 + r % 6;
-        let rows = (0..60 * 400).map(|n| (n / 400, n % 400));
-        let rows: Vec<_> = rows.map(|(i, r)| (i, r, (i + u32::from(!right(i, r))) % 2)).collect();
+    fn hundreds_of_annotators_are_told_apart_and_too_many_are_warned_of() {
+        let (annotators, redundancy, accuracy) = (400, 400, (0.55, 0.85));
+        let shape = CrowdShape { instances: 200, annotators, classes: 2, redundancy, accuracy };
+        let drawn = shape.draw(1);
         let mut job = JobContext::new(0);
-        let fitted = LabelModel::default().fit((&tiny(2, &rows)).into(), &mut job).unwrap();
+        let a = tiny(2, &drawn.rows);
+        let fitted = LabelModel::default().fit((&a).into(), &mut job).unwrap();
         assert!(job.warnings().is_empty(), "{:?}", job.warnings());
-        for i in 0..60 {
-            assert!(fitted.posterior.row(i)[i % 2] > 0.9, "{:?}", fitted.posterior.row(i));
+        for (i, class) in drawn.truth.iter().enumerate() {
+            assert!(fitted.posterior.row(i)[*class as usize] > 0.9, "{i}");
         }
+        for (skill, accuracy) in fitted.report.skill.iter().zip(drawn.accuracy) {
+            assert!((skill - accuracy).abs() < 0.15, "{skill} of {accuracy}");
+        }
+        let rows: Vec<_> = (0..20 * 600).map(|n| (n / 600, n % 600, n / 600 % 2)).collect();
+        let fitted = LabelModel::default().fit((&tiny(2, &rows)).into(), &mut job).unwrap();
+        assert!(job.warnings()[0].contains("more than 512"), "{:?}", job.warnings());
+        assert_eq!(*fitted.posterior.row(1), [0.0, 1.0]);
     }
 
     #[test]

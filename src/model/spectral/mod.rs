@@ -42,7 +42,8 @@ const MIN_TRUSTED: usize = 10;
 /// Whether trusted classes, rather than most annotators, tell which of two mirrored answers is right.
 fn gold_decides(a: &Annotations) -> bool {
     let trusted = (0..a.dims().instances).filter(|i| a.trusted_class(*i).is_some());
-    trusted.filter(|i| !a.range(*i..*i + 1).is_empty()).take(MIN_TRUSTED).count() == MIN_TRUSTED
+    trusted.filter(|i| !a.columns_of_instance(*i).is_empty()).take(MIN_TRUSTED).count()
+        == MIN_TRUSTED
 }
 
 /// The number of annotators in words, where there are fewer than three: of two who differ, nobody can tell who is right.

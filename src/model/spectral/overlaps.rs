@@ -28,8 +28,9 @@ pub(super) struct Overlaps<'a> {
     /// The votes of people: those of trusted classes come after them.
     n_pairs: usize,
     gold_decides: bool,
-    /// Whether an instance has so many annotations that not all of them are compared.
-    is_sampled: bool,
+    /// Whether an instance has so many annotations that not all of them are compared: pairs that were not would look as if
+    /// they never met.
+    pub(super) is_sampled: bool,
 }
 
 impl<'a> Overlaps<'a> {
@@ -39,17 +40,15 @@ impl<'a> Overlaps<'a> {
         let annotated = (0..a.dims().instances).filter(|i| a.has_evidence(*i)).count();
         let mut annotators = co.annotators();
         annotators.sort_by_key(|(_, votes)| votes.start);
-        let is_sampled = (0..a.dims().instances).any(|i| a.range(i..i + 1).len() > MAX_OTHERS);
+        let is_sampled =
+            (0..a.dims().instances).any(|i| a.columns_of_instance(i).len() > MAX_OTHERS);
         let (n_pairs, gold_decides) = (a.n_columns(), gold_decides(a));
         let n_instances = annotated.max(1) as f64;
         Self { co, annotators, p, n_instances, n_pairs, gold_decides, is_sampled }
     }
 
-    /// The share of the pairs of annotators that have an instance in common; `None` where not all of them are compared.
+    /// The share of the pairs of annotators that have an instance in common.
     pub(super) fn share_that_meet(&self, n_annotators: usize) -> Option<f64> {
-        if self.is_sampled {
-            return None;
-        }
         let met = |(r, votes): &(u32, Range<usize>)| {
             let others = votes.clone().flat_map(|vote| self.co.common_votes(vote));
             let mut others: Vec<u32> = others.map(|(met, _)| self.co.annotator_of(met)).collect();
