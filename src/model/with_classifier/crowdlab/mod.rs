@@ -38,7 +38,7 @@
 //!
 //! ```
 //! use labelmill::frame::Evidence;
-//! use labelmill::model::{Model, crowdlab::Crowdlab};
+//! use labelmill::model::{Model, with_classifier::crowdlab::Crowdlab};
 //! use labelmill::testing::{tiny, with_features};
 //!
 //! let rows: Vec<_> = (0..36).map(|n| (n / 3, n % 3, if n == 0 { 1 } else { n / 3 % 2 })).collect();

@@ -15,7 +15,7 @@
 //!
 //! ```
 //! use labelmill::frame::Evidence;
-//! use labelmill::model::{Model, gem::ConalEmNet};
+//! use labelmill::model::{Model, with_classifier::gem::ConalEmNet};
 //! use labelmill::testing::{tiny, with_features};
 //!
 //! // (instance, annotator, label): all agree but for the last, who always says 0.
