@@ -57,12 +57,29 @@ impl Initialise {
     }
 }
 
-/// Warns where no prediction of a trusted instance can calibrate the classifier.
+/// Warns where no prediction of a trusted instance can calibrate the classifier, or few of some class do.
 pub(super) fn warn_of_no_calibration(evidence: Evidence<'_>, job: &mut JobContext) {
     if let Some(why) = why_uncalibrated(evidence) {
         job.warn(format!("{why}: the classifier is not calibrated (gold of the role `train`)"));
         single_annotations(evidence.annotations).into_iter().for_each(|warning| job.warn(warning));
+    } else if let Some(warning) = few_of_a_class(evidence.annotations) {
+        job.warn(warning);
     }
+}
+
+/// A warning of classes with few trusted instances: to a class without any, the calibration gives a probability of 0.
+fn few_of_a_class(a: &Annotations) -> Option<String> {
+    const MIN_OF_CLASS: usize = 3;
+    let mut trusted = vec![0; a.dims().classes];
+    a.trusted.iter().flatten().flatten().for_each(|class| trusted[*class as usize] += 1);
+    let few = trusted.iter().filter(|n| **n < MIN_OF_CLASS).count();
+    (few > 0).then(|| {
+        format!(
+            "{few} of {} classes have fewer than {MIN_OF_CLASS} trusted instances, by which the classifier is calibrated, and may \
+             lose all their labels: give more gold of the role `train`, of every class, or none",
+            trusted.len()
+        )
+    })
 }
 
 fn why_uncalibrated(evidence: Evidence<'_>) -> Option<&'static str> {
