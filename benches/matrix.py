@@ -65,9 +65,10 @@ def measured(binary: str, kind: str, annotations: str, truth: str) -> dict:
 
 
 def label_only(binary: str) -> list[str]:
-    """The kinds that look at no features."""
+    """The kinds that look at no features and need no other table."""
     kinds = json.loads(output_of(binary, "models", "--json"))
-    return [kind["kind"] for kind in kinds if kind["capabilities"]["features"] == "unused"]
+    own = [kind for kind in kinds if kind["capabilities"]["confusion"] != "needed"]
+    return [kind["kind"] for kind in own if kind["capabilities"]["features"] == "unused"]
 
 
 def measure(binary: str, data: Path, kinds: list[str] | None) -> None:
