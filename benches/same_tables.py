@@ -42,7 +42,7 @@ def with_features(binary: str, data: str, model: str, output: Path) -> None:
 def kinds(binary: str) -> dict[str, set[str]]:
     """The parameters of each kind of model."""
     models = json.loads(subprocess.check_output([binary, "models", "--json"]))
-    return {model["kind"]: set(model["parameters"]["properties"]) for model in models}
+    return {model["kind"]: set(model["parameters"].get("properties", {})) for model in models}
 
 
 def tables(output: Path) -> dict[str, pa.Table]:
