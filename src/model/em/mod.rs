@@ -16,8 +16,7 @@ mod stop;
 
 use super::fitted::fitted_posterior::FittedPosterior;
 use crate::error::Result;
-use crate::frame::{Annotations, Evidence};
-use crate::frame::{MemoryEstimate, QuestionSizes, dense_memory_estimate};
+use crate::frame::{Annotations, Evidence, MemoryEstimate, QuestionSizes, dense_memory_estimate};
 use crate::job_context::{Cancel, JobContext};
 use crate::model::fitted::{Fitted, Report};
 use crate::model::{Model, ModelKind, Spec};

@@ -30,8 +30,9 @@ use serde::{Deserialize, Serialize};
 
 use super::shares::VoteShares;
 use crate::error::Result;
-use crate::frame::{Annotations, Dims, Evidence, MAX_RANGES, ranges_of_instances};
-use crate::frame::{MemoryEstimate, QuestionSizes};
+use crate::frame::{
+    Annotations, Dims, Evidence, MAX_RANGES, MemoryEstimate, QuestionSizes, ranges_of_instances,
+};
 use crate::job_context::JobContext;
 use crate::model::fitted::fitted_posterior::FittedPosterior;
 use crate::model::fitted::{Fitted, Report, Stop};

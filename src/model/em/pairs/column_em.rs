@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use super::assignments::Assignments;
 use crate::error::Result;
-use crate::frame::{Annotations, Evidence};
-use crate::frame::{MemoryEstimate, QuestionSizes};
+use crate::frame::{Annotations, Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::{Cancel, JobContext};
 use crate::model::em::kernels::{
     DirichletParameter, Estimator, GivenRows, Likelihood, PairKernel, Prior, Sweep,

@@ -29,8 +29,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::frame::{Annotations, Dims, Evidence};
-use crate::frame::{MemoryEstimate, QuestionSizes};
+use crate::frame::{Annotations, Dims, Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::Model;
 use crate::model::classifier::from_features::single_annotations;

@@ -27,8 +27,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::frame::{Annotations, Evidence};
-use crate::frame::{MemoryEstimate, QuestionSizes};
+use crate::frame::{Annotations, Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::Model;
 use crate::model::fitted::Fitted;

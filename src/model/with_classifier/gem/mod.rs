@@ -59,8 +59,7 @@ use serde_json::json;
 use tree_rounds::TreeRounds;
 
 use crate::error::Result;
-use crate::frame::{Annotations, Dims, Evidence, QuestionFeatures};
-use crate::frame::{MemoryEstimate, QuestionSizes};
+use crate::frame::{Annotations, Dims, Evidence, MemoryEstimate, QuestionFeatures, QuestionSizes};
 use crate::job_context::{Cancel, JobContext};
 use crate::model::classifier::from_features;
 use crate::model::classifier::{Classifier, ClassifierSpec, ExampleFeatures, Examples};

@@ -39,8 +39,7 @@ use co_teaching::{cross_entropy, mean_of, picks, taught};
 use views::CoupledViews;
 
 use crate::error::Result;
-use crate::frame::{Annotations, Evidence};
-use crate::frame::{MemoryEstimate, QuestionSizes};
+use crate::frame::{Annotations, Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::Model;
 use crate::model::em::kernels::expected_counts_of;
