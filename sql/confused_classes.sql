@@ -26,6 +26,6 @@ totals as (
 select c.question, c.class, c.label, c.expected_count, c.expected_count / t.total as share, c.n_annotators
 from cells as c
 inner join totals as t on c.question = t.question and c.class = t.class
-where c.class <> c.label and t.total > 0
+where c.class <> c.label and c.expected_count > 0
 order by c.expected_count desc, c.question, c.class, c.label
 limit $n

@@ -16,14 +16,14 @@ ranked as (
         class,
         row_number() over (
             partition by question, instance_id order by probability desc, class
-        ) as place
+        ) as rank
     from posteriors
 )
 
 select l.question, l.instance_id, l.label, l.confidence, r.class as second, l.margin, l.n_annotations, l.decision
 from labels as l
 left join ranked as r
-    on l.question = r.question and l.instance_id = r.instance_id and r.place = 2
+    on l.question = r.question and l.instance_id = r.instance_id and r.rank = 2
 where l.decision <> 'gold'
 order by l.margin nulls first, l.n_annotations, l.question, l.instance_id
 limit $n

@@ -1,7 +1,7 @@
 -- Soft labels for training: one row an instance, one column a class, each row summing to 1. Instances without evidence
 -- are left out.
 --   instance_id     the instance
---   one column a class, named for it: the posterior probability
+--   CLASS           its posterior probability: one such column for each class
 -- $class: the line below is repeated for each class
 select
     question,

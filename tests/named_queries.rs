@@ -1,4 +1,4 @@
-//! The queries of `sql/`, on a run without questions and on one with two.
+//! The queries of `sql/`, on a run without questions, on one with two, and on one with features.
 
 use labelmill::sql::NAMED_QUERIES;
 use serde_json::Value;
@@ -145,8 +145,50 @@ fn queries_of_a_run_without_questions_give_the_rows_worked_out_by_hand() {
     let order: Vec<&str> = annotators.lines().map(|line| &line[..20]).collect();
     assert_eq!(
         order,
-        [r#"{"annotator_id":"b","#, r#"{"annotator_id":"a","#, r#"{"annotator_id":"c","#]
+        [r#"{"annotator_id":"c","#, r#"{"annotator_id":"a","#, r#"{"annotator_id":"b","#]
     );
+    // a and b give "yes" two and one times in three: by chance they would agree on 4 of 9.
+    let pairs = query(&job, "agreement_of_pairs", &["--param", "min_n=1"]);
+    let of_a_and_b: Value = serde_json::from_str(pairs.lines().last().unwrap()).unwrap();
+    assert_eq!(pairs.lines().count(), 3);
+    assert_eq!((&of_a_and_b["annotator_id"], &of_a_and_b["other_id"]), (&"a".into(), &"b".into()));
+    let is = |name: &str, value: f64| (of_a_and_b[name].as_f64().unwrap() - value).abs() < 1e-12;
+    assert!(is("agreement", 2.0 / 3.0) && is("kappa", 0.4), "{pairs}");
+    let copies = ["--param", "min_n=1", "--param", "min_agreement=0.6"];
+    assert_eq!(query(&job, "near_copies", &copies).lines().count(), 1);
+    assert!(query(&job, "near_copies", &copies[..2]).is_empty());
+}
+
+/// Of five annotations of class "yes", c's of i1 and b's of i3 are wrong.
+#[test]
+fn queries_of_a_run_with_features_give_the_rows_worked_out_by_hand() {
+    let job = Job::new();
+    job.write("votes.csv", VOTES);
+    job.write("gold.csv", "item,class,role\ni1,yes,train\ni2,no,train\ni3,yes,train\n");
+    job.write("features.csv", "item,x\ni1,1.0\ni2,-1.0\ni3,0.9\ni4,0.1\n");
+    let source = "[source]\nfeatures = \"{dir}features.csv\"";
+    job.run(&PIPELINE.replace("[source]", source).replace("majority_vote", "gem"));
+    assert_rows(
+        &job,
+        "confused_classes",
+        &[],
+        &[
+            r#"{"class":"yes","label":"no","expected_count":2.0,"share":0.4,"n_annotators":2}"#,
+        ],
+    );
+    let shares = query(&job, "class_shares", &[]);
+    let shares = shares.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    for (row, (class, n)) in shares.zip([("no", 1), ("yes", 2)]) {
+        assert_eq!((&row["class"], &row["n_labels"]), (&class.into(), &n.into()));
+        for share in ["label_share", "expected_share", "prior"] {
+            let found = row[share].as_f64().unwrap();
+            assert!((found - f64::from(n) / 3.0).abs() < 1e-9, "{row}");
+        }
+    }
+    for named in NAMED_QUERIES {
+        let may_be_empty = ["near_copies", "agreement_of_pairs"].contains(&named.name);
+        assert!(may_be_empty || !query(&job, named.name, &[]).is_empty(), "{}", named.name);
+    }
 }
 
 #[test]
@@ -191,6 +233,7 @@ fn a_query_says_what_it_lacks() {
     }
     let list = stdout(&run_ok(&["sql", "--list"]));
     assert!(NAMED_QUERIES.iter().all(|query| list.contains(query.name)), "{list}");
+    assert!(list.contains("\n    skill_low: the lower end of its interval"), "{list}");
 }
 
 /// The labels and the ids of one annotator are floats, as pandas writes integers beside a missing value.

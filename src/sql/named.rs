@@ -73,6 +73,12 @@ impl NamedQuery {
         sentences.collect::<Vec<_>>().join(" ")
     }
 
+    /// Its columns, and what they hold. In a run with questions, `question` comes before them.
+    pub fn columns(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let columns = self.head().filter_map(|line| line.strip_prefix("  ")?.split_once("  "));
+        columns.map(|(name, meaning)| (name, meaning.trim_start()))
+    }
+
     /// Its parameters.
     pub fn parameters(&self) -> impl Iterator<Item = QueryParameter> {
         self.head().filter_map(|line| {

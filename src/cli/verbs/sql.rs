@@ -67,18 +67,29 @@ pub(super) async fn command(
     Ok(())
 }
 
-/// Prints the named queries: what their rows are, and their parameters.
+/// Prints the named queries: what their rows and columns are, and their parameters.
 fn print_list(json: bool) -> Result<()> {
     let mut text = String::new();
     for query in NAMED_QUERIES {
         if json {
             let parameter = |p: QueryParameter| json!({"name": p.name, "default": p.default, "meaning": p.meaning});
             let parameters: Vec<_> = query.parameters().map(parameter).collect();
-            let value =
-                json!({"name": query.name, "summary": query.summary(), "parameters": parameters});
+            let columns: Vec<_> = query
+                .columns()
+                .map(|(name, meaning)| json!({"name": name, "meaning": meaning}))
+                .collect();
+            let value = json!({
+                "name": query.name,
+                "summary": query.summary(),
+                "columns": columns,
+                "parameters": parameters,
+            });
             let _ = writeln!(text, "{value}");
         } else {
             let _ = writeln!(text, "{}\n    {}", query.name, query.summary());
+            for (name, meaning) in query.columns() {
+                let _ = writeln!(text, "    {name}: {meaning}");
+            }
             for QueryParameter { name, default, meaning } in query.parameters() {
                 let _ = writeln!(text, "    --param {name}={default}: {meaning}");
             }
