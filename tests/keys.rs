@@ -14,7 +14,17 @@ use crate::repository::{root, rust_files};
 use crate::schema_keys::leaves;
 
 /// The sections and keys that models share, because shared code reads them.
-const SHARED: [&str; 6] = ["backbone", "classifier", "device", "preset", "stop", "train"];
+const SHARED: [&str; 9] = [
+    "backbone",
+    "classifier",
+    "device",
+    "fine_tune",
+    "hold_back_gold",
+    "init_from_gold",
+    "preset",
+    "stop",
+    "train",
+];
 
 /// Keys whose effect no test can observe, and why.
 const UNSEEN: [(&str, &str); 3] = [

@@ -51,6 +51,7 @@ mod gates;
 mod given_tables;
 mod gold;
 mod gold_classes;
+mod gold_options;
 mod hostile;
 mod ids;
 mod images;

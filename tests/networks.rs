@@ -364,6 +364,9 @@ fn lia_does_without_features() {
     assert_eq!(read_table(&run, "instance_parameters").len(), 150);
     let check = job.ends(&without.replace("'lia'", "'dl'"), &[], 2);
     assert_says(&check, &["`dl` learns from features"]);
+    let run = job.run(&without.replace("'lia'", "'dl'\nembed_instances = true"));
+    assert_eq!(read_table(&run, "labels").len(), 150);
+    assert!(read_table(&run, "predictions").is_empty() && !run.join("model").exists());
 }
 
 /// The crowd of [`job`] asks one question; a second one asks for the opposite of its first two classes, of every second

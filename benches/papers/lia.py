@@ -11,9 +11,11 @@ from .lab import Lab, Refused, figure, table, write_csv
 COLUMNS = [
     ("MAJ", 'kind = "majority_vote"', False),
     ("MAJ*", 'kind = "dl"', True),
+    ("MAJ*-E", 'kind = "dl"\nembed_instances = true', False),
     ("DS", 'kind = "dawid_skene"', False),
     ("MMCE", 'kind = "mmce"', False),
     ("MMCE*", 'kind = "dl"\naggregator = { kind = "mmce" }', True),
+    ("MMCE*-E", 'kind = "dl"\nembed_instances = true\naggregator = { kind = "mmce" }', False),
     ("Snorkel", 'kind = "snorkel"', False),
     ("MeTaL", 'kind = "label_model"', False),
     ("LIA-E", 'kind = "lia"\nembed_instances = true', False),

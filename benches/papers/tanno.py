@@ -3,8 +3,6 @@
 import itertools
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +16,7 @@ TRACE = 'kind = "trace_regularised"'
 ORACLE = "matrices known"
 # (row, lines of [model], the paper's accuracies on CIFAR-10 and errors: dense, then one label a picture)
 MODELS = [
-    (ORACLE, 'kind = "dl"\ntargets = "soft"', ("", "", "", "")),
+    (ORACLE, f"{TRACE}\nknown_confusion = true", ("", "", "", "")),
     ("trace", f"{TRACE}\n{RATE}", ("81.2", "0.7", "77.7", "1.2")),
     ("without trace", f"{TRACE}\nlambda = 0.0\n{RATE}", ("80.3", "1.4", "76.3", "1.5")),
     ("mbem", 'kind = "mbem"', ("73.3", "2.5", "56.0", "4.6")),
@@ -62,21 +60,12 @@ def relations(crowd: Path, shown: Pictures, gold: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-@contextmanager
-def known(lab: Lab, source: dict[str, object], crowd: Path, seed: int) -> Iterator[dict[str, object]]:
-    """The posteriors that follow from the true matrices, as weighted annotations."""
-    of_crowd = {"annotations": source["annotations"], "confusion": crowd / "true_confusion"}
-    with lab.fit(of_crowd, 'kind = "known_confusion"', seed) as run:
-        query = "SELECT instance_id, 'known' AS annotator_id, class AS label, probability AS weight FROM annotations"
-        yield {**source, "annotations": run / "posteriors", "sql.annotations": f"{query} WHERE probability > 0"}
-
-
 def measure(lab: Lab, shown: Pictures, title: str, model: str, drawn: list[Path], draw: int) -> Measured:
     """Accuracy and error of the matrices, in percent."""
     crowd = drawn[draw - 1]
     source, lines = relations(crowd, shown, "true"), network(model, shown.backbone, EPOCHS, "valid")
     if title == ORACLE:
-        with known(lab, source, crowd, draw) as posteriors, lab.fit(posteriors, lines, draw) as run:
+        with lab.fit({**source, "confusion": crowd / "true_confusion"}, lines, draw) as run:
             return lab.accuracy(run), None
     with lab.fit(source, lines, draw) as run:
         error = lab.scores(run, crowd / "truth", crowd / "true_confusion").get("confusion_error")
@@ -131,7 +120,7 @@ every picture; `one`: one of them each. The paper's figures of MNIST are curves 
 where its pictures are given. A flipper gives the true class with probability p, else always the same other one; a
 hammer-spammer knows it with probability p, else guesses. Crowds of flippers are the first in which, on average, every label is
 given more often to its own class than to any other. All have one hidden layer of 128 and {EPOCHS} epochs, of which gold chooses
-(`gem` keeps the last). With known matrices the classifier learns the posteriors of `known_confusion`, not through the matrices.
+(`gem` keeps the last). With known matrices the classifier learns through them (`known_confusion`).
 
 {table(["", *(f"{name}, {labels}" for (name, *_), labels in regimes)], rows)}{lab.footnotes()}
 The trace without gold, at its last epoch, from one label a picture; below {FAILS_BELOW:.0f} % it has failed:

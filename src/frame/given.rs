@@ -70,6 +70,14 @@ impl GivenConfusion {
         self.cells[(matrix * self.n_classes + class) * self.n_labels + label]
     }
 
+    /// The matrix of annotator `r`, `[class, label]`.
+    #[must_use]
+    pub fn matrix_of(&self, r: usize) -> &[f64] {
+        let (width, matrix) =
+            (self.n_classes * self.n_labels, self.matrix_of_annotator[r] as usize);
+        &self.cells[matrix * width..(matrix + 1) * width]
+    }
+
     /// The matrix of each annotator.
     #[must_use]
     pub fn matrix_of_annotator(&self) -> &[u32] {

@@ -83,6 +83,10 @@ pub trait Spec:
     fn estimates_prior(&self) -> bool {
         false
     }
+    /// What a fit with these parameters needs, where that is not the same for all of the kind.
+    fn needs(&self) -> Capabilities {
+        Self::CAPABILITIES
+    }
     /// Checks rules that involve several fields; the range of a single field is an attribute of that field.
     fn check(&self, _location: &str, _problems: &mut Problems) {}
     /// Adds to `problems` the settings that no pipeline without gold can follow.
@@ -193,6 +197,8 @@ pub struct LoadedModel {
     pub parameters: Value,
     /// Whether a fit estimates P(class).
     pub estimates_prior: bool,
+    /// What a fit with these parameters needs.
+    pub needs: Capabilities,
     /// Adds the broken rules across fields to the problems, given the key of the section.
     pub check: SpecCheck,
     /// Adds the settings that no pipeline without gold can follow.
@@ -242,6 +248,7 @@ impl ModelKind {
                 let (checked, without_gold) = (spec.clone(), spec.clone());
                 Ok(LoadedModel {
                     estimates_prior: spec.estimates_prior(),
+                    needs: spec.needs(),
                     model: Box::new(M::from(spec)),
                     parameters,
                     check: Box::new(move |location, problems| checked.check(location, problems)),

@@ -77,7 +77,32 @@ impl PipelineSpec {
         for (n, test) in self.test.iter().enumerate() {
             test.check(&format!("{location}: test[{n}]"), kind, problems);
         }
-        let uses = kind.map_or(Capabilities::LABELS, |kind| kind.capabilities);
+        match self.model.load() {
+            Ok(loaded) => {
+                self.check_relations(loaded.needs, location, problems);
+                if self.decide.ties == Ties::ByPrior && !loaded.estimates_prior {
+                    problems.push(
+                        Problem::new(format!("`{}` has no prior to break ties by", self.model.kind))
+                            .at(format!("{location}: decide.ties"))
+                            .found("\"by_prior\"")
+                            .help(
+                                "choose another value, or a model that estimates P(class), such as dawid_skene without \
+                                 fixed_prior",
+                            ),
+                    );
+                }
+                let location = format!("{location}: model");
+                (loaded.check)(&location, problems);
+                if !self.source.has_gold() {
+                    (loaded.check_without_gold)(&location, problems);
+                }
+            }
+            Err(e) => e.problems.into_iter().for_each(|p| problems.push(p)),
+        }
+    }
+
+    /// Adds to `problems` the relations that the model needs and that the source lacks.
+    fn check_relations(&self, uses: Capabilities, location: &str, problems: &mut Problems) {
         if uses.confusion == FeatureUse::Needed && !Relation::Confusion.is_in(&self.source) {
             problems.push(
                 Problem::new(format!("`{}` needs confusion matrices", self.model.kind))
@@ -101,27 +126,6 @@ impl PipelineSpec {
                     .at(format!("{location}: source.features"))
                     .help(help),
             );
-        }
-        match self.model.load() {
-            Ok(loaded) => {
-                if self.decide.ties == Ties::ByPrior && !loaded.estimates_prior {
-                    problems.push(
-                        Problem::new(format!("`{}` has no prior to break ties by", self.model.kind))
-                            .at(format!("{location}: decide.ties"))
-                            .found("\"by_prior\"")
-                            .help(
-                                "choose another value, or a model that estimates P(class), such as dawid_skene without \
-                                 fixed_prior",
-                            ),
-                    );
-                }
-                let location = format!("{location}: model");
-                (loaded.check)(&location, problems);
-                if !self.source.has_gold() {
-                    (loaded.check_without_gold)(&location, problems);
-                }
-            }
-            Err(e) => e.problems.into_iter().for_each(|p| problems.push(p)),
         }
     }
 

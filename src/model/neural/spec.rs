@@ -59,6 +59,28 @@ impl<N: CrowdNet> JsonSchema for Neural<N> {
 }
 
 impl<N: CrowdNet> Neural<N> {
+    /// Adds to `problems` what the model cannot do with gold.
+    fn check_gold(&self, location: &str, problems: &mut Problems) {
+        let NetworkSpec { fine_tune, hold_back_gold, init_from_gold, .. } = self.network;
+        let of_tuning = "has no classifier that trusted classes alone could train";
+        let refused = [
+            ("fine_tune", fine_tune > 0 && !N::FINE_TUNES, of_tuning),
+            ("hold_back_gold", hold_back_gold && !N::FINE_TUNES, of_tuning),
+            (
+                "init_from_gold",
+                init_from_gold && !N::STARTS_AT_MATRICES,
+                "has no start at confusion matrices",
+            ),
+        ];
+        for (key, _, why) in refused.into_iter().filter(|(_, is_refused, _)| *is_refused) {
+            problems.push(
+                Problem::new(format!("`{}` {why}", N::KIND))
+                    .at(format!("{location}.{key}"))
+                    .help("leave it out"),
+            );
+        }
+    }
+
     /// The classifier, and the other learners, for data of these sizes.
     pub(crate) fn learners(&self, sizes: &Sizes) -> (LearnerSpec, Vec<LearnerSpec>) {
         let (backbone, heads) = (self.network.backbone.clone(), self.model.heads(sizes));
@@ -99,6 +121,7 @@ impl<N: CrowdNet> Spec for Neural<N> {
     const SOURCE: &'static str = N::SOURCE;
     const CAPABILITIES: Capabilities = Capabilities {
         features: N::FEATURES,
+        confusion: N::CONFUSION,
         random_start: true,
         pair_competence: N::HAS_MATRICES_OF_PAIRS,
         fits_questions_together: N::FITS_QUESTIONS_TOGETHER,
@@ -117,6 +140,10 @@ impl<N: CrowdNet> Spec for Neural<N> {
 
     fn estimates_prior(&self) -> bool {
         self.model.estimates_prior()
+    }
+
+    fn needs(&self) -> Capabilities {
+        self.model.needs(Self::CAPABILITIES)
     }
 
     fn check(&self, location: &str, problems: &mut Problems) {
@@ -155,6 +182,17 @@ impl<N: CrowdNet> Spec for Neural<N> {
             let at = format!("{location}.device");
             e.problems.into_iter().for_each(|p| problems.push(p.at(at.clone())));
         }
+        if self.model.instance_embedding(true).is_some() && train.select == Select::Valid {
+            problems.push(
+                Problem::new(
+                    "a learned embedding says nothing about instances without annotations",
+                )
+                .at(format!("{location}.train.select"))
+                .found("\"valid\" with embed_instances")
+                .help("choose another way to select the epoch, or leave embed_instances out"),
+            );
+        }
+        self.check_gold(location, problems);
         self.model.check(train, location, problems);
     }
 
@@ -169,6 +207,17 @@ impl<N: CrowdNet> Spec for Neural<N> {
                     ),
             );
         }
+        let NetworkSpec { fine_tune, init_from_gold, .. } = self.network;
+        let needed = [("fine_tune", fine_tune > 0), ("init_from_gold", init_from_gold)];
+        for (key, _) in needed.into_iter().filter(|(_, is_needed)| *is_needed) {
+            problems.push(
+                Problem::new(format!("`{key}` needs trusted classes, and there is no gold"))
+                    .at(format!("{location}.{key}"))
+                    .help(format!(
+                        "set source.gold with rows of the role `train`, or leave {key} out"
+                    )),
+            );
+        }
         self.model.check_without_gold(location, problems);
     }
 
@@ -176,6 +225,9 @@ impl<N: CrowdNet> Spec for Neural<N> {
         let keys = [
             ("train.reduction", N::REDUCTION.is_none()),
             ("train.batch_by", N::NEEDS_WHOLE_INSTANCES || N::TRAINS_ON_TARGETS),
+            ("fine_tune", !N::FINE_TUNES),
+            ("hold_back_gold", !N::FINE_TUNES),
+            ("init_from_gold", !N::STARTS_AT_MATRICES),
         ];
         keys.into_iter().filter(|(_, is_fixed)| *is_fixed).map(|(key, _)| key).collect()
     }

@@ -13,7 +13,7 @@ pub struct Capabilities {
     pub features: FeatureUse,
     /// What it makes of a table of predictions. They stand for features of a kind that needs these and may read them.
     pub predictions: FeatureUse,
-    /// What it makes of a table of confusion matrices: an EM model of pairs that does not need them starts at them.
+    /// What it makes of a table of confusion matrices: a model that does not need them starts at them.
     pub confusion: FeatureUse,
     /// The fit starts at random weights and learns from random batches: renaming instances, annotators or classes may lead to
     /// another optimum, and the objective may fall. Otherwise renaming only renames the result, and the objective does not

@@ -83,7 +83,9 @@ impl<'a> Subject<'a> {
 
     /// The annotations with the tables that the kind cannot do without.
     fn with_given(&self, mut a: Annotations) -> Annotations {
-        if self.kind.capabilities.confusion == FeatureUse::Needed {
+        let needs = self.kind.capabilities.confusion == FeatureUse::Needed
+            || self.parameters["known_confusion"] == true;
+        if needs {
             a.given.confusion = Some(Arc::new(matrices(a.dims())));
         }
         a

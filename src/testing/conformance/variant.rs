@@ -5,13 +5,16 @@ use serde_json::{Number, Value};
 use crate::model::ModelKind;
 
 /// Parameters that keep their default, and why.
-const UNVARIED: [(&str, &str); 6] = [
+const UNVARIED: [(&str, &str); 9] = [
     ("preset", "only the start of parameters that are not given"),
     ("initialise", "its other value needs trusted instances, which a crowd of the checks may lack"),
     (
         "ability_mean",
         "farther out, the maximum of GLAD is flatter than the tolerance of its search",
     ),
+    ("fine_tune", "it needs trusted instances, as initialise"),
+    ("hold_back_gold", "as fine_tune"),
+    ("init_from_gold", "as fine_tune"),
     ("ability_variance", "as ability_mean"),
     ("easiness_mean", "as ability_mean"),
     ("easiness_variance", "as ability_mean"),

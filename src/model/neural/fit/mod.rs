@@ -1,6 +1,8 @@
 //! From evidence to a fitted model: prepares the data, trains, and predicts every row with the trained model.
 
 pub(super) mod all_predictions;
+mod fine_tuning;
+mod gold_start;
 mod own_question;
 mod pair_competence;
 pub(super) mod predict;
@@ -12,7 +14,7 @@ use rand::Rng as _;
 
 use super::data::inputs::INSTANCE_EMBEDDING;
 use super::objective::train_spec::{Select, TrainSpec};
-use super::objective::train_state::{MAIN_TARGETS, TrainState};
+use super::objective::train_state::{MAIN_TARGETS, NamedTargets, TrainState};
 use super::params::annotator_params::AnnotatorParams;
 use super::train::learners::learner::LearnerSetting;
 use super::train::learners::on_device::learners_on_device;
@@ -39,6 +41,8 @@ use crate::model::posterior::best;
 use crate::model::saved::checkpoint::Fingerprint;
 use crate::model::vote::agreement;
 use all_predictions::{AllPredictions, PosteriorInputs};
+use fine_tuning::fine_tuned;
+use gold_start::{trust, with_matrices_of_gold, without_gold};
 use own_question::OwnQuestion;
 use pair_competence::pair_competence;
 use predict::description;
@@ -85,12 +89,18 @@ fn fit_all<N: CrowdNet>(
     };
     let evidence = Evidence { with_features: Some(with_features), ..evidence };
     let (dims, train) = (evidence.annotations.dims(), &spec.network.train);
-    let split = split_annotations(train, evidence.annotations, job)?;
+    let started = with_matrices_of_gold(&spec.network, evidence.annotations)?;
+    let evidence =
+        Evidence { annotations: started.as_ref().unwrap_or(evidence.annotations), ..evidence };
+    let without_gold = without_gold(&spec.network, evidence.annotations);
+    let of_training =
+        Evidence { annotations: without_gold.as_ref().unwrap_or(evidence.annotations), ..evidence };
+    let split = split_annotations(train, of_training.annotations, job)?;
     let (training, held_out) = match &split {
         Some([training, held_out]) => {
             (Evidence { annotations: training, ..evidence }, Some(held_out))
         }
-        None => (evidence, None),
+        None => (of_training, None),
     };
     let (aggregated, data) = prepared(spec, training, held_out, job)?;
     let (valid, valid_questions) = gold_to_select_by(train, with_features, questions)?;
@@ -116,16 +126,23 @@ fn fit_all<N: CrowdNet>(
     };
     trainer.train(job)?;
     trainer.average_unknown();
+    if spec.network.fine_tune > 0 {
+        trainer = fine_tuned(trainer, spec.network.fine_tune, evidence, job)?;
+    }
     // Posteriors follow from all annotations, held out or not.
-    let (aggregated, whole) = if held_out.is_some() {
+    let (aggregated, whole) = if held_out.is_some() || without_gold.is_some() {
         let (aggregated, whole) = prepared(spec, evidence, None, job)?;
         (aggregated, Some(whole))
     } else {
         (aggregated, None)
     };
     let own = trainer.state.targets.remove(MAIN_TARGETS).filter(|targets| targets.is_own);
+    let with_gold = |NamedTargets { mut posterior, .. }: NamedTargets| {
+        trust(&mut posterior, evidence.annotations);
+        posterior
+    };
     let targets = own
-        .map(|targets| Cow::Owned(targets.posterior))
+        .map(|targets| Cow::Owned(with_gold(targets)))
         .or_else(|| Some(aggregated.as_ref()?.posterior.dense()));
     let data = whole.as_ref().unwrap_or(&data);
     let warning = from_features::without_features(data.annotations, |i| data.row(i).is_some());
@@ -151,7 +168,7 @@ fn fit_all<N: CrowdNet>(
                 converged,
                 iterations,
                 objective: trace.last().map(|row| row.objective),
-                planned: Some(spec.model.epochs(train)),
+                planned: Some(spec.model.epochs(train) + spec.network.fine_tune),
             },
             model: (!is_embedded).then(|| saved(sizes)).transpose()?,
             device: name_of(&device),
@@ -330,6 +347,7 @@ fn fingerprint_of<N: CrowdNet>(
     let mut fingerprint = Fingerprint::new(N::KIND);
     fingerprint.add_settings(&spec.model)?;
     fingerprint.add_settings(&spec.network.backbone)?;
+    fingerprint.add_settings(&[spec.network.init_from_gold, spec.network.hold_back_gold])?;
     if let Some(held_out) = held_out.filter(|_| job.keeps_checkpoints()) {
         fingerprint.add_annotations(held_out, &job.cancel)?;
     }

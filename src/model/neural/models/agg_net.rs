@@ -14,6 +14,8 @@
 //! Mitosis Detection in Breast Cancer Histology Images. IEEE TMI 35(5), 2016, which has two classes. The formulas
 //! above, for any number of classes, are those of Max-MIG's public code (arXiv:1905.13436).
 //!
+//! With matrices to start at, of gold or a table, the first T is the posteriors of naive Bayes with them.
+//!
 //! The published matrices are counted from the T of the last E-step, and the published posteriors follow from these
 //! matrices and the last classifier: they are one E-step ahead of T.
 //!
@@ -31,13 +33,13 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
-use crate::model::Model;
 use crate::model::classifier::from_features::single_annotations;
 use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
 use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
 use crate::model::neural::objective::counted;
 use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
+use crate::model::neural::objective::given_matrices::first_targets;
 use crate::model::neural::objective::network_spec::NetworkSpec;
 use crate::model::neural::objective::schedule::{Act, Phase};
 use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
@@ -47,7 +49,6 @@ use crate::model::neural::params::annotator_matrices;
 use crate::model::neural::params::annotator_matrices::AnnotatorMatrices;
 use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::params::param_table::ParamTable;
-use crate::model::vote::MajorityVote;
 
 /// `AggNet`: EM around a classifier, which learns the posteriors.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -62,6 +63,7 @@ impl CrowdNet for AggNet {
     const KIND: &'static str = "agg_net";
     const SUMMARY: &'static str = "EM around a classifier: it learns the posteriors, which follow from it and the annotations";
     const SOURCE: &'static str = "Albarqouni et al. 2016, IEEE TMI 35(5)";
+    const STARTS_AT_MATRICES: bool = true;
     const TRAINING: &'static str = "How it is trained; an epoch is a round of EM.";
 
     fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
@@ -74,7 +76,7 @@ impl CrowdNet for AggNet {
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
-        MajorityVote::default().fit(evidence, job).map(Some)
+        first_targets(evidence, job).map(Some)
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {

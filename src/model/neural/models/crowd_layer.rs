@@ -13,6 +13,8 @@
 //! from it by Bayes' rule with p as the prior. Since p is at most 1, even a perfect annotator's matrix is far from the
 //! identity. Labels that are no class have p = 0.
 //!
+//! With matrices to start at, of gold or a table, W[r] is the logarithm of the annotator's (form `mw`).
+//!
 //! Differs from the authors' code in the divisor of the loss: the number of annotations, where the code divides by
 //! instances times annotators (`train.reduction = "mean_dense"`); in that the layers are frozen in the first fifth of
 //! the epochs (`annotator_delay`), and in their learning rate of 0.1 where the code has one rate for all
@@ -22,15 +24,16 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::frame::Dims;
 use crate::model::neural::models::paper;
 use crate::model::neural::net::parameters::Initialisation;
 use crate::model::neural::numerics::{
-    RowStochastic, diagonal, row_times, row_times_backward, softmax, softmax_backward,
+    RowStochastic, at_least, diagonal, row_times, row_times_backward, softmax, softmax_backward,
 };
 use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
 use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
+use crate::model::neural::objective::given_matrices::parameters;
 use crate::model::neural::objective::network_spec::NetworkSpec;
 use crate::model::neural::objective::train_spec::Reduction;
 use crate::model::neural::objective::training_objective::TrainingObjective;
@@ -55,6 +58,9 @@ pub enum LayerForm {
     /// Two matrices one after the other, with a softmax between them.
     Over,
 }
+
+/// The least cell of a given matrix that a layer starts at.
+const MIN_START: f64 = 1e-4;
 
 /// The crowd layer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -159,6 +165,7 @@ impl CrowdNet for CrowdLayer {
     const KIND: &'static str = "crowd_layer";
     const SUMMARY: &'static str = "a classifier with a layer for each annotator on top";
     const SOURCE: &'static str = "Rodrigues and Pereira 2018, arXiv:1709.01779";
+    const STARTS_AT_MATRICES: bool = true;
 
     /// The settings of the authors' code for LabelMe; its layers are initialised as in Keras.
     fn paper() -> (NetworkSpec, Self) {
@@ -170,6 +177,17 @@ impl CrowdNet for CrowdLayer {
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
         let Dims { annotators, classes, labels, .. } = task.dims;
+        if let Some(given) = &task.evidence.annotations.given.confusion {
+            if self.form != LayerForm::Mw {
+                return Err(Error::spec(
+                    "only layers of the form `mw` can start at given matrices",
+                )
+                .at("model.form")
+                .help("leave form out, or init_from_gold and source.confusion"));
+            }
+            let layers = parameters(given, annotators, |p| at_least(p, MIN_START).ln());
+            return Ok(vec![ParamTable::drawn("layer", classes * labels, layers)]);
+        }
         let start = match self.form {
             LayerForm::Mw => diagonal(classes, labels, 1.0, 0.0),
             LayerForm::Vw => vec![1.0; labels],

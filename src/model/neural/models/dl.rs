@@ -9,6 +9,10 @@
 //!
 //! The posteriors are the aggregator's; the classifier's probabilities are in `predictions`.
 //!
+//! With `embed_instances` the classifier reads a learned embedding of each instance, without features (the columns MAJ*-E
+//! and MMCE*-E of Platanios et al. 2020, table 2), and its probabilities are the posteriors. Nothing
+//! else reads an embedding, so that it learns the aggregator's label, and the more surely, the longer it is trained.
+//!
 //! Differs from the papers in network and training, which are labelmill's defaults. `preset = "paper"` has the settings
 //! of Li et al. for LabelMe.
 
@@ -22,11 +26,12 @@ use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
 use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
 use crate::model::neural::objective::crowd_net::CrowdNet;
+use crate::model::neural::objective::given_matrices::of_better_annotators;
 use crate::model::neural::objective::network_spec::NetworkSpec;
 use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
 use crate::model::neural::objective::training_objective::TrainingObjective;
 use crate::model::posterior::best;
-use crate::model::{ModelSpec, Spec as _, model_kind};
+use crate::model::{Capabilities, FeatureUse, ModelSpec, Spec as _, model_kind};
 use crate::spec::Problems;
 
 /// The form of the classifier's targets.
@@ -43,13 +48,30 @@ pub enum Targets {
 }
 
 /// A classifier on aggregated labels.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Dl {
     /// The model that finds the labels: a `kind` without features, and its parameters.
     pub aggregator: ModelSpec,
     /// The form of the classifier's targets.
     pub targets: Targets,
+    /// Whether the classifier reads a learned embedding of each instance in place of its features, and its probabilities
+    /// are the posteriors.
+    pub embed_instances: bool,
+    /// The width of embeddings of instances.
+    #[schemars(range(min = 1))]
+    pub instance_embedding: usize,
+}
+
+impl Default for Dl {
+    fn default() -> Self {
+        Self {
+            aggregator: ModelSpec::default(),
+            targets: Targets::Auto,
+            embed_instances: false,
+            instance_embedding: 16,
+        }
+    }
 }
 
 /// The section of the aggregator's parameters.
@@ -70,6 +92,9 @@ impl CrowdNet for Dl {
     const SUMMARY: &'static str = "a classifier trained on the labels of an aggregator";
     const SOURCE: &'static str =
         "DL-MV, DL-DS, ...: Chu et al. 2021, arXiv:2012.13052; Li et al. 2022";
+    const STARTS_AT_MATRICES: bool = true;
+    /// The matrices are the aggregator's.
+    const CONFUSION: FeatureUse = FeatureUse::Unused;
 
     /// The settings of Li et al. 2022 for LabelMe.
     fn paper() -> (NetworkSpec, Self) {
@@ -78,6 +103,15 @@ impl CrowdNet for Dl {
 
     fn estimates_prior(&self) -> bool {
         self.aggregator.load().is_ok_and(|aggregator| aggregator.estimates_prior)
+    }
+
+    fn needs(&self, of_kind: Capabilities) -> Capabilities {
+        let features = if self.embed_instances { FeatureUse::Optional } else { of_kind.features };
+        Capabilities { features, ..of_kind }
+    }
+
+    fn instance_embedding(&self, _has_features: bool) -> Option<usize> {
+        self.embed_instances.then_some(self.instance_embedding)
     }
 
     fn check(&self, _train: &TrainSpec, location: &str, problems: &mut Problems) {
@@ -97,7 +131,12 @@ impl CrowdNet for Dl {
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
-        let alone = Evidence { with_features: None, ..evidence };
+        let starts = model_kind(&self.aggregator.kind)?.capabilities.confusion.are_read();
+        let better = (evidence.annotations.given.confusion.is_some() && !starts)
+            .then(|| of_better_annotators(evidence.annotations))
+            .transpose()?;
+        let annotations = better.as_ref().unwrap_or(evidence.annotations);
+        let alone = Evidence { annotations, with_features: None };
         let model = self.aggregator.load().map_err(|e| e.moved("model", AGGREGATOR))?.model;
         job.in_section(AGGREGATOR, |job| model.fit(alone, job)).map(Some)
     }
@@ -118,9 +157,10 @@ impl TrainingObjective for Dl {
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
+        let decides = if self.embed_instances { &context.out.p } else { &context.batch.targets };
         BatchPrediction {
             classes: context.out.p.clone(),
-            posterior: context.batch.targets.clone(),
+            posterior: decides.clone(),
             likelihood: context.class_likelihood(),
             parameters: Vec::new(),
         }

@@ -14,6 +14,8 @@
 //!
 //! A. Khetan, Z. C. Lipton, A. Anandkumar: Learning From Noisy Singly-labeled Data. ICLR 2018. arXiv:1712.04577, algorithm 1.
 //!
+//! With matrices to start at, of gold or a table, the first T is the posteriors of naive Bayes with them.
+//!
 //! The matrices are only as good as the network's predictions: it must not have memorised the annotations, so few epochs, or
 //! an epoch that `select` chooses, serve better than many. A class that it predicts for no instance has next to no prior,
 //! and a warning says so. A trusted instance counts by its class. An instance without features is no part of the counts,
@@ -29,12 +31,12 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
-use crate::model::Model;
 use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
 use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
 use crate::model::neural::objective::counted;
 use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
+use crate::model::neural::objective::given_matrices::first_targets;
 use crate::model::neural::objective::network_spec::NetworkSpec;
 use crate::model::neural::objective::schedule::{Act, LearnerSubset, Phase};
 use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
@@ -45,7 +47,6 @@ use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::params::param_table::ParamTable;
 use crate::model::numerics::MIN_PROBABILITY;
 use crate::model::posterior::{harden, tied};
-use crate::model::vote::MajorityVote;
 
 /// `MBEM`: a classifier, and confusion matrices counted against its predictions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -105,6 +106,7 @@ impl CrowdNet for Mbem {
     const KIND: &'static str = "mbem";
     const SUMMARY: &'static str = "a classifier, and confusion matrices counted against its predictions; single annotations suffice";
     const SOURCE: &'static str = "Khetan et al. 2018, arXiv:1712.04577";
+    const STARTS_AT_MATRICES: bool = true;
     const TRAINING: &'static str =
         "How it is trained; `epochs` are those of one of the `rounds + 1` trainings.";
 
@@ -122,7 +124,7 @@ impl CrowdNet for Mbem {
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
-        MajorityVote::default().fit(evidence, job).map(Some)
+        first_targets(evidence, job).map(Some)
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {

@@ -16,6 +16,9 @@
 //! R. Tanno, A. Saeedi, S. Sankaranarayanan, D. C. Alexander, N. Silberman: Learning From Noisy Labels By Regularized
 //! Estimation Of Annotator Confusion. CVPR 2019. arXiv:1902.03680, equation 4 and the sample code of its appendix.
 //!
+//! `known_confusion = true` trains the classifier through the matrices of `source.confusion`, without traces: the upper line
+//! of the paper's figures. Otherwise such matrices, or those of gold (`init_from_gold`), are the start.
+//!
 //! Differs from the sample code in the traces of a step: only those of the batch's annotators are added, each weighted by
 //! the annotator's share of annotations in the batch. Over an epoch the sum is the same, and the cost does not grow with
 //! the number of annotators. The likelihood is computed in the log domain, where the code clamps it at 1e-10 and then has
@@ -30,17 +33,21 @@ use std::ops::Range;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::frame::Dims;
 use crate::model::neural::models::paper;
-use crate::model::neural::numerics::{RowStochastic, diagonal, log_softmax, softmax, trace};
+use crate::model::neural::numerics::{
+    MIN_PROBABILITY, RowStochastic, at_least, diagonal, log_softmax, softmax, trace,
+};
 use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
 use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
+use crate::model::neural::objective::given_matrices::parameters;
 use crate::model::neural::objective::network_spec::NetworkSpec;
 use crate::model::neural::objective::train_spec::Reduction;
 use crate::model::neural::objective::training_objective::TrainingObjective;
 use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::params::param_table::ParamTable;
+use crate::model::{Capabilities, FeatureUse};
 
 /// Trace-regularised confusion matrices.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -49,11 +56,14 @@ pub struct TraceRegularised {
     /// The weight of the traces. A larger weight gives less reliable annotators; 0 leaves the traces out.
     #[schemars(range(min = 0.0))]
     pub lambda: f64,
+    /// Whether the matrices are known: those of `source.confusion`, which training leaves as they are. The traces are left
+    /// out then.
+    pub known_confusion: bool,
 }
 
 impl Default for TraceRegularised {
     fn default() -> Self {
-        Self { lambda: 0.01 }
+        Self { lambda: 0.01, known_confusion: false }
     }
 }
 
@@ -157,13 +167,33 @@ impl CrowdNet for TraceRegularised {
         "a classifier and a confusion matrix for each annotator, of smallest trace";
     const SOURCE: &'static str = "Tanno et al. 2019, arXiv:1902.03680";
 
+    const STARTS_AT_MATRICES: bool = true;
+
     /// The sample code's training of all parameters together; the paper gives neither its rate nor its epochs.
     fn paper() -> (NetworkSpec, Self) {
         (paper::network(30, None, 1e-3), Self::default())
     }
 
+    fn needs(&self, of_kind: Capabilities) -> Capabilities {
+        let confusion = if self.known_confusion { FeatureUse::Needed } else { of_kind.confusion };
+        Capabilities { confusion, ..of_kind }
+    }
+
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
-        Ok(vec![ParamTable::each("rho", task.dims.annotators, &near_identity(task.dims))])
+        let Dims { annotators, classes, labels, .. } = task.dims;
+        let Some(given) = &task.evidence.annotations.given.confusion else {
+            if self.known_confusion {
+                return Err(Error::data("there are no confusion matrices")
+                    .at("source.confusion")
+                    .found("nothing, with known_confusion = true")
+                    .help("give the table of this question, or leave known_confusion out"));
+            }
+            return Ok(vec![ParamTable::each("rho", annotators, &near_identity(task.dims))]);
+        };
+        // The softplus of ln(e^p - 1) is p.
+        let rho = parameters(given, annotators, |p| at_least(p, MIN_PROBABILITY).exp_m1().ln());
+        let table = ParamTable::drawn("rho", classes * labels, rho);
+        Ok(vec![if self.known_confusion { table.fixed() } else { table }])
     }
 
     fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
@@ -171,8 +201,9 @@ impl CrowdNet for TraceRegularised {
             annotator_params.tables[0].values.iter().map(|v| f64::from(*v)).collect();
         let confusion = matrices(&rho, task.dims);
         let mean = mean_matrix(&confusion, task.dims);
+        let not_dominant = not_dominant(&mean, task.dims).filter(|_| !self.known_confusion);
         AnnotatorReport {
-            warnings: not_dominant(&mean, task.dims).into_iter().collect(),
+            warnings: not_dominant.into_iter().collect(),
             confusion: Some(confusion),
             common: Some(mean),
             ..AnnotatorReport::default()
@@ -196,7 +227,8 @@ impl TrainingObjective for TraceRegularised {
             let d_logits = &mut gradient.out.logits[b * classes..(b + 1) * classes];
             loss += channel.loss(b, cell, scale * annotation.weight, d_logits);
         }
-        let each = self.lambda / annotators.max(1) as f64;
+        let lambda = if self.known_confusion { 0.0 } else { self.lambda };
+        let each = lambda / annotators.max(1) as f64;
         let cells = classes * labels;
         for (n, share) in context.batch.share.iter().enumerate() {
             loss += channel.trace(n * cells..(n + 1) * cells, each * share);

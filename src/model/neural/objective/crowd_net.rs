@@ -12,13 +12,13 @@ use super::training_objective::TrainingObjective;
 use crate::error::Result;
 use crate::frame::{Dims, Evidence, MemoryEstimate, QuestionSizes, dense_memory_estimate};
 use crate::job_context::JobContext;
-use crate::model::FeatureUse;
 use crate::model::fitted::Fitted;
 use crate::model::neural::data::sizes::Sizes;
 use crate::model::neural::net::heads::Heads;
 use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::params::param_table::ParamTable;
 use crate::model::neural::train::learners::learner::LearnerSpec;
+use crate::model::{Capabilities, FeatureUse};
 use crate::spec::Problems;
 
 /// The evidence that a model is fitted to, and its sizes.
@@ -89,6 +89,22 @@ pub trait CrowdNet:
 
     /// Whether a learner that reads features of annotators is an error where the data have none; else it is left out.
     const NEEDS_ANNOTATOR_FEATURES: bool = true;
+
+    /// Whether the classifier can be trained on trusted classes alone.
+    const FINE_TUNES: bool = true;
+
+    /// Whether a fit can start at given confusion matrices: `given.confusion` of the annotations that
+    /// [`CrowdNet::tables`] and [`CrowdNet::aggregate`] see.
+    const STARTS_AT_MATRICES: bool = false;
+
+    /// What it makes of a table of confusion matrices.
+    const CONFUSION: FeatureUse =
+        if Self::STARTS_AT_MATRICES { FeatureUse::Optional } else { FeatureUse::Unused };
+
+    /// See [`Spec::needs`](crate::model::Spec::needs).
+    fn needs(&self, of_kind: Capabilities) -> Capabilities {
+        of_kind
+    }
 
     /// Whether the model has [`CrowdNet::pair_matrices`].
     const HAS_MATRICES_OF_PAIRS: bool = false;

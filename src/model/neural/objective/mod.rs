@@ -3,6 +3,7 @@
 pub(super) mod batch_context;
 pub(crate) mod counted;
 pub(super) mod crowd_net;
+pub(super) mod given_matrices;
 pub(in crate::model::neural) mod network_spec;
 pub(super) mod schedule;
 pub(crate) mod train_spec;

@@ -279,3 +279,25 @@ fn an_interrupted_training_of_embeddings_ends_with_the_same_bits() {
     (model.network.train.epochs, model.network.train.batch_size) = (4, Some(7));
     assert_resumes(&model, &a, &with_features, 1..4);
 }
+
+/// Nothing else reads an embedding, so that a classifier of embeddings learns the vote of each instance; trained for so few
+/// epochs, it is less sure of it than the vote.
+// keys: dl.embed_instances, dl.instance_embedding
+#[test]
+fn a_classifier_of_embeddings_learns_each_instance_s_vote() {
+    let a = agreeing();
+    let of = |instance_embedding| {
+        let train = TrainSpec { epochs: 120, ..TrainSpec::default() };
+        let model = Dl { embed_instances: true, instance_embedding, ..Dl::default() };
+        let spec = on_cpu(train, model);
+        assert_eq!(spec.needs().features, FeatureUse::Optional);
+        spec.fit((&a).into(), &mut JobContext::new(1)).unwrap()
+    };
+    let fitted = of(16);
+    assert!(fitted.predictions.is_none() && fitted.model.is_none());
+    for i in 0..40 {
+        let p = fitted.posterior.row(i)[i % 3];
+        assert!((0.5..1.0).contains(&p), "{i}: {p}");
+    }
+    assert!(of(3).posterior.row(0) != fitted.posterior.row(0));
+}

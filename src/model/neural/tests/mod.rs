@@ -2,6 +2,7 @@
 
 mod embeddings;
 mod fits;
+mod gold_options;
 mod inputs;
 mod lia;
 mod lia_multi;
@@ -23,6 +24,7 @@ use super::*;
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence};
 use crate::job_context::JobContext;
+use crate::model::confusion::Cells;
 use crate::model::fitted::Fitted;
 use crate::model::neural::data::batch::{Batch, BatchAnnotation};
 use crate::model::neural::data::batching::{Batching, InstanceSubset};
@@ -51,7 +53,7 @@ use crate::model::neural::params::param_table::{Owner, ParamTable};
 use crate::model::neural::train::learners::learner::LearnerSpec;
 use crate::model::neural::train::step::loss_and_gradient;
 use crate::model::posterior::Posterior;
-use crate::model::{Model, Spec};
+use crate::model::{FeatureUse, Model, Spec};
 use crate::testing::{tiny, weighted};
 
 /// Instances 0 and 1, annotators 0 and 1, three classes.
@@ -323,10 +325,10 @@ const RHO: [f32; 18] = [
 
 #[test]
 fn trace_regularised_has_the_losses_that_were_computed_independently() {
-    let model = TraceRegularised { lambda: 0.0 };
+    let model = TraceRegularised { lambda: 0.0, ..TraceRegularised::default() };
     Case::new(&model).with(0, &RHO).reduced(Reduction::Sum).expect(3.102_051);
     // Equation 4 sums over annotators, where the sample code takes their mean.
-    let model = TraceRegularised { lambda: 0.02 };
+    let model = TraceRegularised { lambda: 0.02, ..TraceRegularised::default() };
     Case::new(&model).with(0, &RHO).reduced(Reduction::Sum).expect(3.147_466);
     let model = TraceRegularised::default();
     Case::new(&model).with(0, &RHO).expect(1.573_733);

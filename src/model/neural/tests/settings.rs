@@ -232,8 +232,13 @@ fn the_objective_of_an_epoch_is_the_mean_over_its_rows() {
     let with_features = with_features(&a);
     let objective = |batch_size| {
         let train = TrainSpec { batch_size, ..train(descent(0.0, 0.0), 2) };
-        let trace =
-            fit(&small(train, TraceRegularised { lambda: 0.0 }), &a, &with_features).unwrap().trace;
+        let trace = fit(
+            &small(train, TraceRegularised { lambda: 0.0, ..TraceRegularised::default() }),
+            &a,
+            &with_features,
+        )
+        .unwrap()
+        .trace;
         assert_eq!(trace[1].change, Some(trace[1].objective - trace[0].objective));
         trace[0].objective
     };

@@ -36,7 +36,7 @@ fn the_smallest_trace_is_the_true_one() {
     let optimiser = Optimiser::new(&OptimiserSpec::default());
     // The classifier's confusion, `[class, predicted class]`, and the annotators' matrices.
     let found = |lambda: f64| {
-        let model = TraceRegularised { lambda };
+        let model = TraceRegularised { lambda, ..TraceRegularised::default() };
         let job = JobContext::new(1);
         let task = Task {
             evidence: (&annotations).into(),

@@ -41,7 +41,6 @@ use views::CoupledViews;
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
-use crate::model::Model;
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::fitted::Fitted;
 use crate::model::neural::data::batching::InstanceSubset;
@@ -52,6 +51,7 @@ use crate::model::neural::net::heads::{Heads, Outputs};
 use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
 use crate::model::neural::objective::counted;
 use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
+use crate::model::neural::objective::given_matrices::first_targets;
 use crate::model::neural::objective::network_spec::NetworkSpec;
 use crate::model::neural::objective::schedule::{Act, Phase};
 use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
@@ -63,7 +63,6 @@ use crate::model::neural::params::param_table::ParamTable;
 use crate::model::neural::train::learners::learner::LearnerSpec;
 use crate::model::numerics::{MIN_PROBABILITY, at_least};
 use crate::model::posterior::{best, hardened};
-use crate::model::vote::MajorityVote;
 
 /// Coupled-view learning.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -137,6 +136,7 @@ impl CrowdNet for Cvl {
     const SUMMARY: &'static str =
         "two networks and naive Bayes teach each other the labels that are likely right";
     const SOURCE: &'static str = "Li et al. 2020, AAAI";
+    const STARTS_AT_MATRICES: bool = true;
 
     /// The settings of Li et al. 2022 for LabelMe.
     fn paper() -> (NetworkSpec, Self) {
@@ -160,7 +160,7 @@ impl CrowdNet for Cvl {
                  which they differ (give gold of the role `train`)",
             );
         }
-        MajorityVote::default().fit(evidence, job).map(Some)
+        first_targets(evidence, job).map(Some)
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {

@@ -193,6 +193,7 @@ impl CrowdNet for DoctorNet {
     const SUMMARY: &'static str =
         "a head for each annotator on shared features, averaged; the posterior is the prediction";
     const SOURCE: &'static str = "Guan et al. 2018, arXiv:1703.08774";
+    const FINE_TUNES: bool = false;
     const CONDITIONS_ON_ANNOTATIONS: bool = false;
 
     /// The epochs, batches and rate of the public code, whose network is pretrained on images.

@@ -187,6 +187,7 @@ impl CrowdNet for WeightedDoctorNet {
     const SUMMARY: &'static str = "a head for each annotator on shared features, with learned weights; the posterior is the \
          prediction";
     const SOURCE: &'static str = "Guan et al. 2018, arXiv:1703.08774";
+    const FINE_TUNES: bool = false;
     const CONDITIONS_ON_ANNOTATIONS: bool = false;
     const NEEDS_WHOLE_INSTANCES: bool = true;
 

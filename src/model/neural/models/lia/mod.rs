@@ -46,7 +46,7 @@ use serde::{Deserialize, Serialize};
 use joint_counts::{START_COUNT, counts_of_questions, priors_of_questions};
 use pairs::PairMatrices;
 
-use crate::error::{Problem, Result};
+use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence};
 use crate::job_context::JobContext;
 use crate::model::em::kernels::expected_counts_of;
@@ -66,7 +66,6 @@ use crate::model::neural::objective::counted;
 use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
 use crate::model::neural::objective::network_spec::NetworkSpec;
 use crate::model::neural::objective::schedule::Act;
-use crate::model::neural::objective::train_spec::Select;
 use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
 use crate::model::neural::objective::train_state::{MAIN_TARGETS, TrainState};
 use crate::model::neural::objective::training_objective::TrainingObjective;
@@ -76,7 +75,6 @@ use crate::model::neural::train::learners::learner::LearnerSpec;
 use crate::model::posterior::Posterior;
 use crate::model::vote::MajorityVote;
 use crate::model::{FeatureUse, Model};
-use crate::spec::Problems;
 
 /// The likelihood of the last phase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -253,19 +251,6 @@ impl CrowdNet for Lia {
             ..model
         };
         Some((network, model))
-    }
-
-    fn check(&self, train: &TrainSpec, location: &str, problems: &mut Problems) {
-        if self.embed_instances && train.select == Select::Valid {
-            problems.push(
-                Problem::new(
-                    "a learned embedding says nothing about instances without annotations",
-                )
-                .at(format!("{location}.train.select"))
-                .found("\"valid\" with embed_instances")
-                .help("choose \"annotation_likelihood\" or \"last\", or leave embed_instances out"),
-            );
-        }
     }
 
     fn instance_embedding(&self, has_features: bool) -> Option<usize> {

@@ -5,7 +5,7 @@
 //! K[i][j] = sum_k h[i][k] g[j][k] / prior[k]
 //! loss = -( mean_i f'(K[i][i] + u) - mean_{i != j} f*(f'(K[i][j])) )
 //! ```
-//! V[r] starts at ln(CM[r] + c), where CM[r] is counted on the soft votes; the reported matrix is the softmax of each
+//! V[r] starts at ln(CM[r] + c), where CM[r] is counted on the soft votes, or given by gold or a table; the reported matrix is the softmax of each
 //! row. An instance's posterior is h g / prior, normalised. An annotator none of whose instances has features trains
 //! nothing: V[r] becomes the mean over the annotators who do, as in every model, whatever CM[r] was.
 //!
@@ -38,6 +38,7 @@ use crate::model::neural::numerics::{
 use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
 use crate::model::neural::objective::counted;
 use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
+use crate::model::neural::objective::given_matrices::parameters;
 use crate::model::neural::objective::network_spec::NetworkSpec;
 use crate::model::neural::objective::train_spec::Reduction;
 use crate::model::neural::objective::training_objective::TrainingObjective;
@@ -136,6 +137,7 @@ impl CrowdNet for MaxMig {
         "a classifier that shares as much information with the annotators as possible";
     const SOURCE: &'static str = "Cao et al. 2019, arXiv:1905.13436";
     const NEEDS_WHOLE_INSTANCES: bool = true;
+    const STARTS_AT_MATRICES: bool = true;
 
     /// The settings of the authors' code for LabelMe.
     fn paper() -> (NetworkSpec, Self) {
@@ -151,14 +153,21 @@ impl CrowdNet for MaxMig {
         let a = task.evidence.annotations;
         let votes = Posterior::from_votes(a);
         let counts = expected_counts_of(a, &votes);
-        let mut values = Vec::with_capacity(annotators * classes * labels);
-        for r in 0..annotators {
-            for row in counted::of_annotator(a, &counts, r).chunks_exact(labels) {
-                let sum: f64 = row.iter().sum();
-                let share = |c: f64| if sum > 0.0 { c / sum } else { 1.0 / labels as f64 };
-                values.extend(row.iter().map(|c| (share(*c) + self.start_floor).ln() as f32));
+        let of_votes = || {
+            let mut values = Vec::with_capacity(annotators * classes * labels);
+            for r in 0..annotators {
+                for row in counted::of_annotator(a, &counts, r).chunks_exact(labels) {
+                    let sum: f64 = row.iter().sum();
+                    let share = |c: f64| if sum > 0.0 { c / sum } else { 1.0 / labels as f64 };
+                    values.extend(row.iter().map(|c| (share(*c) + self.start_floor).ln() as f32));
+                }
             }
-        }
+            values
+        };
+        let given = a.given.confusion.as_ref();
+        let values = given.map_or_else(of_votes, |given| {
+            parameters(given, annotators, |p| (p + self.start_floor).ln())
+        });
         let mut prior = vec![1.0 / classes as f64; classes];
         if self.prior != PriorChoice::Uniform {
             prior = votes.mean_of_annotated(a);

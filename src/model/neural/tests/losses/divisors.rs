@@ -169,7 +169,7 @@ fn a_trusted_class_counts_as_one_annotation() {
         (0.25, Reduction::Sum, 1.0),
         (0.25, Reduction::MeanAnnotation, 4.0),
     ] {
-        let model = TraceRegularised { lambda: 0.0 };
+        let model = TraceRegularised { lambda: 0.0, ..TraceRegularised::default() };
         let case = weighted(of_three_rows(Case::new(&model).with(0, &RHO)));
         let mut case = case.reduced(reduction);
         case.batch.trusted[2] = Some(1);
@@ -182,7 +182,7 @@ fn a_trusted_class_counts_as_one_annotation() {
 /// The sum of the four losses is 3.102051; the traces are 2.969630 and 1.571877, for two of five annotators.
 #[test]
 fn a_trace_is_divided_by_annotators_and_a_loss_by_rows() {
-    let model = TraceRegularised { lambda: 0.02 };
+    let model = TraceRegularised { lambda: 0.02, ..TraceRegularised::default() };
     let mut case = of_three_rows(Case::new(&model).with(0, &RHO));
     let wanted = 3.102_051 / 3.0 + 0.02 / 5.0 * (2.969_630 + 1.571_877);
     near(&[loss_among(&case, 5)], &[wanted]);

@@ -65,7 +65,7 @@ fn targets_are_the_whole_posterior_or_its_most_probable_class() {
         ("dawid_skene", Targets::Hard, hard),
     ] {
         let aggregator = ModelSpec { kind: kind.to_owned(), ..ModelSpec::default() };
-        let model = Dl { aggregator, targets };
+        let model = Dl { aggregator, targets, ..Dl::default() };
         Case::new(&model).with_targets(&soft).expect(loss(wanted));
     }
 }

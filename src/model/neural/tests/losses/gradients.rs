@@ -9,7 +9,7 @@ use crate::model::neural::tests::*;
 fn gradients_are_the_loss_s_slopes() {
     let soft = [0.6, 0.3, 0.1, 0.2, 0.2, 0.6];
     for lambda in [0.0, 0.5] {
-        let model = TraceRegularised { lambda };
+        let model = TraceRegularised { lambda, ..TraceRegularised::default() };
         Case::new(&model).with(0, &RHO).check_gradient();
     }
     for labels in [NoisyLabels::Annotations, NoisyLabels::Majority] {

@@ -21,7 +21,7 @@ fn a_label_that_is_all_but_impossible_has_its_likelihood_and_slopes() {
         near(&gradient.out.logits[..3], &[1.0, -1.0, 0.0]);
         near(&gradient.tables[0][..9], &[&[0.0; 3][..], &of_class_1, &[0.0; 3]].concat());
     };
-    let model = TraceRegularised { lambda: 0.0 };
+    let model = TraceRegularised { lambda: 0.0, ..TraceRegularised::default() };
     let mut case =
         Case::new(&model).reduced(Reduction::Sum).with(0, &[&rho[..], &RHO[9..]].concat());
     case.out.logits[..3].copy_from_slice(&logits);

@@ -22,7 +22,7 @@ fn every_divisor_is_that_of_weighted_annotations() {
         (Reduction::MeanInstance, 1.990_889 / 2.0),
         (Reduction::MeanDense, 1.990_889 / 4.0),
     ] {
-        let model = TraceRegularised { lambda: 0.0 };
+        let model = TraceRegularised { lambda: 0.0, ..TraceRegularised::default() };
         weighted(Case::new(&model)).with(0, &RHO).reduced(reduction).expect(wanted);
     }
 }
@@ -58,7 +58,7 @@ pub(in crate::model::neural) fn heads_of_biases() -> Vec<f32> {
 #[test]
 fn penalties_are_weighted_by_the_shares_of_the_batch() {
     let shared = [0.3, 1.7];
-    let model = TraceRegularised { lambda: 0.02 };
+    let model = TraceRegularised { lambda: 0.02, ..TraceRegularised::default() };
     let mut case = Case::new(&model).reduced(Reduction::Sum).with(0, &RHO);
     case.batch.share = shared.to_vec();
     case.expect(3.102_051 + 0.01 * (0.3 * 2.969_630 + 1.7 * 1.571_877));
@@ -87,7 +87,7 @@ fn gradients_of_weighted_annotations_are_the_loss_s_slopes() {
 /// annotator 1 the label 1 with 1/3; the classifier gives the class the probability 0.042010.
 #[test]
 fn annotations_of_a_trusted_row_are_those_of_its_class() {
-    let model = TraceRegularised { lambda: 0.0 };
+    let model = TraceRegularised { lambda: 0.0, ..TraceRegularised::default() };
     let mut case = Case::new(&model).reduced(Reduction::Sum).with(0, &RHO);
     case.batch.trusted = vec![Some(2), None];
     let of_row_0 = 5.286_050 + 3.0_f64.ln() + 3.169_846;
@@ -114,7 +114,7 @@ fn annotations_of_a_trusted_row_are_those_of_its_class() {
 /// softplus(-40) / softplus(1).
 #[test]
 fn an_impossible_label_still_has_its_likelihood() {
-    let model = TraceRegularised { lambda: 0.0 };
+    let model = TraceRegularised { lambda: 0.0, ..TraceRegularised::default() };
     let off = -40.0;
     let sure = [1.0, off, off, off, 1.0, off, off, off, 1.0];
     let mut case = Case::new(&model).with(0, &[sure, sure].concat()).reduced(Reduction::Sum);
