@@ -113,7 +113,7 @@ def table(file: Path) -> None:
     """Prints a table for each data set."""
     sets = json.loads(file.read_text())
     print("# Label-only kinds on all data sets\n")
-    print("To choose a kind, look for a data set like yours. Written by `benches/matrix.py`, with the defaults of each kind.")
+    print("**Your task: you want to choose a kind by its results on data like yours.** Written by `benches/matrix.py`, with the defaults of each kind.")
     print("Accuracy is in percent, that of the vote with expected ties; **<** marks one that is more than a point below the")
     print("vote. Seconds are those of the fit. A warning is named by its code ([outputs](outputs.md) explains them).")
     silent = []

@@ -172,9 +172,7 @@ fn queries_of_a_run_with_features_give_the_rows_worked_out_by_hand() {
         &job,
         "confused_classes",
         &[],
-        &[
-            r#"{"class":"yes","label":"no","expected_count":2.0,"share":0.4,"n_annotators":2}"#,
-        ],
+        &[r#"{"class":"yes","label":"no","expected_count":2.0,"share":0.4,"n_annotators":2}"#],
     );
     let shares = query(&job, "class_shares", &[]);
     let shares = shares.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
