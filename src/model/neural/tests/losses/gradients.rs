@@ -1,8 +1,8 @@
 //! Every gradient compared with finite differences of the loss.
 
 use super::forms::OVER;
-use crate::model::neural::tests::training_loop::cvl;
-use crate::model::neural::tests::training_loop::tcls::aggregated;
+use crate::model::neural::tests::kinds::tcls::aggregated;
+use crate::model::neural::tests::kinds::{cvl, lia, lia_multi};
 use crate::model::neural::tests::*;
 
 #[test]

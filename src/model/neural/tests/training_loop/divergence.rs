@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::frame::{Matrix, QuestionFeatures};
 use crate::model::neural::tests::fits::{agreeing, fit};
-use crate::model::neural::tests::training_loop::tcls::aggregated;
+use crate::model::neural::tests::kinds::tcls::aggregated;
 use crate::model::neural::tests::*;
 use crate::testing::{weighted, with_features};
 

@@ -12,7 +12,7 @@ use crate::model::neural::train::Trainer;
 use crate::testing::{assert_close, with_features};
 
 #[track_caller]
-pub(super) fn near(got: &[f64], want: &[f64]) {
+pub(in crate::model::neural::tests) fn near(got: &[f64], want: &[f64]) {
     assert_close(got, want, 1e-6, "number");
 }
 
@@ -46,7 +46,7 @@ fn the_posterior_of_agg_net_has_its_floors() {
         [0.6, 0.2, 0.2, 0.1, 0.9, 0.0, 0.25, 0.5, 0.25],
     ]
     .concat();
-    let mut case = Case::new(&model).with(0, &matrices.map_f32());
+    let mut case = Case::new(&model).with(0, &f32s(&matrices));
     case.batch.annotations[1].weight = 2.0;
     let BatchPrediction { posterior, likelihood, .. } = case.predicted();
     let p = case.out.p(0);
@@ -62,14 +62,8 @@ fn the_posterior_of_agg_net_has_its_floors() {
     near(&posterior[..3], &terms.map(|term| term / sum));
 }
 
-pub(super) trait MapF32 {
-    fn map_f32(&self) -> Vec<f32>;
-}
-
-impl MapF32 for Vec<f64> {
-    fn map_f32(&self) -> Vec<f32> {
-        self.iter().map(|v| *v as f32).collect()
-    }
+pub(in crate::model::neural::tests) fn f32s(values: &[f64]) -> Vec<f32> {
+    values.iter().map(|v| *v as f32).collect()
 }
 
 /// The prior of TCL's posterior is the calibrated classifier: with the temperature 2 its square root.
@@ -77,7 +71,7 @@ impl MapF32 for Vec<f64> {
 fn co_labels_take_the_calibrated_classifier() {
     let model = Tcl::default();
     let matrices = [[0.8, 0.1, 0.1, 0.3, 0.5, 0.2, 0.4, 0.3, 0.3]; 2].concat();
-    let mut case = Case::new(&model).with(0, &matrices.map_f32());
+    let mut case = Case::new(&model).with(0, &f32s(&matrices));
     let calibrator = Calibrator::temperature(2.0);
     case.estimates.calibrators.insert("classifier".to_owned(), calibrator);
     let p = case.out.p(0);

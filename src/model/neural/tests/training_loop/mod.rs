@@ -1,16 +1,13 @@
 //! Tests of the training loop.
 
 pub(super) mod checkpoints;
-pub(super) mod cvl;
 pub(super) mod divergence;
 pub(super) mod labels;
 pub(super) mod learners;
-pub(super) mod mbem;
 pub(super) mod phases;
 pub(super) mod resumed;
 pub(super) mod schedules;
 pub(super) mod scores;
 pub(super) mod states;
-pub(super) mod tcls;
 pub(in crate::model::neural) mod trainer;
 pub(super) mod training;

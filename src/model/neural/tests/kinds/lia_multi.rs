@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::training_loop::resumed::assert_resumes_by;
-use super::*;
 use crate::frame::{Frame, JointQuestion, QuestionFeatures, QuestionSet};
 use crate::model::SavedModel;
 use crate::model::fitted::{InstanceAnnotator, PairCompetence};
 use crate::model::neural::models::lia::{ClassifierWeight, EM, EStepPrior, MARGINAL, Marginal};
 use crate::model::neural::objective::train_spec::Select;
+use crate::model::neural::tests::training_loop::resumed::assert_resumes_by;
+use crate::model::neural::tests::*;
 use crate::model::posterior::best;
 use crate::testing::synth::CrowdShape;
 use crate::testing::{assert_close, numbered_frame, with_features};
@@ -266,7 +266,7 @@ fn an_epoch_is_selected_by_all_questions() {
 }
 
 /// Row 0 is of the first question, row 1 of the second, which has two classes and labels. Losses of both do not mix.
-pub(super) fn check_gradients() {
+pub(in crate::model::neural::tests) fn check_gradients() {
     let soft = [0.6, 0.3, 0.1, 0.2, 0.8, 0.0];
     for phase in [EM, MARGINAL] {
         for e_step_prior in [EStepPrior::Auto, EStepPrior::Classes] {

@@ -1,7 +1,7 @@
 //! MBEM: counts of the network's predictions, and posteriors by the prior of the classes.
 
-use super::labels::{MapF32 as _, near};
 use crate::model::neural::tests::fits::fit;
+use crate::model::neural::tests::training_loop::labels::{f32s, near};
 use crate::model::neural::tests::*;
 use crate::testing::with_features;
 
@@ -11,8 +11,7 @@ use crate::testing::with_features;
 fn mbem_takes_the_network_s_predictions_for_its_counts_and_the_class_prior_for_its_posteriors() {
     let model = Mbem::default();
     let matrices = [[0.8, 0.1, 0.1, 0.3, 0.5, 0.2, 0.4, 0.3, 0.3]; 2].concat();
-    let mut case =
-        Case::new(&model).with(0, &matrices.map_f32()).with(1, &vec![0.5, 0.2, 0.3].map_f32());
+    let mut case = Case::new(&model).with(0, &f32s(&matrices)).with(1, &f32s(&[0.5, 0.2, 0.3]));
     let e_step = |case: &Case<'_, Mbem>, name| {
         let gathered = case.annotator_params.gather(&case.batch);
         model.e_step(&case.context(&case.out, &gathered), name)

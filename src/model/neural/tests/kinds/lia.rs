@@ -1,10 +1,10 @@
 //! LIA: its matrices, likelihoods and posteriors against values that were computed independently, and its fits.
 
-use super::fits::fit;
-use super::training_loop::resumed::assert_resumes_in;
-use super::*;
 use crate::model::neural::models::lia::{ClassifierWeight, EM, EStepPrior, MARGINAL, Marginal};
 use crate::model::neural::objective::train_spec::Select;
+use crate::model::neural::tests::fits::fit;
+use crate::model::neural::tests::training_loop::resumed::assert_resumes_in;
+use crate::model::neural::tests::*;
 use crate::model::saved::snapshot::Snapshot;
 use crate::testing::synth::CrowdShape;
 use crate::testing::{assert_close, with_features};
@@ -119,7 +119,7 @@ fn competence_is_the_probability_of_a_right_answer() {
 }
 
 /// Every phase, likelihood and prior.
-pub(super) fn check_gradients() {
+pub(in crate::model::neural::tests) fn check_gradients() {
     let soft = [0.6, 0.3, 0.1, 0.2, 0.2, 0.6];
     for phase in [EM, MARGINAL] {
         for marginal in [Marginal::Joint, Marginal::Composite] {

@@ -1,13 +1,13 @@
 //! CVL: what a network picks for the other, the labels of both views, and the errors that say how much is kept.
 
-use super::labels::{MapF32 as _, near};
 use super::tcls::aggregated;
+use super::{copying_crowd, right};
 use crate::model::neural::models::cvl::co_teaching::picks;
 use crate::model::neural::objective::train_state::NamedTargets;
 use crate::model::neural::tests::fits::fit;
+use crate::model::neural::tests::training_loop::labels::{f32s, near};
 use crate::model::neural::tests::*;
-use crate::model::posterior::best;
-use crate::testing::{assert_close, with_features};
+use crate::testing::assert_close;
 
 fn case<'a>(model: &'a Cvl, targets: &[f64], picked: f64) -> Case<'a, Cvl> {
     let mut case = Case::new(model).with_targets(targets);
@@ -17,7 +17,7 @@ fn case<'a>(model: &'a Cvl, targets: &[f64], picked: f64) -> Case<'a, Cvl> {
     case
 }
 
-pub(in crate::model::neural) fn check_gradients(soft: &[f64]) {
+pub(in crate::model::neural::tests) fn check_gradients(soft: &[f64]) {
     for picked in [1.0, 0.5] {
         case(&Cvl::default(), soft, picked).check_gradient();
     }
@@ -72,7 +72,7 @@ fn a_rare_class_weighs_more() {
 fn labels_are_those_of_naive_bayes_or_what_both_networks_predict() {
     let model = Cvl::default();
     let matrices = [[0.8, 0.1, 0.1, 0.3, 0.5, 0.2, 0.4, 0.3, 0.3]; 2].concat();
-    let mut case = case(&model, &[0.0, 1.0, 0.0, 0.0, 0.5, 0.5], 1.0).with(0, &matrices.map_f32());
+    let mut case = case(&model, &[0.0, 1.0, 0.0, 0.0, 0.5, 0.5], 1.0).with(0, &f32s(&matrices));
     let e_step = |case: &Case<'_, Cvl>, name| {
         let gathered = case.annotator_params.gather(&case.batch);
         model.e_step(&case.context(&case.out, &gathered), name)
@@ -140,24 +140,12 @@ fn the_errors_of_one_view_say_how_much_the_other_leaves_out() {
     near(&weights, &[1.0 / 1.4, 1.0 / 2.6]);
 }
 
-/// Annotator 0 is right on four of five instances, annotators 1 and 2 give the same answer, which is right on three of
-/// five: the vote follows them. The features are those of the true class.
 #[test]
 fn cvl_is_right_where_the_vote_is_wrong() {
-    let truth: Vec<(u32, u32, u32)> = (0..120).map(|i| (i, 0, i % 3)).collect();
-    let with_features = with_features(&tiny(3, &truth));
-    let answer = |i: u32, r: u32| match (i % 5, r) {
-        (0, 0) => (i + 1) % 3,
-        (1 | 2, 1 | 2) => (i + 2) % 3,
-        _ => i % 3,
-    };
-    let rows = (0..360).map(|n| (n / 3, n % 3, answer(n / 3, n % 3)));
-    let mut a = tiny(3, &rows.collect::<Vec<_>>());
-    a.trusted = Some((0..120_u32).map(|i| i.is_multiple_of(4).then_some(i % 3)).collect());
+    let (a, with_features) = copying_crowd();
     let train = TrainSpec { epochs: 20, ..TrainSpec::default() };
     let fitted = fit(&on_cpu(train, Cvl::default()), &a, &with_features).unwrap();
-    let found = |i: &usize| best(&fitted.posterior.row(*i)).is_some_and(|(k, _)| k == i % 3);
-    let right = (0..120).filter(found).count();
+    let right = right(&fitted);
     assert!(right > 115, "{right} of 120");
     let confusion = fitted.report.confusion.as_ref().unwrap();
     let of_class_0 = [0, 1, 2].map(|label| confusion.column(&a, 0, label)[0]);

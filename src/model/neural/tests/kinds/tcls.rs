@@ -1,15 +1,15 @@
 //! TCL with a network that aggregates: its co-labels, its prior, and the data that it refuses.
 
-use super::labels::{MapF32 as _, near};
+use super::{copying_crowd, right};
 use crate::model::calibration::calibrator::Calibrator;
 use crate::model::neural::models::tcl::Initialise;
 use crate::model::neural::tests::fits::fit;
+use crate::model::neural::tests::training_loop::labels::{f32s, near};
 use crate::model::neural::tests::*;
-use crate::model::posterior::best;
-use crate::testing::{assert_close, with_features};
+use crate::testing::assert_close;
 
 /// The outputs of a second network, which gives 0.7, 0.2, 0.1 for row 0 and 0.2, 0.5, 0.3 for row 1.
-pub(in crate::model::neural) fn aggregated() -> Outputs {
+pub(in crate::model::neural::tests) fn aggregated() -> Outputs {
     let p = vec![0.7, 0.2, 0.1, 0.2, 0.5, 0.3_f64];
     Outputs { rows: 2, logits: p.iter().map(|p| p.ln()).collect(), p, ..Outputs::default() }
 }
@@ -19,7 +19,7 @@ pub(in crate::model::neural) fn aggregated() -> Outputs {
 #[test]
 fn co_labels_of_tcls_are_classifier_times_aggregator_over_the_prior() {
     let model = Tcls::default();
-    let mut case = Case::new(&model).with(1, &vec![0.5, 0.3, 0.2].map_f32());
+    let mut case = Case::new(&model).with(1, &f32s(&[0.5, 0.3, 0.2]));
     case.others = vec![aggregated()];
     let e_step = |case: &Case<'_, Tcls>| {
         let gathered = case.annotator_params.gather(&case.batch);
@@ -75,31 +75,16 @@ fn tcls_refuses_missing_answers_with_their_share() {
     of(0.375).unwrap();
 }
 
-/// Annotator 0 is right on four of five instances, annotators 1 and 2 give the same answer, which is right on three of
-/// five: naive Bayes counts it twice, and follows them where they are wrong. Every fourth instance is trusted; the features
-/// are those of the true class.
+/// Naive Bayes counts the answers of annotators 1 and 2 twice, and follows them where they are wrong.
 // keys: tcls.initialise
 #[test]
 fn tcls_is_right_where_annotators_who_copy_each_other_are_wrong() {
-    let truth: Vec<(u32, u32, u32)> = (0..120).map(|i| (i, 0, i % 3)).collect();
-    let with_features = with_features(&tiny(3, &truth));
-    let answer = |i: u32, r: u32| match (i % 5, r) {
-        (0, 0) => (i + 1) % 3,
-        (1 | 2, 1 | 2) => (i + 2) % 3,
-        _ => i % 3,
-    };
-    let rows = (0..360).map(|n| (n / 3, n % 3, answer(n / 3, n % 3)));
-    let mut a = tiny(3, &rows.collect::<Vec<_>>());
-    a.trusted = Some((0..120_u32).map(|i| i.is_multiple_of(4).then_some(i % 3)).collect());
+    let (a, with_features) = copying_crowd();
     let model = Tcls { rounds: 3, initialise: Initialise::Trusted, ..Tcls::default() };
-    let right = |posterior: &crate::model::posterior::Posterior| {
-        let found = |i: &usize| best(posterior.row(*i)).is_some_and(|(k, _)| k == i % 3);
-        (0..120).filter(found).count()
-    };
     let start = model.aggregate((&a).into(), &mut JobContext::new(1)).unwrap().unwrap();
     let train = TrainSpec { epochs: 5, ..TrainSpec::default() };
     let fitted = fit(&on_cpu(train, model), &a, &with_features).unwrap();
-    let (before, after) = (right(&start.posterior.dense()), right(&fitted.posterior.dense()));
+    let (before, after) = (right(&start), right(&fitted));
     assert!(before < 105 && after > 115, "{before}, then {after} of 120");
     // The matrices are counted from the co-labels.
     let confusion = fitted.report.confusion.as_ref().unwrap();
