@@ -2,7 +2,7 @@
 
 use crate::frame::{Annotations, Dims};
 use crate::model::neural::data::batch::BatchAnnotation;
-use crate::model::neural::objective::batch_context::BatchContext;
+use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction};
 use crate::model::neural::params::annotator_matrices::AnnotatorMatrices;
 use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::params::param_table::ParamTable;
@@ -93,6 +93,16 @@ pub(crate) fn reported(params: &AnnotatorParams, dims: Dims) -> Vec<f64> {
         row.iter_mut().for_each(|p| *p = if sum == 0.0 { uniform } else { *p / sum });
     }
     matrices
+}
+
+/// The prediction with these posteriors, and the likelihoods by the matrices.
+pub(crate) fn predict(context: &BatchContext<'_>, posterior: Vec<f64>) -> BatchPrediction {
+    BatchPrediction {
+        classes: context.out.p.clone(),
+        posterior,
+        likelihood: context.likelihood_by(|_, a, k| cell(context, a, k)),
+        parameters: Vec::new(),
+    }
 }
 
 /// P(label of an annotation given class).

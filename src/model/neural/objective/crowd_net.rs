@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::batch_context::BatchContext;
+use super::counted;
 use super::network_spec::NetworkSpec;
 use super::train_spec::TrainSpec;
 use super::training_objective::TrainingObjective;
@@ -15,6 +16,7 @@ use crate::job_context::JobContext;
 use crate::model::fitted::Fitted;
 use crate::model::neural::data::sizes::Sizes;
 use crate::model::neural::net::heads::Heads;
+use crate::model::neural::params::annotator_matrices;
 use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::params::param_table::ParamTable;
 use crate::model::neural::train::learners::learner::LearnerSpec;
@@ -116,6 +118,9 @@ pub trait CrowdNet:
     /// See [`Model::memory_estimate`](crate::model::Model::memory_estimate).
     #[must_use]
     fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        if Self::COUNTS_CONFUSION {
+            return annotator_matrices::memory_estimate(sizes);
+        }
         dense_memory_estimate(sizes)
     }
 
@@ -160,8 +165,8 @@ pub trait CrowdNet:
     ///
     /// # Errors
     /// When the model cannot start with these annotations.
-    fn tables(&self, _task: &Task<'_>) -> Result<Vec<ParamTable>> {
-        Ok(Vec::new())
+    fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
+        Ok(Self::COUNTS_CONFUSION.then(|| counted::table(task.dims)).into_iter().collect())
     }
 
     /// The result of an aggregator without features, for models whose classifier learns from it.
@@ -184,7 +189,11 @@ pub trait CrowdNet:
     }
 
     /// The report on annotators after training.
-    fn report(&self, _task: &Task<'_>, _annotator_params: &AnnotatorParams) -> AnnotatorReport {
-        AnnotatorReport::default()
+    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
+        let reported = || counted::reported(annotator_params, task.dims);
+        AnnotatorReport {
+            confusion: Self::COUNTS_CONFUSION.then(reported),
+            ..AnnotatorReport::default()
+        }
     }
 }

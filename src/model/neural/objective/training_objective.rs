@@ -5,12 +5,14 @@
 //! as the loss of soft targets, can be trained as well.
 
 use super::batch_context::{BatchContext, BatchPrediction, Gradient};
+use super::counted;
 use super::schedule::{Act, Phase, sequential};
 use super::train_spec::{Reduction, TrainSpec};
 use super::train_state::TrainState;
 use crate::frame::{Annotations, Dims};
 use crate::model::neural::params::annotator_matrices::AnnotatorMatrices;
 use crate::model::neural::params::annotator_params::AnnotatorParams;
+use crate::model::numerics::MIN_PROBABILITY;
 
 /// So many annotations of an instance leave its class open, on average, and the classifier decides it.
 const FEW_ANNOTATIONS: f64 = 4.0;
@@ -46,6 +48,10 @@ pub trait TrainingObjective {
 
     /// Whether the classifier is trained on the batch's targets, which already hold the trusted classes.
     const TRAINS_ON_TARGETS: bool = false;
+
+    /// Whether the first table holds confusion matrices that an M-step counts. The table, the M-step, the report and the
+    /// memory of such a model are those of [`counted`] by default.
+    const COUNTS_CONFUSION: bool = false;
 
     /// Whether the loss multiplies by the weights of annotations. Targets hold only the shares of the votes.
     fn weighs_annotations(&self) -> bool {
@@ -101,11 +107,14 @@ pub trait TrainingObjective {
     /// that the act names, and other numbers from the targets of `state`.
     fn m_step(
         &self,
-        _a: &Annotations,
-        _counts: &[f64],
+        a: &Annotations,
+        counts: &[f64],
         _state: &mut TrainState,
-        _params: &mut AnnotatorParams,
+        params: &mut AnnotatorParams,
     ) {
+        if Self::COUNTS_CONFUSION {
+            counted::count(a, counts, MIN_PROBABILITY, params);
+        }
     }
 
     /// Restores a property of annotators' parameters that their mean over several epochs may lack. It is called for an

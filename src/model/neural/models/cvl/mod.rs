@@ -39,7 +39,7 @@ use co_teaching::{cross_entropy, mean_of, picks, taught};
 use views::CoupledViews;
 
 use crate::error::Result;
-use crate::frame::{Annotations, Evidence, MemoryEstimate, QuestionSizes};
+use crate::frame::{Annotations, Evidence};
 use crate::job_context::JobContext;
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::fitted::Fitted;
@@ -50,16 +50,14 @@ use crate::model::neural::models::paper;
 use crate::model::neural::net::heads::{Heads, Outputs};
 use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
 use crate::model::neural::objective::counted;
-use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
+use crate::model::neural::objective::crowd_net::CrowdNet;
 use crate::model::neural::objective::given_matrices::first_targets;
 use crate::model::neural::objective::network_spec::NetworkSpec;
 use crate::model::neural::objective::schedule::{Act, Phase};
 use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
 use crate::model::neural::objective::train_state::{MAIN_TARGETS, TrainState};
 use crate::model::neural::objective::training_objective::TrainingObjective;
-use crate::model::neural::params::annotator_matrices;
 use crate::model::neural::params::annotator_params::AnnotatorParams;
-use crate::model::neural::params::param_table::ParamTable;
 use crate::model::neural::train::learners::learner::LearnerSpec;
 use crate::model::numerics::{MIN_PROBABILITY, at_least};
 use crate::model::posterior::{best, hardened};
@@ -162,26 +160,12 @@ impl CrowdNet for Cvl {
         }
         first_targets(evidence, job).map(Some)
     }
-
-    fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
-        Ok(vec![counted::table(task.dims)])
-    }
-
-    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
-        annotator_matrices::memory_estimate(sizes)
-    }
-
-    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
-        AnnotatorReport {
-            confusion: Some(counted::reported(annotator_params, task.dims)),
-            ..AnnotatorReport::default()
-        }
-    }
 }
 
 impl TrainingObjective for Cvl {
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
+    const COUNTS_CONFUSION: bool = true;
 
     fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
         self.acts(train).nth(state.acts)

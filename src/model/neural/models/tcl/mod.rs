@@ -37,25 +37,22 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::frame::{Annotations, Dims, Evidence, MemoryEstimate, QuestionSizes};
+use crate::frame::{Dims, Evidence};
 use crate::job_context::JobContext;
 use crate::model::calibration::calibrator::Method;
 use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
 use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
 use crate::model::neural::objective::counted;
-use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
+use crate::model::neural::objective::crowd_net::CrowdNet;
 use crate::model::neural::objective::network_spec::NetworkSpec;
 use crate::model::neural::objective::schedule::{Act, LearnerSubset};
 use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
 use crate::model::neural::objective::train_state::{MAIN_TARGETS, TrainState};
 use crate::model::neural::objective::training_objective::TrainingObjective;
-use crate::model::neural::params::annotator_matrices;
 use crate::model::neural::params::annotator_matrices::AnnotatorMatrices;
 use crate::model::neural::params::annotator_params::AnnotatorParams;
-use crate::model::neural::params::param_table::ParamTable;
 use crate::model::neural::train::learners::learner::CLASSIFIER;
-use crate::model::numerics::MIN_PROBABILITY;
 use crate::spec::Problems;
 pub use retraining::Retrain;
 use retraining::{Retraining, check_select, co_training, epochs_of_rounds};
@@ -130,10 +127,6 @@ impl CrowdNet for Tcl {
     const SOURCE: &'static str = "Li et al. 2022, IEEE Transactions on Multimedia";
     const TRAINING: &'static str = "How it is trained; `epochs` are those of the retraining.";
 
-    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
-        annotator_matrices::memory_estimate(sizes)
-    }
-
     /// The paper's settings for LabelMe.
     fn paper() -> (NetworkSpec, Self) {
         (paper::classifier(30, Some(128), 1e-4), Self::default())
@@ -153,22 +146,12 @@ impl CrowdNet for Tcl {
         }
         self.initialise.aggregate(evidence, job).map(Some)
     }
-
-    fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
-        Ok(vec![counted::table(task.dims)])
-    }
-
-    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
-        AnnotatorReport {
-            confusion: Some(counted::reported(annotator_params, task.dims)),
-            ..AnnotatorReport::default()
-        }
-    }
 }
 
 impl TrainingObjective for Tcl {
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
+    const COUNTS_CONFUSION: bool = true;
 
     fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
         self.acts(train).nth(state.acts)
@@ -177,16 +160,6 @@ impl TrainingObjective for Tcl {
     fn epochs(&self, train: &TrainSpec) -> u32 {
         let rounds = epochs_of_rounds(self.rounds, self.first_epochs, self.round_epochs);
         rounds.saturating_add(self.retraining(train).epochs())
-    }
-
-    fn m_step(
-        &self,
-        a: &Annotations,
-        counts: &[f64],
-        _state: &mut TrainState,
-        params: &mut AnnotatorParams,
-    ) {
-        counted::count(a, counts, MIN_PROBABILITY, params);
     }
 
     fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
@@ -212,11 +185,6 @@ impl TrainingObjective for Tcl {
 
     /// The posteriors are the targets of the retraining.
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
-        BatchPrediction {
-            classes: context.out.p.clone(),
-            posterior: context.batch.targets.clone(),
-            likelihood: context.likelihood_by(|_, a, k| counted::cell(context, a, k)),
-            parameters: Vec::new(),
-        }
+        counted::predict(context, context.batch.targets.clone())
     }
 }

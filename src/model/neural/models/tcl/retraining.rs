@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Problem;
 use crate::model::neural::data::batching::InstanceSubset;
 use crate::model::neural::objective::schedule::{Act, LearnerSubset, Phase};
-use crate::model::neural::objective::train_spec::Select;
-use crate::model::neural::objective::train_spec::TrainSpec;
+use crate::model::neural::objective::train_spec::{Select, TrainSpec};
 use crate::spec::Problems;
 
 /// The instances of the retraining, and their order.

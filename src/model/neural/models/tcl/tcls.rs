@@ -32,7 +32,7 @@ use super::aggregator::{AGGREGATOR, aggregation, aggregator, check_complete};
 use super::retraining::{Retrain, Retraining, check_select, co_training, epochs_of_rounds};
 use super::start::{Initialise, warn_of_no_calibration};
 use crate::error::Result;
-use crate::frame::{Annotations, Evidence, MemoryEstimate, QuestionSizes};
+use crate::frame::Evidence;
 use crate::job_context::JobContext;
 use crate::model::calibration::calibrator::Method;
 use crate::model::fitted::Fitted;
@@ -40,18 +40,15 @@ use crate::model::neural::data::sizes::Sizes;
 use crate::model::neural::models::paper;
 use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
 use crate::model::neural::objective::counted;
-use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
+use crate::model::neural::objective::crowd_net::{CrowdNet, Task};
 use crate::model::neural::objective::network_spec::NetworkSpec;
 use crate::model::neural::objective::schedule::{Act, LearnerSubset};
 use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
 use crate::model::neural::objective::train_state::{MAIN_TARGETS, TrainState};
 use crate::model::neural::objective::training_objective::TrainingObjective;
-use crate::model::neural::params::annotator_matrices;
-use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::params::param_table::ParamTable;
-use crate::model::neural::train::learners::learner::CLASSIFIER;
-use crate::model::neural::train::learners::learner::LearnerSpec;
-use crate::model::numerics::{MIN_LIKELIHOOD, MIN_PROBABILITY, at_least, normalise};
+use crate::model::neural::train::learners::learner::{CLASSIFIER, LearnerSpec};
+use crate::model::numerics::{MIN_LIKELIHOOD, at_least, normalise};
 use crate::model::posterior::tied;
 use crate::spec::Problems;
 
@@ -132,10 +129,6 @@ impl CrowdNet for Tcls {
     const SOURCE: &'static str = "Li et al. 2022, IEEE Transactions on Multimedia";
     const TRAINING: &'static str = "How it is trained; `epochs` are those of the retraining.";
 
-    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
-        annotator_matrices::memory_estimate(sizes)
-    }
-
     /// The paper's settings for SocialEvent.
     fn paper() -> (NetworkSpec, Self) {
         let mut network = paper::classifier(30, Some(128), 1e-3);
@@ -178,18 +171,12 @@ impl CrowdNet for Tcls {
         let prior = prior.into_iter().map(|q| q as f32).collect();
         Ok(vec![counted::table(task.dims), ParamTable::of_model("prior", prior).fixed()])
     }
-
-    fn report(&self, task: &Task<'_>, annotator_params: &AnnotatorParams) -> AnnotatorReport {
-        AnnotatorReport {
-            confusion: Some(counted::reported(annotator_params, task.dims)),
-            ..AnnotatorReport::default()
-        }
-    }
 }
 
 impl TrainingObjective for Tcls {
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
+    const COUNTS_CONFUSION: bool = true;
 
     fn next_act(&self, train: &TrainSpec, state: &TrainState) -> Option<Act> {
         self.acts(train).nth(state.acts)
@@ -199,16 +186,6 @@ impl TrainingObjective for Tcls {
         let rounds = epochs_of_rounds(self.rounds, self.first_epochs, self.round_epochs);
         let of_aggregator = self.rounds.saturating_mul(self.aggregator_epochs);
         rounds.saturating_add(of_aggregator).saturating_add(self.retraining(train).epochs())
-    }
-
-    fn m_step(
-        &self,
-        a: &Annotations,
-        counts: &[f64],
-        _state: &mut TrainState,
-        params: &mut AnnotatorParams,
-    ) {
-        counted::count(a, counts, MIN_PROBABILITY, params);
     }
 
     /// The cross-entropy of the network that the phase trains.
@@ -251,11 +228,6 @@ impl TrainingObjective for Tcls {
 
     /// The posteriors are the targets of the retraining.
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
-        BatchPrediction {
-            classes: context.out.p.clone(),
-            posterior: context.batch.targets.clone(),
-            likelihood: context.likelihood_by(|_, a, k| counted::cell(context, a, k)),
-            parameters: Vec::new(),
-        }
+        counted::predict(context, context.batch.targets.clone())
     }
 }
