@@ -7,15 +7,20 @@ use rayon::prelude::*;
 use super::pair_rows::PairRows;
 use crate::frame::{Annotations, ITEMS_PER_BLOCK};
 
-/// The annotator whose counts an [`Estimator`] gets.
-#[derive(Debug, Clone, Copy)]
-pub struct Annotator<'a> {
+/// The pairs of one annotator, with his expected counts, for an [`Estimator`].
+#[derive(Debug)]
+pub struct Pairs<'a, const W: usize> {
     /// The index of the annotator.
     pub index: u32,
     /// The label of each of his pairs, ascending.
     pub labels: &'a [u32],
     /// The number of classes.
     pub n_classes: usize,
+    /// The annotator's state, `[state_len]`, then `[pair, pair_state_len]`; zeros at first.
+    pub state: &'a mut [f64],
+    /// `[pair, group]`, groups of `W` classes; as many groups for each pair as [`n_groups`] says. The padding of counts is
+    /// 0, that of the likelihood is ignored.
+    pub rows: &'a mut [[f64; W]],
 }
 
 /// Turns the expected counts of an annotator into P(label given class) of his pairs.
@@ -38,35 +43,18 @@ pub trait Estimator: Send + Sync {
     /// Reads the counts of all annotators, before those of each: for priors that they share.
     fn pool(&mut self, _counts: &PooledCounts<'_>) {}
 
-    /// Replaces the expected counts in `rows` by the likelihood; returns the annotator's term of the objective, such as a
+    /// Replaces the expected counts by the likelihood; returns the annotator's term of the objective, such as a
     /// log-prior. Smaller likelihoods than [`MIN_LIKELIHOOD`](crate::model::numerics::MIN_LIKELIHOOD) are raised to it
     /// afterwards.
-    ///
-    /// # Shapes
-    /// `rows`: `[pair, group]`, groups of `W` classes; as many groups for each pair as [`n_groups`] says. The padding of
-    /// counts is 0, that of the likelihood is ignored. `state`: `[state_len]`, then `[pair, pair_state_len]`; zeros at
-    /// first.
-    fn estimate<const W: usize>(
-        &self,
-        annotator: Annotator<'_>,
-        state: &mut [f64],
-        rows: &mut [[f64; W]],
-    ) -> f64;
+    fn estimate<const W: usize>(&self, own: Pairs<'_, W>) -> f64;
 
     /// The term of the objective of what all annotators share, after [`Estimator::pool`].
     fn shared_term(&self) -> f64 {
         0.0
     }
 
-    /// Writes the likelihood that follows from a state alone, for models that start at one; shapes as in
-    /// [`Estimator::estimate`].
-    fn start<const W: usize>(
-        &self,
-        _annotator: Annotator<'_>,
-        _state: &[f64],
-        _rows: &mut [[f64; W]],
-    ) {
-    }
+    /// Writes the likelihood that follows from a state alone, for models that start at one.
+    fn start<const W: usize>(&self, _own: Pairs<'_, W>) {}
 }
 
 /// The groups of a row.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::estimator::{Annotator, Estimator, n_groups};
+use super::estimator::{Estimator, Pairs, n_groups};
 use crate::frame::{Annotations, GivenConfusion};
 
 /// The likelihood of a pair is the cell of a given matrix, whatever the counts.
@@ -18,23 +18,13 @@ impl GivenRows {
 
 impl Estimator for GivenRows {
     #[inline(always)]
-    fn estimate<const W: usize>(
-        &self,
-        annotator: Annotator<'_>,
-        state: &mut [f64],
-        rows: &mut [[f64; W]],
-    ) -> f64 {
-        self.start(annotator, state, rows);
+    fn estimate<const W: usize>(&self, own: Pairs<'_, W>) -> f64 {
+        self.start(own);
         0.0
     }
 
     #[inline(always)]
-    fn start<const W: usize>(
-        &self,
-        Annotator { index, labels, n_classes }: Annotator<'_>,
-        _: &[f64],
-        rows: &mut [[f64; W]],
-    ) {
+    fn start<const W: usize>(&self, Pairs { index, labels, n_classes, rows, .. }: Pairs<'_, W>) {
         let Some(given) = &self.0 else { return };
         for (row, label) in rows.chunks_exact_mut(n_groups::<W>(n_classes)).zip(labels) {
             for (k, cell) in row.as_flattened_mut()[..n_classes].iter_mut().enumerate() {

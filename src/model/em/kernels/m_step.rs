@@ -6,7 +6,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::e_step::Likelihood;
-use super::estimator::{Annotator, Estimator, StateLayout, n_groups};
+use super::estimator::{Estimator, Pairs, StateLayout, n_groups};
 use super::logarithms::{larger, ln};
 use super::pair_rows::{PairRows, for_width};
 use super::statistics::{Statistics, add};
@@ -100,16 +100,17 @@ impl<const W: usize, E: Estimator> WithSimd for AnnotatorChunk<'_, W, E> {
             let (own, others) = rest.split_at_mut(pairs.len() * n_groups::<W>(n_classes));
             rest = others;
             let index = a.annotator_in(slot);
-            let annotator = Annotator { index, labels: a.labels_in(pairs), n_classes };
             let (state, others) =
                 rest_of_state.split_at_mut(layout.of_slots(a, &(slot..slot + 1)).len());
             rest_of_state = others;
+            let labels = a.labels_in(pairs);
+            let pairs = Pairs { index, labels, n_classes, state, rows: &mut *own };
             match source {
                 EstimatedFrom::Counts => {
-                    let term = estimator.estimate(annotator, state, own);
+                    let term = estimator.estimate(pairs);
                     terms += if has_pairs { term } else { 0.0 };
                 }
-                EstimatedFrom::State => estimator.start(annotator, state, own),
+                EstimatedFrom::State => estimator.start(pairs),
             }
             for group in own {
                 for cell in group {

@@ -10,7 +10,7 @@
 //! which is the log-density minus that of its mode, p\[l\] = a\[l\] / A. There is no difference of large numbers, and a
 //! label without counts has no term. Pseudo-counts below the floor of counts have none either.
 
-use super::estimator::{Annotator, Estimator, n_groups};
+use super::estimator::{Estimator, Pairs, n_groups};
 use super::logarithms::{larger, ln_1p_ratio};
 use super::pair_rows::{PairRows, for_width, pad};
 use crate::model::confusion::{PseudoCounts, Smoothing};
@@ -54,13 +54,12 @@ impl Smoothing {
     pub(crate) fn shares_of(self, n_classes: usize, counts: &[f64]) -> (PairRows, f64) {
         let labels: Vec<u32> = (0..self.n_labels as u32).collect();
         let mut shares = PairRows::zeros(labels.len(), n_classes);
-        let all = Annotator { index: 0, labels: &labels, n_classes };
         let log_prior = for_width!(shares.stride(), W => {
             let m = n_groups::<W>(n_classes);
             let groups = shares.cells_mut().as_chunks_mut::<W>().0;
             let rows = counts.chunks_exact(n_classes.max(1));
             groups.chunks_exact_mut(m).zip(rows).for_each(|(to, row)| pad(row, to));
-            self.estimate(all, &mut [], groups)
+            self.estimate(Pairs { index: 0, labels: &labels, n_classes, state: &mut [], rows: groups })
         });
         (shares, log_prior)
     }
@@ -69,12 +68,7 @@ impl Smoothing {
 /// The likelihood is the smoothed share of each label.
 impl Estimator for Smoothing {
     #[inline(always)]
-    fn estimate<const W: usize>(
-        &self,
-        Annotator { labels, n_classes, .. }: Annotator<'_>,
-        _: &mut [f64],
-        rows: &mut [[f64; W]],
-    ) -> f64 {
+    fn estimate<const W: usize>(&self, Pairs { labels, n_classes, rows, .. }: Pairs<'_, W>) -> f64 {
         let m = n_groups::<W>(n_classes);
         let has_prior = self.everywhere >= MIN_PROBABILITY || self.diagonal >= MIN_PROBABILITY;
         let added_to_row = self.n_labels as f64 * self.everywhere + self.diagonal;
@@ -138,12 +132,7 @@ impl CellPrior {
 /// The likelihood is the share of each label.
 impl Estimator for CellPrior {
     #[inline(always)]
-    fn estimate<const W: usize>(
-        &self,
-        Annotator { labels, n_classes, .. }: Annotator<'_>,
-        _: &mut [f64],
-        rows: &mut [[f64; W]],
-    ) -> f64 {
+    fn estimate<const W: usize>(&self, Pairs { labels, n_classes, rows, .. }: Pairs<'_, W>) -> f64 {
         let m = n_groups::<W>(n_classes);
         let all_added = self.padded.cells().as_chunks::<W>().0;
         let added_to_rows = &all_added[all_added.len() - m..];

@@ -2,7 +2,7 @@
 
 use super::dirichlet::Dirichlet;
 use super::log_domain::{self, LogLikelihood};
-use super::{Annotator, Estimator, Likelihood, PairKernel, Prior, Statistics, Sweep, n_groups};
+use super::{Estimator, Likelihood, PairKernel, Pairs, Prior, Statistics, Sweep, n_groups};
 use crate::frame::{Annotations, Dims};
 use crate::model::confusion::Smoothing;
 use crate::model::em::pairs::one_coin::OneCoinEstimator;
@@ -214,12 +214,7 @@ impl OwnSmoothing {
 }
 
 impl Estimator for OwnSmoothing {
-    fn estimate<const W: usize>(
-        &self,
-        Annotator { index, n_classes, .. }: Annotator<'_>,
-        _: &mut [f64],
-        rows: &mut [[f64; W]],
-    ) -> f64 {
+    fn estimate<const W: usize>(&self, Pairs { index, n_classes, rows, .. }: Pairs<'_, W>) -> f64 {
         let (own, step) = (Self::pseudo_count(index as usize), W * n_groups::<W>(n_classes));
         let cells = rows.as_flattened_mut();
         for k in 0..n_classes {

@@ -41,7 +41,7 @@ use serde::{Deserialize, Serialize};
 use crate::frame::{Annotations, Dims, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::em::kernels;
-use crate::model::em::kernels::{Annotator, DirichletParameter, Estimator, n_groups};
+use crate::model::em::kernels::{DirichletParameter, Estimator, Pairs, n_groups};
 use crate::model::em::{ClassPrior, Objective, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
 use crate::model::{Capabilities, Spec};
@@ -211,17 +211,12 @@ impl Estimator for MaceEstimator {
     }
 
     #[inline(always)]
-    fn estimate<const W: usize>(
-        &self,
-        annotator: Annotator<'_>,
-        state: &mut [f64],
-        rows: &mut [[f64; W]],
-    ) -> f64 {
-        let Annotator { labels, n_classes, .. } = annotator;
-        let (kinds, xi) = state.split_at_mut(2);
+    fn estimate<const W: usize>(&self, own: Pairs<'_, W>) -> f64 {
+        let Pairs { labels, n_classes, .. } = own;
+        let (kinds, xi) = own.state.split_at_mut(2);
         let (spams, knows) = (kinds[0], kinds[1]);
         let (mut n_spam, mut n_known, mut used) = (0.0, 0.0, 0..0);
-        let pairs = rows.chunks_exact(n_groups::<W>(n_classes)).zip(labels);
+        let pairs = own.rows.chunks_exact(n_groups::<W>(n_classes)).zip(labels);
         for (row, label) in pairs {
             let (counts, l) = (&row.as_flattened()[..n_classes], *label as usize);
             let all: f64 = counts.iter().sum();
@@ -238,17 +233,12 @@ impl Estimator for MaceEstimator {
         kinds.copy_from_slice(&[n_spam, n_known]);
         let [of_kind, of_kinds, of_label, of_labels] = self.priors;
         let terms = self.replace(kinds, of_kind, of_kinds) + self.replace(xi, of_label, of_labels);
-        self.start(annotator, state, rows);
+        self.start(own);
         terms
     }
 
     #[inline(always)]
-    fn start<const W: usize>(
-        &self,
-        Annotator { labels, n_classes, .. }: Annotator<'_>,
-        state: &[f64],
-        rows: &mut [[f64; W]],
-    ) {
+    fn start<const W: usize>(&self, Pairs { labels, n_classes, state, rows, .. }: Pairs<'_, W>) {
         let (kinds, xi) = state.split_at(2);
         for (row, label) in rows.chunks_exact_mut(n_groups::<W>(n_classes)).zip(labels) {
             row.fill([kinds[0] * xi[*label as usize]; W]);

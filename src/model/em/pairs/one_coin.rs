@@ -56,7 +56,7 @@ use serde::{Deserialize, Serialize};
 use super::crowd_rows::crowd_accuracy;
 use crate::frame::Annotations;
 use crate::model::confusion::{Cells, Confusion};
-use crate::model::em::kernels::{Annotator, Estimator, PooledCounts, n_groups};
+use crate::model::em::kernels::{Estimator, Pairs, PooledCounts, n_groups};
 use crate::model::em::{ClassPrior, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
 use crate::model::numerics::MIN_PROBABILITY;
@@ -209,9 +209,7 @@ impl Estimator for OneCoinEstimator {
     #[inline(always)]
     fn estimate<const W: usize>(
         &self,
-        Annotator { labels, n_classes, .. }: Annotator<'_>,
-        state: &mut [f64],
-        rows: &mut [[f64; W]],
+        Pairs { labels, n_classes, state, rows, .. }: Pairs<'_, W>,
     ) -> f64 {
         let m = n_groups::<W>(n_classes);
         let (mut right, mut all) = (0.0, 0.0);

@@ -55,7 +55,7 @@ use serde::{Deserialize, Serialize};
 use crate::frame::Annotations;
 use crate::job_context::JobContext;
 use crate::model::confusion::{Cells, Confusion};
-use crate::model::em::kernels::{Annotator, Estimator, n_groups};
+use crate::model::em::kernels::{Estimator, Pairs, n_groups};
 use crate::model::em::{ClassPrior, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
 use crate::model::{Capabilities, Spec};
@@ -173,25 +173,6 @@ impl ThetaEstimator {
         }
         theta
     }
-
-    /// Writes the likelihood of this theta.
-    #[inline(always)]
-    fn write<const W: usize>(
-        &self,
-        theta: f64,
-        Annotator { labels, n_classes, .. }: Annotator<'_>,
-        rows: &mut [[f64; W]],
-    ) {
-        let accuracy = self.accuracy(theta);
-        let each_wrong = (1.0 - accuracy) / self.wrong.max(1.0);
-        for (row, label) in rows.chunks_exact_mut(n_groups::<W>(n_classes)).zip(labels) {
-            let own = *label as usize;
-            row.fill([if own < n_classes { each_wrong } else { 1.0 }; W]);
-            if own < n_classes {
-                row.as_flattened_mut()[own] = accuracy;
-            }
-        }
-    }
 }
 
 /// The most steps to the maximum: more than halving takes.
@@ -203,15 +184,10 @@ impl Estimator for ThetaEstimator {
     }
 
     #[inline(always)]
-    fn estimate<const W: usize>(
-        &self,
-        annotator: Annotator<'_>,
-        state: &mut [f64],
-        rows: &mut [[f64; W]],
-    ) -> f64 {
-        let Annotator { labels, n_classes, .. } = annotator;
+    fn estimate<const W: usize>(&self, own: Pairs<'_, W>) -> f64 {
+        let Pairs { labels, n_classes, .. } = own;
         let (mut right, mut all) = (0.0, 0.0);
-        for (row, label) in rows.chunks_exact(n_groups::<W>(n_classes)).zip(labels) {
+        for (row, label) in own.rows.chunks_exact(n_groups::<W>(n_classes)).zip(labels) {
             let counts = &row.as_flattened()[..n_classes];
             // An abstention is no annotation.
             if let Some(own) = counts.get(*label as usize) {
@@ -219,19 +195,23 @@ impl Estimator for ThetaEstimator {
                 all += counts.iter().sum::<f64>();
             }
         }
-        state[0] = self.maximum(right, all);
-        self.write(state[0], annotator, rows);
-        -all * self.l2 * state[0] * state[0] / 2.0
+        let theta = self.maximum(right, all);
+        own.state[0] = theta;
+        self.start(own);
+        -all * self.l2 * theta * theta / 2.0
     }
 
     #[inline(always)]
-    fn start<const W: usize>(
-        &self,
-        annotator: Annotator<'_>,
-        state: &[f64],
-        rows: &mut [[f64; W]],
-    ) {
-        self.write(state[0], annotator, rows);
+    fn start<const W: usize>(&self, Pairs { labels, n_classes, state, rows, .. }: Pairs<'_, W>) {
+        let accuracy = self.accuracy(state[0]);
+        let each_wrong = (1.0 - accuracy) / self.wrong.max(1.0);
+        for (row, label) in rows.chunks_exact_mut(n_groups::<W>(n_classes)).zip(labels) {
+            let own = *label as usize;
+            row.fill([if own < n_classes { each_wrong } else { 1.0 }; W]);
+            if own < n_classes {
+                row.as_flattened_mut()[own] = accuracy;
+            }
+        }
     }
 }
 

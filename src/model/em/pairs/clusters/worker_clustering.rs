@@ -45,7 +45,7 @@ use serde::{Deserialize, Serialize};
 use crate::frame::{Annotations, Dims, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::confusion::{Cells, Confusion};
-use crate::model::em::kernels::{Annotator, Estimator, PooledCounts, n_groups};
+use crate::model::em::kernels::{Estimator, Pairs, PooledCounts, n_groups};
 use crate::model::em::pairs::clusters::{self, ADDED, CountedMatrix, MAX_CLUSTERS, Membership};
 use crate::model::em::{ClassPrior, Objective, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
@@ -242,9 +242,7 @@ impl Estimator for ClusterEstimator {
     #[inline(always)]
     fn estimate<const W: usize>(
         &self,
-        Annotator { index, labels, n_classes: n }: Annotator<'_>,
-        _: &mut [f64],
-        rows: &mut [[f64; W]],
+        Pairs { index, labels, n_classes: n, rows, .. }: Pairs<'_, W>,
     ) -> f64 {
         let cells = self.logs.len() / self.members.n_clusters;
         for (row, label) in rows.chunks_exact_mut(n_groups::<W>(n)).zip(labels) {

@@ -7,7 +7,7 @@
 use rayon::prelude::*;
 
 use crate::frame::{Annotations, Dims};
-use crate::model::em::kernels::{Annotator, DirichletParameter, Estimator, PooledCounts, n_groups};
+use crate::model::em::kernels::{DirichletParameter, Estimator, Pairs, PooledCounts, n_groups};
 use crate::model::em::pairs::clusters::{self, Membership};
 use crate::model::numerics::{logsumexp, softmax};
 
@@ -164,9 +164,7 @@ impl Estimator for CommunityEstimator {
     #[inline(always)]
     fn estimate<const W: usize>(
         &self,
-        Annotator { index, labels, n_classes: n }: Annotator<'_>,
-        _: &mut [f64],
-        rows: &mut [[f64; W]],
+        Pairs { index, labels, n_classes: n, rows, .. }: Pairs<'_, W>,
     ) -> f64 {
         let r = index as usize;
         let scores = &self.scores[r * self.mean.len()..(r + 1) * self.mean.len()];
