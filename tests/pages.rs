@@ -70,12 +70,13 @@ fn the_outputs_list_the_queries_the_tables_and_the_warnings() {
     let mut tables =
         String::from("| table | column | type | meaning |\n| --- | --- | --- | --- |\n");
     for table in TABLES {
-        for (n, column) in table.columns().iter().enumerate() {
-            let name = if n == 0 { format!("`{}`", table.name()) } else { String::new() };
+        for (n, column) in table.columns.iter().enumerate() {
+            let name = if n == 0 { format!("`{}`", table.name) } else { String::new() };
             let kind = match &column.kind {
                 ColumnType::Instance => "as the instances".to_owned(),
                 ColumnType::Annotator => "as the annotators".to_owned(),
                 ColumnType::Label => "as the labels".to_owned(),
+                ColumnType::Texts => "list(utf8)".to_owned(),
                 ColumnType::Fixed(fixed) => fixed.to_string().to_lowercase(),
             };
             let null = if column.nullable { ", nullable" } else { "" };

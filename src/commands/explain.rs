@@ -62,7 +62,7 @@ pub async fn explain(spec: &PipelineSpec, job: &mut JobContext) -> Result<String
     let run_id = spec.sink.run_id.clone().unwrap_or_else(|| digest[..16].to_owned());
     let sink = sink::open(&spec.sink, &spec.store)?;
     line("output", &sink.folder(&run_id));
-    let tables = TABLES.iter().map(|t| t.name()).filter(|name| spec.sink.writes(name));
+    let tables = TABLES.iter().map(|t| t.name).filter(|name| spec.sink.writes(name));
     line("tables", &tables.collect::<Vec<_>>().join(", "));
     line("status", &status(sink.committed(&run_id).await?, &digest));
     Ok(text)

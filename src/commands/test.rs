@@ -85,7 +85,7 @@ async fn find_missing_rows(
         let table = find_table(table).map_err(|problem| Error::spec_problems(vec![problem]))?;
         let found = rows_of(table, &outcome)?;
         for row in expected.iter().filter(|row| !found.iter().any(|f| matches(f, row))) {
-            missing.push(format!("{}: no row has {}", table.name(), describe(row)));
+            missing.push(format!("{}: no row has {}", table.name, describe(row)));
             missing.extend(most_like(row, &found).map(|row| format!("  found: {row}")));
         }
     }
@@ -157,7 +157,7 @@ impl FoundCell {
 }
 
 /// Every row of a table.
-fn rows_of(table: &'static dyn OutcomeTable, outcome: &Outcome) -> Result<Vec<FoundRow>> {
+fn rows_of(table: &'static OutcomeTable, outcome: &Outcome) -> Result<Vec<FoundRow>> {
     let table = FilledTable::new(table, outcome);
     let mut rows = Vec::new();
     for batch in (0..table.n_parts()).flat_map(|part| table.batches(part)) {

@@ -138,7 +138,7 @@ async fn accuracy_and_tally_are_those_of_the_labels_however_ties_fall_in_a_quest
     assert_eq!(outcome.results.len(), 2);
     let table = find_table("labels").unwrap();
     for (question, result) in outcome.results.iter().enumerate() {
-        let columns = table.rows(&outcome, question, 0..64).unwrap();
+        let columns = (table.rows)(&outcome, question, 0..64).unwrap();
         let labels: Vec<String> =
             (0..64).map(|i| array_value_to_string(&columns[1], i).unwrap()).collect();
         let given = |class: &str| labels.iter().filter(|label| *label == class).count();

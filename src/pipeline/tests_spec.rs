@@ -66,13 +66,13 @@ const COLUMNS_WITHOUT_VALUE: [&str; 6] =
     ["run_id", "spec", "inputs", "seconds_reading", "seconds_fitting", "peak_memory_bytes"];
 
 fn check_rows(
-    table: &dyn OutcomeTable,
+    table: &OutcomeTable,
     rows: &[BTreeMap<String, Scalar>],
     location: &str,
     problems: &mut Problems,
 ) {
-    let question = (!table.is_about_the_run()).then_some("question");
-    let columns = table.columns().iter().map(|column| column.name).chain(question);
+    let question = (!table.is_about_the_run).then_some("question");
+    let columns = table.columns.iter().map(|column| column.name).chain(question);
     for (n, row) in rows.iter().enumerate() {
         let location = format!("{location}[{n}]");
         if row.is_empty() {
@@ -81,11 +81,11 @@ fn check_rows(
         for name in row.keys().filter(|name| !columns.clone().any(|column| column == *name)) {
             let one_of = || format!("one of {}", columns.clone().collect::<Vec<_>>().join(", "));
             let help = did_you_mean(name, columns.clone(), one_of);
-            let what = format!("the table `{}` has no column `{name}`", table.name());
+            let what = format!("the table `{}` has no column `{name}`", table.name);
             problems.push(Problem::new(what).at(location.as_str()).help(help));
         }
         let has_no_value = |name: &&String| COLUMNS_WITHOUT_VALUE.contains(&name.as_str());
-        for name in row.keys().filter(|name| table.is_about_the_run() && has_no_value(name)) {
+        for name in row.keys().filter(|name| table.is_about_the_run && has_no_value(name)) {
             problems.push(
                 Problem::new(format!("a test has no `{name}`, which describes a published run"))
                     .at(format!("{location}.{name}"))

@@ -1,55 +1,32 @@
 //! `agreement`: how far annotators agree beyond chance, by each statistic, with intervals.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 
-use super::{COUNT, Column, Outcome, OutcomeTable, QuestionResult, REAL, TEXT, column, nullable};
+use super::{COUNT, OutcomeTable, QuestionResult, REAL, TEXT, column, nullable};
 use crate::agreement::AgreementRow;
-use crate::error::Result;
 
-pub(super) struct AgreementTable;
-
-impl OutcomeTable for AgreementTable {
-    fn name(&self) -> &'static str {
-        "agreement"
-    }
-
-    fn columns(&self) -> &'static [Column] {
-        const COLUMNS: &[Column] = &[
-            column("statistic", TEXT, "name of the statistic"),
-            column(
-                "group",
-                TEXT,
-                "`all`, or `class=...`: the agreement on one class against all others",
-            ),
-            nullable(
-                "value",
-                REAL,
-                "the value; null where it is not defined, as where nobody shares an instance or every answer is the same",
-            ),
-            nullable("low", REAL, "lower end of its 95 % interval, a bootstrap by instance"),
-            nullable("high", REAL, "upper end of the interval"),
-            column(
-                "n",
-                COUNT,
-                "number of instances that it comes from, with two annotators or more",
-            ),
-        ];
-        COLUMNS
-    }
-
-    fn blocks(&self, result: &QuestionResult) -> usize {
-        result.diagnosis.statistics.len()
-    }
-
-    fn rows(
-        &self,
-        outcome: &Outcome,
-        question: usize,
-        blocks: Range<usize>,
-    ) -> Result<Vec<ArrayRef>> {
+pub(super) static AGREEMENT: OutcomeTable = OutcomeTable {
+    name: "agreement",
+    columns: &[
+        column("statistic", TEXT, "name of the statistic"),
+        column(
+            "group",
+            TEXT,
+            "`all`, or `class=...`: the agreement on one class against all others",
+        ),
+        nullable(
+            "value",
+            REAL,
+            "the value; null where it is not defined, as where nobody shares an instance or every answer is the same",
+        ),
+        nullable("low", REAL, "lower end of its 95 % interval, a bootstrap by instance"),
+        nullable("high", REAL, "upper end of the interval"),
+        column("n", COUNT, "number of instances that it comes from, with two annotators or more"),
+    ],
+    blocks: |result| result.diagnosis.statistics.len(),
+    rows: |outcome, question, blocks| {
         let QuestionResult { frame, diagnosis, .. } = &outcome.results[question];
         let rows = &diagnosis.statistics[blocks];
         let reals = |of: fn(&AgreementRow) -> Option<f64>| -> ArrayRef {
@@ -64,8 +41,9 @@ impl OutcomeTable for AgreementTable {
             reals(|row| row.high),
             Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.n.cast_signed()))),
         ])
-    }
-}
+    },
+    ..OutcomeTable::OF_QUESTIONS
+};
 
 /// The group of a row about one class, or about all.
 pub(crate) fn group_of(class: Option<String>) -> String {

@@ -1,57 +1,36 @@
 //! `annotator_pairs`: the pairs of annotators that agree most beyond what their matrices explain.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, Int64Array};
 
-use super::{
-    COUNT, Column, ColumnType, Outcome, OutcomeTable, QuestionResult, REAL, column, nullable,
-};
+use super::{COUNT, ColumnType, OutcomeTable, QuestionResult, REAL, column, nullable};
 use crate::diagnose::AnnotatorPair;
-use crate::error::Result;
 
-pub(super) struct AnnotatorPairsTable;
-
-impl OutcomeTable for AnnotatorPairsTable {
-    fn name(&self) -> &'static str {
-        "annotator_pairs"
-    }
-
-    fn columns(&self) -> &'static [Column] {
-        const COLUMNS: &[Column] = &[
-            column(
-                "annotator_id",
-                ColumnType::Annotator,
-                "the annotator; at most 10 000 pairs: near-copies, then the most significant excess, first",
-            ),
-            column("other_id", ColumnType::Annotator, "the other annotator of the pair"),
-            column(
-                "n",
-                COUNT,
-                "number of common instances that were compared; of large data sets a sample is",
-            ),
-            column("agreement", REAL, "share of these instances with equal labels"),
-            nullable("kappa", REAL, "Cohen's kappa; null where both gave one label alone"),
-            column(
-                "excess",
-                REAL,
-                "agreement beyond what the annotators' confusion matrices explain; about 0 for independent annotators",
-            ),
-        ];
-        COLUMNS
-    }
-
-    fn blocks(&self, result: &QuestionResult) -> usize {
-        result.diagnosis.dependence.pairs.len()
-    }
-
-    fn rows(
-        &self,
-        outcome: &Outcome,
-        question: usize,
-        blocks: Range<usize>,
-    ) -> Result<Vec<ArrayRef>> {
+pub(super) static ANNOTATOR_PAIRS: OutcomeTable = OutcomeTable {
+    name: "annotator_pairs",
+    columns: &[
+        column(
+            "annotator_id",
+            ColumnType::Annotator,
+            "the annotator; at most 10 000 pairs: near-copies, then the most significant excess, first",
+        ),
+        column("other_id", ColumnType::Annotator, "the other annotator of the pair"),
+        column(
+            "n",
+            COUNT,
+            "number of common instances that were compared; of large data sets a sample is",
+        ),
+        column("agreement", REAL, "share of these instances with equal labels"),
+        nullable("kappa", REAL, "Cohen's kappa; null where both gave one label alone"),
+        column(
+            "excess",
+            REAL,
+            "agreement beyond what the annotators' confusion matrices explain; about 0 for independent annotators",
+        ),
+    ],
+    blocks: |result| result.diagnosis.dependence.pairs.len(),
+    rows: |outcome, question, blocks| {
         let QuestionResult { frame, diagnosis, .. } = &outcome.results[question];
         let pairs = &diagnosis.dependence.pairs[blocks];
         let ids = |of: fn(&AnnotatorPair) -> u32| {
@@ -68,5 +47,6 @@ impl OutcomeTable for AnnotatorPairsTable {
             Arc::new(pairs.iter().map(|pair| pair.kappa).collect::<Float64Array>()),
             reals(|pair| pair.excess),
         ])
-    }
-}
+    },
+    ..OutcomeTable::OF_QUESTIONS
+};

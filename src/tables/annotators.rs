@@ -1,48 +1,24 @@
 //! `annotators`: one row per annotator, with their number of annotations and their skill.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float64Array, Int64Array};
+use arrow::array::{Float64Array, Int64Array};
 
-use super::{
-    COUNT, Column, ColumnType, Outcome, OutcomeTable, QuestionResult, REAL, column, nullable,
-};
-use crate::error::Result;
+use super::{COUNT, ColumnType, OutcomeTable, QuestionResult, REAL, column, nullable};
 
-pub(super) struct AnnotatorsTable;
+const SKILL: &str = "skill from 0 to 1, as the model defines it: agreement with the labels, accuracy, the mean probability that an annotation is right, or the mean diagonal of a confusion matrix";
 
-impl OutcomeTable for AnnotatorsTable {
-    fn name(&self) -> &'static str {
-        "annotators"
-    }
-
-    fn columns(&self) -> &'static [Column] {
-        const SKILL: &str = "skill from 0 to 1, as the model defines it: agreement with the labels, accuracy, the mean probability that an annotation is right, or the mean diagonal of a confusion matrix";
-        const COLUMNS: &[Column] = &[
-            column("annotator_id", ColumnType::Annotator, "the annotator"),
-            column("n_annotations", COUNT, "number of annotations used; repeated ones count each"),
-            column("skill", REAL, SKILL),
-            nullable(
-                "skill_low",
-                REAL,
-                "lower end of the skill's interval, where the model has one",
-            ),
-            nullable("skill_high", REAL, "upper end of the skill's interval"),
-        ];
-        COLUMNS
-    }
-
-    fn blocks(&self, result: &QuestionResult) -> usize {
-        result.frame.annotators.len()
-    }
-
-    fn rows(
-        &self,
-        outcome: &Outcome,
-        question: usize,
-        blocks: Range<usize>,
-    ) -> Result<Vec<ArrayRef>> {
+pub(super) static ANNOTATORS: OutcomeTable = OutcomeTable {
+    name: "annotators",
+    columns: &[
+        column("annotator_id", ColumnType::Annotator, "the annotator"),
+        column("n_annotations", COUNT, "number of annotations used; repeated ones count each"),
+        column("skill", REAL, SKILL),
+        nullable("skill_low", REAL, "lower end of the skill's interval, where the model has one"),
+        nullable("skill_high", REAL, "upper end of the skill's interval"),
+    ],
+    blocks: |result| result.frame.annotators.len(),
+    rows: |outcome, question, blocks| {
         let QuestionResult { frame, fitted, .. } = &outcome.results[question];
         let report = &fitted.report;
         let n_annotations =
@@ -58,5 +34,6 @@ impl OutcomeTable for AnnotatorsTable {
             Arc::new(end(|interval| interval.0)),
             Arc::new(end(|interval| interval.1)),
         ])
-    }
-}
+    },
+    ..OutcomeTable::OF_QUESTIONS
+};

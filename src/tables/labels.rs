@@ -1,48 +1,27 @@
 //! `labels`: one row per instance, with the chosen class and its confidence.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
+use arrow::array::{Float64Array, Int64Array, StringArray};
 
-use super::{
-    COUNT, Column, ColumnType, Outcome, OutcomeTable, QuestionResult, REAL, TEXT, column, nullable,
-};
-use crate::error::Result;
+use super::{COUNT, ColumnType, OutcomeTable, QuestionResult, REAL, TEXT, column, nullable};
 
-pub(super) struct LabelsTable;
-
-impl OutcomeTable for LabelsTable {
-    fn name(&self) -> &'static str {
-        "labels"
-    }
-
-    fn columns(&self) -> &'static [Column] {
-        const COLUMNS: &[Column] = &[
-            column("instance_id", ColumnType::Instance, "the instance"),
-            nullable(
-                "label",
-                ColumnType::Label,
-                "the chosen class; null where the decision is `abstained`",
-            ),
-            nullable("confidence", REAL, "the posterior of the best class; null without evidence"),
-            nullable("margin", REAL, "the best posterior minus the second best; 0 for a tie"),
-            column("n_annotations", COUNT, "number of annotations used; repeated ones count each"),
-            column("decision", TEXT, "`decided`, `tied`, `gold` or `abstained`"),
-        ];
-        COLUMNS
-    }
-
-    fn blocks(&self, result: &QuestionResult) -> usize {
-        result.frame.instances.len()
-    }
-
-    fn rows(
-        &self,
-        outcome: &Outcome,
-        question: usize,
-        blocks: Range<usize>,
-    ) -> Result<Vec<ArrayRef>> {
+pub(super) static LABELS: OutcomeTable = OutcomeTable {
+    name: "labels",
+    columns: &[
+        column("instance_id", ColumnType::Instance, "the instance"),
+        nullable(
+            "label",
+            ColumnType::Label,
+            "the chosen class; null where the decision is `abstained`",
+        ),
+        nullable("confidence", REAL, "the posterior of the best class; null without evidence"),
+        nullable("margin", REAL, "the best posterior minus the second best; 0 for a tie"),
+        column("n_annotations", COUNT, "number of annotations used; repeated ones count each"),
+        column("decision", TEXT, "`decided`, `tied`, `gold` or `abstained`"),
+    ],
+    blocks: |result| result.frame.instances.len(),
+    rows: |outcome, question, blocks| {
         let QuestionResult { frame, fitted, tie_seed, .. } = &outcome.results[question];
         let a = &frame.annotations;
         let decided: Vec<_> =
@@ -56,5 +35,6 @@ impl OutcomeTable for LabelsTable {
             Arc::new(n_annotations.collect::<Int64Array>()),
             Arc::new(StringArray::from_iter_values(decided.iter().map(|d| d.decision.word()))),
         ])
-    }
-}
+    },
+    ..OutcomeTable::OF_QUESTIONS
+};

@@ -1,12 +1,10 @@
 //! `metrics`: scores against trusted classes that the model did not see; [`crate::metrics`] computes them.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
+use arrow::array::{Float64Array, Int64Array, StringArray};
 
-use super::{COUNT, Column, Outcome, OutcomeTable, QuestionResult, REAL, TEXT, column, nullable};
-use crate::error::Result;
+use super::{COUNT, OutcomeTable, REAL, TEXT, column, nullable};
 
 /// One score.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,45 +19,24 @@ pub struct Metric {
     pub value: Option<f64>,
 }
 
-pub(super) struct MetricsTable;
-
-impl OutcomeTable for MetricsTable {
-    fn name(&self) -> &'static str {
-        "metrics"
-    }
-
-    fn columns(&self) -> &'static [Column] {
-        const COLUMNS: &[Column] = &[
-            column(
-                "name",
-                TEXT,
-                "name of the measure; those of a classifier begin with `prediction_`",
-            ),
-            column(
-                "split",
-                TEXT,
-                "the scored instances: a gold role, or `annotations` that were held out to calibrate",
-            ),
-            nullable(
-                "bin",
-                COUNT,
-                "the bin of a reliability table, from 1 to 15; null for other measures",
-            ),
-            nullable("value", REAL, "the value; null where it is not defined"),
-        ];
-        COLUMNS
-    }
-
-    fn blocks(&self, _result: &QuestionResult) -> usize {
-        1
-    }
-
-    fn rows(
-        &self,
-        outcome: &Outcome,
-        question: usize,
-        _blocks: Range<usize>,
-    ) -> Result<Vec<ArrayRef>> {
+pub(super) static METRICS: OutcomeTable = OutcomeTable {
+    name: "metrics",
+    columns: &[
+        column("name", TEXT, "name of the measure; those of a classifier begin with `prediction_`"),
+        column(
+            "split",
+            TEXT,
+            "the scored instances: a gold role, or `annotations` that were held out to calibrate",
+        ),
+        nullable(
+            "bin",
+            COUNT,
+            "the bin of a reliability table, from 1 to 15; null for other measures",
+        ),
+        nullable("value", REAL, "the value; null where it is not defined"),
+    ],
+    blocks: |_| 1,
+    rows: |outcome, question, _| {
         let of_question = outcome.metrics.iter().filter(|(q, _)| *q == question);
         let rows: Vec<&Metric> = of_question.map(|(_, metric)| metric).collect();
         Ok(vec![
@@ -68,5 +45,6 @@ impl OutcomeTable for MetricsTable {
             Arc::new(rows.iter().map(|m| m.bin.map(i64::from)).collect::<Int64Array>()),
             Arc::new(rows.iter().map(|m| m.value).collect::<Float64Array>()),
         ])
-    }
-}
+    },
+    ..OutcomeTable::OF_QUESTIONS
+};

@@ -93,6 +93,8 @@ pub enum ColumnType {
     Annotator,
     /// The labels' own type.
     Label,
+    /// Lists of texts.
+    Texts,
     /// A fixed type.
     Fixed(DataType),
 }
@@ -139,74 +141,65 @@ pub trait Table: Send + Sync {
 }
 
 /// A table that every run writes: its declared columns, and how its rows are computed from an outcome.
-pub trait OutcomeTable: Sync {
+pub struct OutcomeTable {
     /// Its name: the folder it is written to, and the table in SQL.
-    fn name(&self) -> &'static str;
+    pub name: &'static str,
     /// Its columns, without `question`.
-    fn columns(&self) -> &'static [Column];
+    pub columns: &'static [Column],
     /// The number of blocks (instances, annotators, rows of matrices) of a question that its rows are computed from.
-    fn blocks(&self, result: &QuestionResult) -> usize;
+    blocks: fn(&QuestionResult) -> usize,
     /// The most rows of a block.
-    fn rows_per_block(&self, _result: &QuestionResult) -> usize {
-        1
-    }
-    /// The spans of blocks that are not cut, where most blocks have far fewer rows than [`OutcomeTable::rows_per_block`].
-    fn block_spans<'a>(&self, _result: &'a QuestionResult) -> Option<BlockSpans<'a>> {
-        None
-    }
-    /// The columns' arrays for the rows of some blocks.
-    ///
-    /// # Errors
-    /// When ids cannot be turned into rows.
-    fn rows(
-        &self,
-        outcome: &Outcome,
-        question: usize,
-        blocks: Range<usize>,
-    ) -> Result<Vec<ArrayRef>>;
+    rows_per_block: fn(&QuestionResult) -> usize,
+    /// The spans of blocks that are not cut, where most blocks have far fewer rows than `rows_per_block`.
+    block_spans: for<'a> fn(&'a QuestionResult) -> Option<BlockSpans<'a>>,
+    /// The columns' arrays for the rows of some blocks of a question; an error where ids cannot be turned into rows.
+    pub(crate) rows: fn(&Outcome, usize, Range<usize>) -> Result<Vec<ArrayRef>>,
     /// Whether the rows are about the run and not about a question.
-    fn is_about_the_run(&self) -> bool {
-        false
-    }
+    pub(crate) is_about_the_run: bool,
     /// The question of each row, if some of the rows are about other questions than the frame's own.
-    ///
-    /// # Errors
-    /// When ids cannot be turned into rows.
-    fn questions(
-        &self,
-        _result: &QuestionResult,
-        _blocks: Range<usize>,
-    ) -> Result<Option<ArrayRef>> {
-        Ok(None)
-    }
+    questions: fn(&QuestionResult, Range<usize>) -> Result<Option<ArrayRef>>,
+}
+
+impl OutcomeTable {
+    /// A table of rows about questions, one for each block.
+    const OF_QUESTIONS: Self = Self {
+        name: "",
+        columns: &[],
+        blocks: |_| 1,
+        rows_per_block: |_| 1,
+        block_spans: |_| None,
+        rows: |_, _, _| Ok(Vec::new()),
+        is_about_the_run: false,
+        questions: |_, _| Ok(None),
+    };
 }
 
 /// Every table of a run, in the order that a reader would open them.
-pub static TABLES: &[&dyn OutcomeTable] = &[
-    &labels::LabelsTable,
+pub static TABLES: &[&OutcomeTable] = &[
+    &labels::LABELS,
     &probabilities::POSTERIORS,
-    &annotators::AnnotatorsTable,
-    &annotator_pairs::AnnotatorPairsTable,
-    &agreement::AgreementTable,
-    &confusion_matrices::ConfusionMatricesTable,
-    &classes::ClassesTable,
+    &annotators::ANNOTATORS,
+    &annotator_pairs::ANNOTATOR_PAIRS,
+    &agreement::AGREEMENT,
+    &confusion_matrices::CONFUSION_MATRICES,
+    &classes::CLASSES,
     &parameters::OF_ANNOTATORS,
     &parameters::OF_INSTANCES,
-    &pair_competence::PairCompetenceTable,
+    &pair_competence::PAIR_COMPETENCE,
     &probabilities::PREDICTIONS,
-    &trace::TraceTable,
-    &metrics::MetricsTable,
-    &rejects::RejectsTable,
-    &run::RunTable,
+    &trace::TRACE,
+    &metrics::METRICS,
+    &rejects::REJECTS,
+    &run::RUN,
 ];
 
 /// The table of this name.
 ///
 /// # Errors
 /// When no table has this name; the problem suggests the nearest name.
-pub fn find_table(name: &str) -> std::result::Result<&'static dyn OutcomeTable, Problem> {
-    let names = TABLES.iter().map(|table| table.name());
-    TABLES.iter().copied().find(|table| table.name() == name).ok_or_else(|| {
+pub fn find_table(name: &str) -> std::result::Result<&'static OutcomeTable, Problem> {
+    let names = TABLES.iter().map(|table| table.name);
+    TABLES.iter().copied().find(|table| table.name == name).ok_or_else(|| {
         let all = names.clone();
         let one_of = || format!("one of {}", all.collect::<Vec<_>>().join(", "));
         let help = did_you_mean(name, names, one_of);
@@ -228,17 +221,18 @@ pub(crate) fn fields<'a>(
 ) -> impl Iterator<Item = Field> + 'a {
     columns.iter().map(|column| {
         let data_type = match &column.kind {
-            ColumnType::Instance => types.instance,
-            ColumnType::Annotator => types.annotator,
-            ColumnType::Label => types.label,
-            ColumnType::Fixed(fixed) => fixed,
+            ColumnType::Instance => types.instance.clone(),
+            ColumnType::Annotator => types.annotator.clone(),
+            ColumnType::Label => types.label.clone(),
+            ColumnType::Texts => DataType::new_list(DataType::Utf8, true),
+            ColumnType::Fixed(fixed) => fixed.clone(),
         };
-        Field::new(column.name, data_type.clone(), column.nullable)
+        Field::new(column.name, data_type, column.nullable)
     })
 }
 
 /// The table's schema for the types of ids and labels that were read.
-fn schema_of(table: &dyn OutcomeTable, outcome: &Outcome) -> SchemaRef {
+fn schema_of(table: &OutcomeTable, outcome: &Outcome) -> SchemaRef {
     let frame = &outcome.results[0].frame;
     let types = IdTypes {
         instance: frame.instances.values().data_type(),
@@ -246,14 +240,14 @@ fn schema_of(table: &dyn OutcomeTable, outcome: &Outcome) -> SchemaRef {
         label: frame.labels.values().data_type(),
     };
     let of_question = |q: &Ids| Field::new("question", q.values().data_type().clone(), false);
-    let question = frame.question.as_ref().filter(|_| !table.is_about_the_run()).map(of_question);
-    let all = question.into_iter().chain(fields(table.columns(), &types));
+    let question = frame.question.as_ref().filter(|_| !table.is_about_the_run).map(of_question);
+    let all = question.into_iter().chain(fields(table.columns, &types));
     Arc::new(Schema::new(all.collect::<Vec<_>>()))
 }
 
 /// The columns of a table without rows.
-fn no_rows(table: &dyn OutcomeTable, outcome: &Outcome) -> Vec<ArrayRef> {
+fn no_rows(table: &OutcomeTable, outcome: &Outcome) -> Vec<ArrayRef> {
     let schema = schema_of(table, outcome);
-    let own = schema.fields().iter().filter(|f| table.columns().iter().any(|c| c.name == f.name()));
+    let own = schema.fields().iter().filter(|f| table.columns.iter().any(|c| c.name == f.name()));
     own.map(|field| new_empty_array(field.data_type())).collect()
 }

@@ -9,28 +9,15 @@ use arrow::datatypes::{DataType, Schema, SchemaRef};
 
 use super::rows::cut::RowBytes;
 use super::{
-    Column, ColumnType, ComputedTable, IdTypes, Outcome, OutcomeTable, QuestionResult, REAL,
-    column, fields,
+    Column, ColumnType, ComputedTable, IdTypes, OutcomeTable, QuestionResult, REAL, column, fields,
 };
 use crate::error::Result;
 use crate::frame::Ids;
 use crate::model::posterior::Posterior;
 
-/// P(class given everything observed) of instances, or P(class given features) of rows of features.
-pub(super) struct ProbabilitiesTable {
-    name: &'static str,
-    columns: &'static [Column],
-    /// The ids of the rows of probabilities, if the model has any.
-    ids: fn(&QuestionResult) -> Option<&Ids>,
-    /// Appends the probability of each class in a row.
-    extend_with_row: fn(&QuestionResult, usize, &mut Vec<f64>),
-    /// Whether a row is written: without evidence it would say nothing.
-    is_known: fn(&QuestionResult, usize) -> bool,
-}
-
 const CLASS: Column = column("class", ColumnType::Label, "the class");
 
-pub(super) static POSTERIORS: ProbabilitiesTable = ProbabilitiesTable {
+pub(super) static POSTERIORS: OutcomeTable = OutcomeTable {
     name: "posteriors",
     columns: &[
         column(
@@ -45,64 +32,51 @@ pub(super) static POSTERIORS: ProbabilitiesTable = ProbabilitiesTable {
             "posterior probability of the class; an instance's rows sum to 1",
         ),
     ],
-    ids: |result| Some(&result.frame.instances),
-    extend_with_row: |result, i, values| result.fitted.posterior.extend_with_row(i, values),
-    is_known: |result, i| result.frame.annotations.has_evidence(i),
+    blocks: |result| result.frame.instances.len(),
+    rows_per_block: |result| result.fitted.posterior.n_classes(),
+    rows: |outcome, question, blocks| {
+        let QuestionResult { frame, fitted, .. } = &outcome.results[question];
+        // Without evidence a row would say nothing.
+        let known: Vec<usize> = blocks.filter(|i| frame.annotations.has_evidence(*i)).collect();
+        let mut values = Vec::with_capacity(known.len() * fitted.posterior.n_classes());
+        known.iter().for_each(|i| fitted.posterior.extend_with_row(*i, &mut values));
+        let ids = (&frame.instances, frame.instances.values().data_type());
+        arrays(known.into_iter(), values, ids, &frame.labels)
+    },
+    ..OutcomeTable::OF_QUESTIONS
 };
 
-pub(super) static PREDICTIONS: ProbabilitiesTable = ProbabilitiesTable {
+pub(super) static PREDICTIONS: OutcomeTable = OutcomeTable {
     name: "predictions",
     columns: &[
         column("instance_id", ColumnType::Instance, "the instance, annotated or not"),
         CLASS,
         column("probability", REAL, "P(class given features); an instance's rows sum to 1"),
     ],
-    ids: |result| {
-        let with_features = result.frame.with_features.as_ref()?;
-        result.fitted.predictions.as_ref().map(|_| &with_features.features.ids)
+    blocks: |result| predicted(result).map_or(0, |(ids, _)| ids.len()),
+    rows_per_block: |result| result.fitted.posterior.n_classes(),
+    rows: |outcome, question, blocks| {
+        let result = &outcome.results[question];
+        let Some((ids, predictions)) = predicted(result) else {
+            return Ok(super::no_rows(&PREDICTIONS, outcome));
+        };
+        let values = rows_of(predictions, &blocks);
+        let id_type = result.frame.instances.values().data_type();
+        arrays(blocks, values, (ids, id_type), &result.frame.labels)
     },
-    extend_with_row: |result, i, values| {
-        if let Some(predictions) = &result.fitted.predictions {
-            values.extend_from_slice(predictions.row(i));
-        }
-    },
-    is_known: |_, _| true,
+    ..OutcomeTable::OF_QUESTIONS
 };
 
-impl OutcomeTable for ProbabilitiesTable {
-    fn name(&self) -> &'static str {
-        self.name
-    }
+/// The classifier's predictions, with the ids of their rows.
+fn predicted(result: &QuestionResult) -> Option<(&Ids, &Posterior)> {
+    let with_features = result.frame.with_features.as_ref()?;
+    Some((&with_features.features.ids, result.fitted.predictions.as_ref()?))
+}
 
-    fn columns(&self) -> &'static [Column] {
-        self.columns
-    }
-
-    fn blocks(&self, result: &QuestionResult) -> usize {
-        (self.ids)(result).map_or(0, Ids::len)
-    }
-
-    fn rows_per_block(&self, result: &QuestionResult) -> usize {
-        result.fitted.posterior.n_classes()
-    }
-
-    fn rows(
-        &self,
-        outcome: &Outcome,
-        question: usize,
-        blocks: Range<usize>,
-    ) -> Result<Vec<ArrayRef>> {
-        let result = &outcome.results[question];
-        let Some(ids) = (self.ids)(result) else {
-            return Ok(super::no_rows(self, outcome));
-        };
-        let known: Vec<usize> = blocks.filter(|block| (self.is_known)(result, *block)).collect();
-        let mut values = Vec::with_capacity(known.len() * result.fitted.posterior.n_classes());
-        known.iter().for_each(|block| (self.extend_with_row)(result, *block, &mut values));
-        let frame = &result.frame;
-        let id_type = frame.instances.values().data_type();
-        arrays(known.into_iter(), values, (ids, id_type), &frame.labels)
-    }
+/// The probabilities in these rows.
+fn rows_of(posterior: &Posterior, rows: &Range<usize>) -> Vec<f64> {
+    let n = posterior.n_classes();
+    posterior.values()[rows.start * n..rows.end * n].to_vec()
 }
 
 /// Ids, classes and probabilities of some blocks, one table row for each class.
@@ -153,9 +127,8 @@ pub(crate) fn predictions<'a>(
     };
     let table =
         ComputedTable::new(PREDICTIONS.name, SchemaRef::clone(&schema), size, move |blocks| {
-            let n_classes = predicted.n_classes();
-            let values = &predicted.values()[blocks.start * n_classes..blocks.end * n_classes];
-            let arrays = arrays(blocks, values.to_vec(), (ids, id_type), classes)?;
+            let values = rows_of(predicted, &blocks);
+            let arrays = arrays(blocks, values, (ids, id_type), classes)?;
             Ok(RecordBatch::try_new(SchemaRef::clone(&schema), arrays)?)
         });
     table.with_row_bytes(row_bytes)

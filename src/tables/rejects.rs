@@ -1,47 +1,24 @@
 //! `rejects`: one row per reason why input rows were not used. Rows read = rows used + the sum of these counts.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, Int64Array, ListBuilder, StringArray, StringBuilder};
+use arrow::array::{Array, Int64Array, ListBuilder, StringArray, StringBuilder};
 use arrow::compute::concat;
-use arrow::datatypes::{DataType, Field};
 
-use super::{COUNT, Column, ColumnType, Outcome, OutcomeTable, QuestionResult, TEXT, column};
-use crate::error::Result;
+use super::{COUNT, ColumnType, OutcomeTable, TEXT, column};
 use crate::frame::Rejects;
 
-pub(super) struct RejectsTable;
+const VALUES: &str = "up to five offending values, `...` ends one that was cut after 1000 characters; where the value is null, the row's instance";
 
-impl OutcomeTable for RejectsTable {
-    fn name(&self) -> &'static str {
-        "rejects"
-    }
-
-    fn columns(&self) -> &'static [Column] {
-        static COLUMNS: std::sync::LazyLock<Vec<Column>> = std::sync::LazyLock::new(|| {
-            let item = Arc::new(Field::new_list_field(DataType::Utf8, true));
-            let values = "up to five offending values, `...` ends one that was cut after 1000 characters; where the \
-                          value is null, the row's instance";
-            vec![
-                column("reason", TEXT, "the reason of the rejection"),
-                column("count", COUNT, "number of rows that were rejected for it"),
-                column("values", ColumnType::Fixed(DataType::List(item)), values),
-            ]
-        });
-        &COLUMNS
-    }
-
-    fn blocks(&self, result: &QuestionResult) -> usize {
-        result.frame.all_rejects().map(|rejects| rejects.iter().count()).sum()
-    }
-
-    fn rows(
-        &self,
-        outcome: &Outcome,
-        question: usize,
-        blocks: Range<usize>,
-    ) -> Result<Vec<ArrayRef>> {
+pub(super) static REJECTS: OutcomeTable = OutcomeTable {
+    name: "rejects",
+    columns: &[
+        column("reason", TEXT, "the reason of the rejection"),
+        column("count", COUNT, "number of rows that were rejected for it"),
+        column("values", ColumnType::Texts, VALUES),
+    ],
+    blocks: |result| result.frame.all_rejects().map(|rejects| rejects.iter().count()).sum(),
+    rows: |outcome, question, blocks| {
         let all = outcome.results[question].frame.all_rejects().flat_map(Rejects::iter);
         let rows: Vec<_> = all.skip(blocks.start).take(blocks.len()).collect();
         let mut values = ListBuilder::new(StringBuilder::new());
@@ -53,9 +30,8 @@ impl OutcomeTable for RejectsTable {
             Arc::new(rows.iter().map(|r| i64::try_from(r.1).ok()).collect::<Int64Array>()),
             Arc::new(values.finish()),
         ])
-    }
-
-    fn questions(&self, result: &QuestionResult, blocks: Range<usize>) -> Result<Option<ArrayRef>> {
+    },
+    questions: |result, blocks| {
         let Some(own) = &result.frame.question else { return Ok(None) };
         let left_out = result.frame.left_out.iter().map(|question| &question.question);
         let of_rows = std::iter::once(own).chain(left_out).zip(result.frame.all_rejects());
@@ -63,5 +39,6 @@ impl OutcomeTable for RejectsTable {
         let values = of_rows.skip(blocks.start).take(blocks.len());
         let values: Vec<&dyn Array> = values.map(|question| question.values().as_ref()).collect();
         Ok(Some(concat(&values)?))
-    }
-}
+    },
+    ..OutcomeTable::OF_QUESTIONS
+};

@@ -1,17 +1,12 @@
 //! `run`: one row about the run itself.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use serde::Serialize;
 
-use super::{
-    COUNT, Column, ColumnType, ComputedTable, IdTypes, Outcome, OutcomeTable, QuestionResult, REAL,
-    TEXT, column, fields,
-};
-use crate::error::Result;
+use super::{COUNT, ColumnType, ComputedTable, IdTypes, OutcomeTable, REAL, TEXT, column, fields};
 
 /// One file that was read.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -57,63 +52,34 @@ pub struct RunRecord {
     pub warnings: Vec<String>,
 }
 
-pub(super) struct RunTable;
-
-impl OutcomeTable for RunTable {
-    fn name(&self) -> &'static str {
-        "run"
-    }
-
-    fn columns(&self) -> &'static [Column] {
-        const COLUMNS: &[Column] = &[
-            column("run_id", TEXT, "the run's id: by default a digest of spec and inputs"),
-            column("spec", TEXT, "the spec with every default filled in, as JSON"),
-            column("seed", COUNT, "the seed of every random stream"),
-            column("version", TEXT, "the version of labelmill"),
-            column("schema_version", COUNT, "the version of these schemas"),
-            column("inputs", TEXT, "source, path, bytes and version of each file, as JSON"),
-            column("rows_read", COUNT, "number of rows read"),
-            column("rows_used", COUNT, "number of rows used"),
-            column("rows_rejected", COUNT, "number of rows rejected; see the table `rejects`"),
-            column(
-                "converged",
-                ColumnType::Fixed(DataType::Boolean),
-                "whether the fit met its stop rule; false where `tol = 0` asked for all iterations",
-            ),
-            column("device", TEXT, "device of the fit, such as `cpu` or `cuda:0`"),
-            column("seconds_reading", REAL, "wall time of reading"),
-            column("seconds_fitting", REAL, "wall time of fitting"),
-            column(
-                "peak_memory_bytes",
-                COUNT,
-                "the most memory held until the tables were written",
-            ),
-            column(
-                "warnings",
-                TEXT,
-                "the warnings about the data, the fit and the machine, as JSON",
-            ),
-        ];
-        COLUMNS
-    }
-
-    fn blocks(&self, _result: &QuestionResult) -> usize {
-        1
-    }
-
-    fn is_about_the_run(&self) -> bool {
-        true
-    }
-
-    fn rows(
-        &self,
-        outcome: &Outcome,
-        _question: usize,
-        blocks: Range<usize>,
-    ) -> Result<Vec<ArrayRef>> {
-        Ok(arrays(&outcome.run, blocks.len()))
-    }
-}
+pub(super) static RUN: OutcomeTable = OutcomeTable {
+    name: "run",
+    columns: &[
+        column("run_id", TEXT, "the run's id: by default a digest of spec and inputs"),
+        column("spec", TEXT, "the spec with every default filled in, as JSON"),
+        column("seed", COUNT, "the seed of every random stream"),
+        column("version", TEXT, "the version of labelmill"),
+        column("schema_version", COUNT, "the version of these schemas"),
+        column("inputs", TEXT, "source, path, bytes and version of each file, as JSON"),
+        column("rows_read", COUNT, "number of rows read"),
+        column("rows_used", COUNT, "number of rows used"),
+        column("rows_rejected", COUNT, "number of rows rejected; see the table `rejects`"),
+        column(
+            "converged",
+            ColumnType::Fixed(DataType::Boolean),
+            "whether the fit met its stop rule; false where `tol = 0` asked for all iterations",
+        ),
+        column("device", TEXT, "device of the fit, such as `cpu` or `cuda:0`"),
+        column("seconds_reading", REAL, "wall time of reading"),
+        column("seconds_fitting", REAL, "wall time of fitting"),
+        column("peak_memory_bytes", COUNT, "the most memory held until the tables were written"),
+        column("warnings", TEXT, "the warnings about the data, the fit and the machine, as JSON"),
+    ],
+    blocks: |_| 1,
+    is_about_the_run: true,
+    rows: |outcome, _, blocks| Ok(arrays(&outcome.run, blocks.len())),
+    ..OutcomeTable::OF_QUESTIONS
+};
 
 /// The record's columns, with the same row `rows` times.
 fn arrays(run: &RunRecord, rows: usize) -> Vec<ArrayRef> {
@@ -145,8 +111,8 @@ fn arrays(run: &RunRecord, rows: usize) -> Vec<ArrayRef> {
 pub(crate) fn run(record: &RunRecord) -> ComputedTable<'_> {
     let text = &DataType::Utf8;
     let types = IdTypes { instance: text, annotator: text, label: text };
-    let schema = Arc::new(Schema::new(fields(RunTable.columns(), &types).collect::<Vec<_>>()));
-    ComputedTable::new(RunTable.name(), SchemaRef::clone(&schema), (1, 1), move |rows| {
+    let schema = Arc::new(Schema::new(fields(RUN.columns, &types).collect::<Vec<_>>()));
+    ComputedTable::new(RUN.name, SchemaRef::clone(&schema), (1, 1), move |rows| {
         Ok(RecordBatch::try_new(SchemaRef::clone(&schema), arrays(record, rows.len()))?)
     })
 }

@@ -46,7 +46,7 @@ impl RunQuery<'_> {
     ) -> Result<(String, bool)> {
         let locations = locations(self.tables, &source_of_run(ctx).await?)?;
         let mut has_questions = false;
-        for table in TABLES.iter().map(|table| table.name()).filter(|name| self.query.reads(name)) {
+        for table in TABLES.iter().map(|table| table.name).filter(|name| self.query.reads(name)) {
             if !ctx.table_exist(table)? {
                 return Err(Error::spec(format!("the run has no table `{table}`"))
                     .at("--run")

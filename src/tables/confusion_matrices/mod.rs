@@ -9,18 +9,15 @@
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
+use arrow::array::{Float64Array, Int64Array, StringArray};
 
 use super::rows::cut::{longest_row, rows_of_batch};
 use super::{
-    BlockSpans, COUNT, Column, ColumnType, Outcome, OutcomeTable, QuestionResult, REAL, TEXT,
-    UnitSpan, column, nullable,
+    BlockSpans, COUNT, ColumnType, OutcomeTable, QuestionResult, REAL, TEXT, UnitSpan, column,
+    nullable,
 };
-use crate::error::Result;
 use crate::frame::Annotations;
 use crate::model::confusion::{CommonConfusion, Confusion, MIN_OBSERVED_COUNT};
-
-pub(super) struct ConfusionMatricesTable;
 
 #[derive(Default)]
 struct CellRows {
@@ -36,85 +33,38 @@ struct CellRows {
     sums: Vec<f64>,
 }
 
-impl OutcomeTable for ConfusionMatricesTable {
-    fn name(&self) -> &'static str {
-        "confusion_matrices"
-    }
-
-    fn columns(&self) -> &'static [Column] {
-        const COLUMNS: &[Column] = &[
-            column("scope", TEXT, "`annotator`, `common` or `cluster`"),
-            nullable(
-                "annotator_id",
-                ColumnType::Annotator,
-                "the annotator; null where the scope is another",
-            ),
-            column("class", ColumnType::Label, "the true class: the matrix's row"),
-            column("label", ColumnType::Label, "the label given: the matrix's column"),
-            column("probability", REAL, "P(label given class); a whole row sums to 1"),
-            column(
-                "expected_count",
-                REAL,
-                "expected number of the annotator's annotations with this class and label",
-            ),
-            nullable(
-                "cluster",
-                COUNT,
-                "the cluster, as the parameter `cluster` of its annotators; null where the scope is another",
-            ),
-        ];
-        COLUMNS
-    }
-
-    /// A block is the row of a class: first those of shared matrices, then those of each annotator.
-    fn blocks(&self, result: &QuestionResult) -> usize {
+pub(super) static CONFUSION_MATRICES: OutcomeTable = OutcomeTable {
+    name: "confusion_matrices",
+    columns: &[
+        column("scope", TEXT, "`annotator`, `common` or `cluster`"),
+        nullable(
+            "annotator_id",
+            ColumnType::Annotator,
+            "the annotator; null where the scope is another",
+        ),
+        column("class", ColumnType::Label, "the true class: the matrix's row"),
+        column("label", ColumnType::Label, "the label given: the matrix's column"),
+        column("probability", REAL, "P(label given class); a whole row sums to 1"),
+        column(
+            "expected_count",
+            REAL,
+            "expected number of the annotator's annotations with this class and label",
+        ),
+        nullable(
+            "cluster",
+            COUNT,
+            "the cluster, as the parameter `cluster` of its annotators; null where the scope is another",
+        ),
+    ],
+    // A block is the row of a class: first those of shared matrices, then those of each annotator.
+    blocks: |result| {
         let report = &result.fitted.report;
         let annotators = report.confusion.as_ref().map_or(0, |_| result.frame.annotators.len());
         (annotators + report.shared().count()) * result.frame.annotations.dims().classes
-    }
-
-    fn rows_per_block(&self, result: &QuestionResult) -> usize {
-        result.frame.annotations.dims().labels
-    }
-
-    /// A matrix of no more rows than a batch is not cut, so that time follows the rows and not the blocks, most of which
-    /// have no row where annotators have few annotations.
-    ///
-    /// A class counts as observed from an expected count of 0.5 on, and an annotator's expected counts sum to the weights
-    /// of the annotations: at most twice as many classes as the total weight are observed.
-    fn block_spans<'a>(&self, result: &'a QuestionResult) -> Option<BlockSpans<'a>> {
-        let (a, report) = (&result.frame.annotations, &result.fitted.report);
-        let (dims, shared) = (a.dims(), report.shared().count());
-        let (room, weights) = (rows_of_batch(longest_row(&result.frame)), OnceLock::new());
-        let whole = UnitSpan { blocks: dims.classes, rows: dims.classes * dims.labels };
-        Some(Box::new(move |block| {
-            let (matrix, class) = (block / dims.classes, block % dims.classes);
-            let few = matrix.checked_sub(shared).filter(|r| !is_whole(a, *r));
-            let (Some(r), Some(confusion)) = (few, &report.confusion) else {
-                let row = UnitSpan { blocks: 1, rows: dims.labels };
-                return if whole.rows <= room { whole } else { row };
-            };
-            let labels = a.labels_of(r).len().max(1);
-            let weight = weights.get_or_init(|| weights_of_annotators(a))[r];
-            // The weight is never negative, and the cast saturates.
-            #[allow(clippy::cast_sign_loss)]
-            let observed = ((2.0 * weight).ceil() as usize).min(dims.classes);
-            if observed * labels <= room {
-                return UnitSpan { rows: observed * labels, ..whole };
-            }
-            let blocks = (room / labels).clamp(1, dims.classes - class);
-            let observed =
-                (class..class + blocks).filter(|k| has_observed(confusion, a, r, *k)).count();
-            UnitSpan { blocks, rows: observed * labels }
-        }))
-    }
-
-    fn rows(
-        &self,
-        outcome: &Outcome,
-        question: usize,
-        blocks: Range<usize>,
-    ) -> Result<Vec<ArrayRef>> {
+    },
+    rows_per_block: |result| result.frame.annotations.dims().labels,
+    block_spans,
+    rows: |outcome, question, blocks| {
         let result = &outcome.results[question];
         let mut cells = CellRows::default();
         let report = &result.fitted.report;
@@ -147,7 +97,40 @@ impl OutcomeTable for ConfusionMatricesTable {
             Arc::new(Float64Array::from(cells.expected_count)),
             Arc::new(Int64Array::from(cells.cluster)),
         ])
-    }
+    },
+    ..OutcomeTable::OF_QUESTIONS
+};
+
+/// A matrix of no more rows than a batch is not cut, so that time follows the rows and not the blocks, most of which
+/// have no row where annotators have few annotations.
+///
+/// A class counts as observed from an expected count of 0.5 on, and an annotator's expected counts sum to the weights
+/// of the annotations: at most twice as many classes as the total weight are observed.
+fn block_spans(result: &QuestionResult) -> Option<BlockSpans<'_>> {
+    let (a, report) = (&result.frame.annotations, &result.fitted.report);
+    let (dims, shared) = (a.dims(), report.shared().count());
+    let (room, weights) = (rows_of_batch(longest_row(&result.frame)), OnceLock::new());
+    let whole = UnitSpan { blocks: dims.classes, rows: dims.classes * dims.labels };
+    Some(Box::new(move |block| {
+        let (matrix, class) = (block / dims.classes, block % dims.classes);
+        let few = matrix.checked_sub(shared).filter(|r| !is_whole(a, *r));
+        let (Some(r), Some(confusion)) = (few, &report.confusion) else {
+            let row = UnitSpan { blocks: 1, rows: dims.labels };
+            return if whole.rows <= room { whole } else { row };
+        };
+        let labels = a.labels_of(r).len().max(1);
+        let weight = weights.get_or_init(|| weights_of_annotators(a))[r];
+        // The weight is never negative, and the cast saturates.
+        #[allow(clippy::cast_sign_loss)]
+        let observed = ((2.0 * weight).ceil() as usize).min(dims.classes);
+        if observed * labels <= room {
+            return UnitSpan { rows: observed * labels, ..whole };
+        }
+        let blocks = (room / labels).clamp(1, dims.classes - class);
+        let observed =
+            (class..class + blocks).filter(|k| has_observed(confusion, a, r, *k)).count();
+        UnitSpan { blocks, rows: observed * labels }
+    }))
 }
 
 /// The sum of the weights of each annotator's annotations.

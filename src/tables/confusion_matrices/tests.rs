@@ -3,10 +3,11 @@
 use arrow::array::{AsArray, RecordBatch, UInt32Array};
 use arrow::datatypes::{Float64Type, Int64Type, UInt32Type};
 
-use super::super::{FilledTable, RunRecord, Table};
+use super::super::{FilledTable, Outcome, RunRecord, Table};
 use super::*;
 use crate::decide::{DecideSpec, Tally, TieSeed};
 use crate::diagnose::Diagnosis;
+use crate::error::Result;
 use crate::frame::Ids;
 use crate::model::confusion::{Cells, CommonConfusion, Smoothing};
 use crate::model::fitted::{Fitted, Report, Stop, on_cpu};
@@ -129,7 +130,7 @@ fn rows(batch: &RecordBatch) -> Vec<CellRow> {
 #[test]
 fn a_matrix_of_more_rows_than_a_batch_is_cut_and_has_the_same_rows() {
     let outcome = outcome();
-    let table = FilledTable::new(&ConfusionMatricesTable, &outcome);
+    let table = FilledTable::new(&CONFUSION_MATRICES, &outcome);
     let batches: Vec<RecordBatch> =
         (0..table.n_parts()).flat_map(|part| table.batches(part)).collect::<Result<_>>().unwrap();
     let sizes: Vec<usize> = batches.iter().map(RecordBatch::num_rows).collect();
@@ -143,7 +144,7 @@ fn a_matrix_of_more_rows_than_a_batch_is_cut_and_has_the_same_rows() {
 #[test]
 fn a_sample_has_rows_of_matrices_in_their_order() {
     let outcome = outcome();
-    let table = FilledTable::new(&ConfusionMatricesTable, &outcome);
+    let table = FilledTable::new(&CONFUSION_MATRICES, &outcome);
     let sample: Vec<CellRow> = table.sample(0).flat_map(|batch| rows(&batch.unwrap())).collect();
     let wanted = wanted(&outcome);
     let mut rest = wanted.iter();
@@ -157,7 +158,7 @@ fn long_ids_make_more_parts_of_the_same_rows() {
     let outcome = outcome();
     let parts = |mean: usize| -> Vec<Vec<CellRow>> {
         let row_bytes = RowBytes { longest: mean, mean };
-        let table = FilledTable::with_row_bytes(&ConfusionMatricesTable, &outcome, row_bytes);
+        let table = FilledTable::with_row_bytes(&CONFUSION_MATRICES, &outcome, row_bytes);
         let of_part = |part| table.batches(part).flat_map(|batch| rows(&batch.unwrap()));
         (0..table.n_parts()).map(|part| of_part(part).collect()).collect()
     };
@@ -183,7 +184,7 @@ fn the_weights_of_an_annotator_are_added_whether_or_not_annotations_were_merged(
 fn only_a_matrix_of_more_rows_than_a_batch_is_cut() {
     let outcome = outcome();
     let result = &outcome.results[0];
-    let spans = ConfusionMatricesTable.block_spans(result).unwrap();
+    let spans = (CONFUSION_MATRICES.block_spans)(result).unwrap();
     let span = |matrix: usize| spans(matrix * CLASSES);
     let row = UnitSpan { blocks: 1, rows: CLASSES };
     assert_eq!([0, SHARED].map(span), [row, row], "the common matrix, and a whole one");
@@ -195,6 +196,6 @@ fn only_a_matrix_of_more_rows_than_a_batch_is_cut() {
     assert_eq!(span(SHARED + 3), UnitSpan { blocks, rows: (blocks - 5) * 95 });
     let rest = CLASSES - blocks;
     assert_eq!(spans((SHARED + 3) * CLASSES + blocks), UnitSpan { blocks: rest, rows: rest * 95 });
-    let total = ConfusionMatricesTable.blocks(result);
+    let total = (CONFUSION_MATRICES.blocks)(result);
     assert_eq!(total, (SHARED + ANNOTATIONS.len()) * CLASSES);
 }

@@ -68,8 +68,8 @@ pub(super) struct BlockRows<'a> {
 }
 
 impl<'a> BlockRows<'a> {
-    pub(super) fn new(table: &dyn OutcomeTable, result: &'a QuestionResult) -> Self {
-        Self { most: table.rows_per_block(result).max(1), spans: table.block_spans(result) }
+    pub(super) fn new(table: &OutcomeTable, result: &'a QuestionResult) -> Self {
+        Self { most: (table.rows_per_block)(result).max(1), spans: (table.block_spans)(result) }
     }
 
     /// The rows of the span that begins at a block.
@@ -147,15 +147,15 @@ pub(crate) fn rows_of_batch(bytes: usize) -> usize {
 /// Cuts a table into parts of about `part_rows` rows; `rows` has those of each question. Questions with few rows share
 /// a part: thousands of questions do not become thousands of files.
 pub(super) fn cut(
-    table: &dyn OutcomeTable,
+    table: &OutcomeTable,
     outcome: &Outcome,
     rows: &[BlockRows<'_>],
     part_rows: usize,
 ) -> Vec<Vec<Chunk>> {
-    let questions = if table.is_about_the_run() { 1 } else { outcome.results.len() };
+    let questions = if table.is_about_the_run { 1 } else { outcome.results.len() };
     let (mut parts, mut open, mut room) = (Vec::new(), Vec::new(), part_rows);
     for (question, rows) in rows.iter().enumerate().take(questions) {
-        let blocks = table.blocks(&outcome.results[question]);
+        let blocks = (table.blocks)(&outcome.results[question]);
         let mut start = 0;
         while start < blocks {
             if room < rows.of_span(start) && !open.is_empty() {

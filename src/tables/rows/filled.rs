@@ -11,7 +11,7 @@ use crate::tables::{ColumnType, Outcome, OutcomeTable, TABLES, Table, schema_of}
 
 /// A declared table together with the outcome that its rows come from.
 pub struct FilledTable<'a> {
-    table: &'static dyn OutcomeTable,
+    table: &'static OutcomeTable,
     outcome: &'a Outcome,
     schema: SchemaRef,
     /// The rows of the blocks of each question.
@@ -24,12 +24,12 @@ pub struct FilledTable<'a> {
 impl<'a> FilledTable<'a> {
     /// The table, filled with the rows of this outcome.
     #[must_use]
-    pub fn new(table: &'static dyn OutcomeTable, outcome: &'a Outcome) -> Self {
+    pub fn new(table: &'static OutcomeTable, outcome: &'a Outcome) -> Self {
         Self::with_row_bytes(table, outcome, RowBytes::from_outcome(outcome))
     }
 
     pub(crate) fn with_row_bytes(
-        table: &'static dyn OutcomeTable,
+        table: &'static OutcomeTable,
         outcome: &'a Outcome,
         row_bytes: RowBytes,
     ) -> Self {
@@ -43,7 +43,7 @@ impl<'a> FilledTable<'a> {
     /// Every table of a run whose name is wanted.
     #[must_use]
     pub fn all(outcome: &'a Outcome, wanted: impl Fn(&str) -> bool) -> Vec<Self> {
-        let tables = TABLES.iter().filter(|table| wanted(table.name()));
+        let tables = TABLES.iter().filter(|table| wanted(table.name));
         let row_bytes = RowBytes::from_outcome(outcome);
         tables.map(|table| Self::with_row_bytes(*table, outcome, row_bytes)).collect()
     }
@@ -63,11 +63,11 @@ impl<'a> FilledTable<'a> {
     }
 
     fn batch(&self, chunk: &Chunk, blocks: Range<usize>) -> Result<RecordBatch> {
-        let mut arrays = self.table.rows(self.outcome, chunk.question, blocks.clone())?;
+        let mut arrays = (self.table.rows)(self.outcome, chunk.question, blocks.clone())?;
         let result = &self.outcome.results[chunk.question];
-        if let (Some(own), false) = (&result.frame.question, self.table.is_about_the_run()) {
+        if let (Some(own), false) = (&result.frame.question, self.table.is_about_the_run) {
             let rows = arrays.first().map_or(0, Array::len);
-            let questions = match self.table.questions(result, blocks)? {
+            let questions = match (self.table.questions)(result, blocks)? {
                 Some(questions) => questions,
                 None => own.rows(std::iter::repeat_n(Some(0), rows))?,
             };
@@ -79,7 +79,7 @@ impl<'a> FilledTable<'a> {
 
 impl Table for FilledTable<'_> {
     fn name(&self) -> &str {
-        self.table.name()
+        self.table.name
     }
 
     fn schema(&self) -> SchemaRef {
@@ -105,13 +105,13 @@ impl Table for FilledTable<'_> {
 
     fn is_distinct(&self, column: &str) -> bool {
         let one_row_each =
-            || self.outcome.results.iter().all(|result| self.table.rows_per_block(result) == 1);
-        self.table.columns().iter().any(|c| {
+            || self.outcome.results.iter().all(|result| (self.table.rows_per_block)(result) == 1);
+        self.table.columns.iter().any(|c| {
             c.name == column
                 && match c.kind {
                     ColumnType::Instance => true,
                     ColumnType::Annotator => one_row_each(),
-                    ColumnType::Label | ColumnType::Fixed(_) => false,
+                    ColumnType::Label | ColumnType::Texts | ColumnType::Fixed(_) => false,
                 }
         })
     }
