@@ -127,12 +127,9 @@ fn gold_that_calibrates_does_not_score_and_says_how_much_there_was() {
 fn without_calibration_no_table_changes() {
     let job = correlated();
     let plain = job.run(CORRELATED);
-    let names: Vec<String> =
-        read_table(&plain, "metrics").iter().map(|row| text(row, "name")).collect();
-    assert!(
-        !names.iter().any(|n| n.contains("calibrat") || n.contains("reliability")),
-        "{names:?}"
-    );
+    let names = cells(&read_table(&plain, "metrics"), &["name"]);
+    let is_of_calibration = |n: &String| n.contains("calibrat") || n.contains("reliability");
+    assert!(!names.iter().any(is_of_calibration), "{names:?}");
     let stderr = job.ends(&format!("{CORRELATED}calibration.method = 'none'"), &[], 0);
     assert_says(&stderr, &["nothing to do"]);
 }
@@ -310,17 +307,12 @@ fn a_trusted_class_stays_certain_and_what_cannot_be_calibrated_is_reported() {
 
 #[test]
 fn a_saved_model_calibrates_and_one_without_a_calibration_predicts_as_before() {
-    let job = network_job::job();
-    let truth = |i: u32| network_job::crowd().truth.get(i as usize).copied().unwrap_or(i % 3);
-    let rows: String = (120..200).map(|i| format!("{i},{},calibrate\n", truth(i))).collect();
-    job.write("gold.csv", &format!("instance_id,class,role\n{rows}"));
-    let model = network_job::pipeline("kind = 'crowd_layer'");
-    let plain = by_instance(&read_table(&job.run(&model), "predictions"));
+    let job = network_job::job_with_gold(120..200);
+    let kind = "kind = 'crowd_layer'";
+    let plain = job.run(&network_job::pipeline(kind));
+    let plain = by_instance(&read_table(&plain, "predictions"));
     for method in ["temperature", "bias_corrected_temperature", "isotonic"] {
-        let run = job.run(&format!(
-            "calibration = {{ method = '{method}', fit_on = 'gold' }}\n{}",
-            model.replace("[source]", "[source]\ngold = '{dir}gold.csv'")
-        ));
+        let run = job.run(&network_job::calibrated(kind, method));
         let calibrated = by_instance(&read_table(&run, "predictions"));
         assert_ne!(calibrated, plain, "{method}");
         // 50 instances without annotations calibrate the predictions, 30 with them the posteriors.

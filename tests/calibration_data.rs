@@ -10,14 +10,9 @@ use crate::support::{Row, read_table, text};
 
 #[test]
 fn gold_of_instances_without_annotations_leaves_the_posteriors_with_a_warning() {
-    let job = network_job::job();
-    let truth = |i: u32| network_job::crowd().truth.get(i as usize).copied().unwrap_or(i % 3);
-    let rows: String = (150..200).map(|i| format!("{i},{},calibrate\n", truth(i))).collect();
-    job.write("gold.csv", &format!("instance_id,class,role\n{rows}"));
-    let model = network_job::pipeline("kind = 'crowd_layer'");
-    let model = model.replace("[source]", "[source]\ngold = '{dir}gold.csv'");
-    let calibration = "calibration = { method = 'temperature', fit_on = 'gold' }\n";
-    let stderr = job.ends(&format!("{calibration}{model}"), &[], 0);
+    let job = network_job::job_with_gold(150..200);
+    let pipeline = network_job::calibrated("kind = 'crowd_layer'", "temperature");
+    let stderr = job.ends(&pipeline, &[], 0);
     assert_says(&stderr, &["says how well the posteriors are calibrated: they stay"]);
     let found = metrics(&job.path("out/latest"), "calibrate");
     assert_eq!(found["prediction_calibration_instances"], 50.0);

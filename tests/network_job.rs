@@ -1,5 +1,6 @@
 //! A small job of a model that learns from features: its crowd, its files and its pipeline.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,13 +17,17 @@ pub fn crowd() -> Synthetic {
     CrowdShape { instances: 150, annotators: 8, redundancy: 3, ..CrowdShape::default() }.draw(5)
 }
 
-/// Noisy one-hot features of instances 0 to 199; the last fifty have no annotation.
+/// The true classes of instances 0 to 199; the last fifty have no annotation.
+fn truth() -> Vec<u32> {
+    crowd().truth.into_iter().chain((150..200).map(|i| i % 3)).collect()
+}
+
+/// Noisy one-hot features of these instances.
 pub fn features() -> Vec<f32> {
-    let truth = crowd().truth;
-    let class = |i: usize| truth.get(i).copied().unwrap_or((i % 3) as u32) as usize;
+    let truth = truth();
     let cell = |i: usize, k: usize| {
         let noise = ((i * 31 + k * 17) % 23) as f32 / 23.0;
-        if k == class(i) { 2.0 + noise } else { noise }
+        if k == truth[i] as usize { 2.0 + noise } else { noise }
     };
     (0..200).flat_map(|i| (0..WIDTH).map(move |k| (i, k))).map(|(i, k)| cell(i, k)).collect()
 }
@@ -47,6 +52,21 @@ pub fn job() -> Job {
     write_numbers(&job.path("annotations.parquet"), &crowd().rows);
     write_features(&job.path("features.parquet"), list(&features(), WIDTH));
     job
+}
+
+/// The same with gold of these instances, which calibrates.
+pub fn job_with_gold(instances: Range<usize>) -> Job {
+    let (job, truth) = (job(), truth());
+    let rows: String = instances.map(|i| format!("{i},{},calibrate\n", truth[i])).collect();
+    job.write("gold.csv", &format!("instance_id,class,role\n{rows}"));
+    job
+}
+
+/// [`pipeline`] with that gold, which calibrates by this method.
+pub fn calibrated(model: &str, method: &str) -> String {
+    let sources = "[source]\ngold = '{dir}gold.csv'";
+    let calibration = format!("calibration = {{ method = '{method}', fit_on = 'gold' }}\n");
+    calibration + &pipeline(model).replace("[source]", sources)
 }
 
 pub fn pipeline(model: &str) -> String {
