@@ -155,17 +155,11 @@ impl AnnotationColumns {
     }
 
     /// Writes rows that have arrived to the files, if there are any.
-    ///
-    /// # Errors
-    /// As [`AnnotationColumns::spill`].
     pub(super) fn flush(&mut self, folder: &ScratchFolder) -> Result<()> {
         self.numbers().into_iter().try_for_each(|numbers| numbers.flush(folder))
     }
 
     /// Makes all rows readable, once they have arrived.
-    ///
-    /// # Errors
-    /// As [`AnnotationColumns::spill`].
     pub(super) fn map(&mut self, folder: &ScratchFolder) -> Result<()> {
         self.numbers().into_iter().try_for_each(|numbers| numbers.map(folder))
     }

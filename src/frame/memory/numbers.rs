@@ -69,9 +69,6 @@ impl Numbers {
     }
 
     /// Writes the numbers in memory to the file, if there is one and they are many.
-    ///
-    /// # Errors
-    /// As [`Numbers::spill`].
     pub(in crate::frame) fn flush(&mut self, folder: &ScratchFolder) -> Result<()> {
         if self.file.is_some() && self.memory.len() >= NUMBERS_AT_ONCE {
             self.write(folder)?;
@@ -89,9 +86,6 @@ impl Numbers {
     }
 
     /// Maps the file, if there is one, once all numbers have arrived.
-    ///
-    /// # Errors
-    /// As [`Numbers::spill`].
     pub(in crate::frame) fn map(&mut self, folder: &ScratchFolder) -> Result<()> {
         self.write(folder)?;
         if let Some(file) = self.file.take() {

@@ -107,9 +107,6 @@ impl HeldOut {
 
     /// The map of these rows, and the number of points that it was fitted to; `None` where no held-out annotation
     /// belongs to such a row.
-    ///
-    /// # Errors
-    /// When the run is cancelled.
     pub(super) fn calibrator(
         &self,
         spec: &CalibrationSpec,

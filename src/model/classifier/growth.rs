@@ -28,9 +28,6 @@ const MIN_RELATIVE_GAIN: f64 = 1e-10;
 
 /// Refuses to grow trees if the columns, the buffers of all threads, the trees and their predictions for the examples need
 /// more than half of the run's memory.
-///
-/// # Errors
-/// When they need more.
 pub(super) fn check_memory(
     examples: Examples<'_>,
     spec: &TreeSpec,
@@ -100,9 +97,6 @@ struct Pending {
 
 impl Growth<'_> {
     /// Grows a tree on the examples with these weights, by all features or by random ones for each split.
-    ///
-    /// # Errors
-    /// When the run is cancelled.
     pub(super) fn tree(&self, weights: &[f64], mut random: Option<RandomFeatures>) -> Result<Tree> {
         let with_weight = (0..weights.len() as u32).filter(|i| weights[*i as usize] > 0.0);
         let root = Pending { examples: with_weight.collect(), depth: 0, right_of: None };

@@ -209,9 +209,6 @@ impl SoftTargetNetwork {
 
     /// Adds parameters and scaling to a snapshot, with the names and layouts of a saved model; nothing before the first
     /// fit.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn save(&self, to: &mut Snapshot) -> Result<()> {
         let Some(TrainedLearners { learners, .. }) = &self.trained else { return Ok(()) };
         let mut own = Snapshot::default();
@@ -231,9 +228,6 @@ impl SoftTargetNetwork {
     }
 
     /// Adds the state between two fits to a checkpoint.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn save_state(&self, to: &mut Snapshot) -> Result<()> {
         let Some(TrainedLearners { learners, batch_rows, trace, .. }) = &self.trained else {
             return Ok(());

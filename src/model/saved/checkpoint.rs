@@ -43,9 +43,6 @@ impl Fingerprint {
     }
 
     /// Adds annotations, trusted classes, and the numbers of instances, annotators, classes and labels.
-    ///
-    /// # Errors
-    /// When the run is cancelled.
     pub(crate) fn add_annotations(&mut self, a: &Annotations, cancel: &Cancel) -> Result<()> {
         let Dims { instances, annotators, classes, labels } = a.dims();
         self.add_numbers([instances, annotators, classes, labels].map(|n| n as u32));
@@ -67,9 +64,6 @@ impl Fingerprint {
     }
 
     /// Adds features. It reads all of them.
-    ///
-    /// # Errors
-    /// When the run is cancelled.
     pub(crate) fn add_features(&mut self, matrix: &Matrix, cancel: &Cancel) -> Result<()> {
         let mut features = vec![0.0_f32; matrix.width()];
         for row in 0..matrix.len() {

@@ -205,9 +205,6 @@ impl KeyTable {
     }
 
     /// The number of a key, which gets the next one where it is new, and whether it is new.
-    ///
-    /// # Errors
-    /// As [`KeyTable::insert`].
     pub(super) fn insert_one(&mut self, key: Packed) -> Result<(u32, bool)> {
         self.reserve(&[(0, key)])?;
         let next = number(self.keys.len());

@@ -11,9 +11,6 @@ use crate::job_context::Cancel;
 impl Calibrator {
     /// The map of this method that fits best to the evidence; `None` for [`Method::None`], for [`Method::Isotonic`] and
     /// without points. The targets of `points` are likelihoods; for `smoothing` see [`Calibrator::fit`].
-    ///
-    /// # Errors
-    /// When the run is cancelled.
     pub(crate) fn fit_latent(
         method: Method,
         smoothing: f64,

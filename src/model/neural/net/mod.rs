@@ -164,9 +164,6 @@ impl Network {
     }
 
     /// Computes the network's outputs for scaled features, `[row, ...]`.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn forward(
         &self,
         features: impl Into<InputRows>,
@@ -176,9 +173,6 @@ impl Network {
     }
 
     /// As [`Network::forward`]; the backward pass also gives the gradient with respect to the features.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn forward_of_variable(
         &self,
         features: Vec<f32>,
@@ -227,9 +221,6 @@ impl Network {
     }
 
     /// Adds parameters and scaling to a snapshot.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn save(&self, to: &mut Snapshot) -> Result<()> {
         self.scaler.save(to);
         self.parameters.save(to)

@@ -19,9 +19,6 @@ const ROWS_AT_ONCE: usize = 128;
 impl<N: TrainingObjective> Trainer<'_, N> {
     /// Computes and keeps the constants of all training rows with the frozen outputs of the classifier, unless they are
     /// too large. It does nothing if the classifier is not frozen, or if they were computed for this act already.
-    ///
-    /// # Errors
-    /// When the run is cancelled.
     pub(super) fn keep_constants(&mut self, phase: &Phase, job: &JobContext) -> Result<()> {
         let Some(frozen) = &self.learners.classifier.frozen else { return Ok(()) };
         if self.state.epoch > 0 && frozen.has_constants_of_act {

@@ -22,9 +22,6 @@ pub(super) struct ForwardPasses {
 impl ForwardPasses {
     /// The gradients of the learners, given the gradients of the outputs. On a GPU these are copied together with the
     /// learners' inputs of the next batch, if there is one.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(super) fn backward(
         &self,
         of_out: &Outputs,

@@ -22,9 +22,6 @@ pub(crate) struct FrozenOutputs {
 impl FrozenOutputs {
     /// Computes the outputs of these rows by `predict`, `at_once` rows at a time; `None` if they are larger than
     /// `max_bytes`.
-    ///
-    /// # Errors
-    /// When `predict` fails.
     pub(super) fn compute(
         rows: Vec<u32>,
         at_once: usize,

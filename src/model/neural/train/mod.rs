@@ -182,9 +182,6 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     }
 
     /// The current parameters of the model.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn snapshot(&self) -> Result<Snapshot> {
         let mut snapshot = Snapshot::default();
         self.learners.save(&mut snapshot)?;
@@ -230,18 +227,12 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     }
 
     /// The current model's prediction for a batch.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn predict(&self, batch: &Batch) -> Result<BatchPrediction> {
         self.with_outputs(batch, |context| self.model.predict(context))
     }
 
     /// Computes the networks' outputs for a batch of other inputs, which may have more annotations than the training inputs,
     /// and passes them to `read_out`.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn read_out<R>(
         &self,
         inputs: Inputs<'_>,
@@ -254,9 +245,6 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     /// Computes the networks' outputs for a batch of instances without features, and passes them to `read_out`. The
     /// outputs of learners that read features are no predictions, and not calibrated: they give all classes the same
     /// probability.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn without_features<R>(
         &self,
         inputs: Inputs<'_>,

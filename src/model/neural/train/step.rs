@@ -105,9 +105,6 @@ pub(crate) struct Predictor<'a> {
 
 impl Predictor<'_> {
     /// Computes the networks' outputs for a batch without training, and passes them to `read_out`.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn with_outputs<R>(
         &self,
         inputs: Inputs<'_>,

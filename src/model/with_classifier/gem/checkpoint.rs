@@ -17,9 +17,6 @@ const OF_ROUNDS: &str = "rounds.";
 
 impl<M: ClassifierEm> Steps<'_, M> {
     /// The digest of the settings, the seed, the annotations and the features. It reads all data once.
-    ///
-    /// # Errors
-    /// When the run is cancelled.
     pub(super) fn fingerprint_of(&self, a: &Annotations) -> Result<String> {
         let (mut fingerprint, cancel) = (Fingerprint::new(M::KIND), &self.job.cancel);
         fingerprint.add_settings(self.spec)?;

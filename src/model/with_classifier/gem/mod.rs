@@ -131,9 +131,6 @@ impl Spec for Gem {
 }
 
 /// Fits the classifier and the annotators' parameters.
-///
-/// # Errors
-/// As [`Model::fit`](crate::model::Model::fit).
 fn fit<M: ClassifierEm>(spec: &M, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
     let (a, kind) = (evidence.annotations, M::KIND);
     let with_features = from_features::with_features_of(evidence, kind)?;

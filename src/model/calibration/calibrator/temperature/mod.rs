@@ -74,9 +74,6 @@ pub(super) fn fit(points: &Points, smoothing: f64) -> (f64, f64) {
 /// The maximum is not found by EM. Its steps are slow where annotators say little, and from rows that are certain it
 /// never leaves: the evidence counts for nothing where the probability of a class is 0. This sum may have several
 /// maxima, but depends on one number: the best point of a grid is refined.
-///
-/// # Errors
-/// When the run is cancelled.
 pub(super) fn fit_latent(points: &Points, smoothing: f64, cancel: &Cancel) -> Result<f64> {
     let log_loss = LogLoss::new(points, smoothing, MIN_FLOOR);
     let (low, high) = (-MAX_TEMPERATURE.ln(), -MIN_TEMPERATURE.ln());

@@ -39,9 +39,6 @@ impl ForwardPass {
     }
 
     /// Copies the outputs to the host.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn to_host(&self) -> Result<Outputs> {
         let host = |out: &Tensor| -> Result<Vec<f64>> {
             let values = from_candle(out.flatten_all().and_then(|out| out.to_vec1::<f32>()))?;
@@ -67,9 +64,6 @@ impl ForwardPass {
     }
 
     /// The gradient with respect to the input, `[row, column]`, where it is wanted.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn of_input(&self, gradients: &GradStore) -> Result<Option<Vec<f64>>> {
         let Some(input) = &self.input else { return Ok(None) };
         let Some(gradient) = gradients.get(input) else {
@@ -81,9 +75,6 @@ impl ForwardPass {
 
     /// The gradients of all parameters, given the gradients of the outputs. On a GPU these are copied together with `next`,
     /// the network's input of the next batch, if there is one.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn backward(&self, gradient: &Outputs, next: &mut InputRows) -> Result<GradStore> {
         let of_classifier = self.classifier.iter().map(|_| &gradient.logits);
         let of_hidden = self.hidden.iter().map(|_| &gradient.hidden);

@@ -41,9 +41,6 @@ impl InputRows {
     /// # Why
     /// A copy to a GPU takes the host about 10 us, however few values it has. The input comes first: matrix products want
     /// it at an address that is a multiple of 16 bytes, as that of an allocation is.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn copy_with(&mut self, gradient: Vec<f32>, device: &Device) -> Result<Tensor> {
         let (n_input, n_gradient) = (self.values.len(), gradient.len());
         if n_input == 0 {
@@ -57,9 +54,6 @@ impl InputRows {
     }
 
     /// The rows and the numbers by which they are moved, if they are, on the device.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn on_device(self, device: &Device) -> Result<(Tensor, Option<Tensor>)> {
         let all = if let Some(copied) = self.copied {
             copied

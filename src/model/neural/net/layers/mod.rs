@@ -153,9 +153,6 @@ impl Layer {
 /// The output of a sequence of layers; a batch norm also computes the ReLU that follows it, and a convolution on the host
 /// the ReLU and the max pool that follow it. A ReLU before a max pool is computed after it: the maximum of ReLUs is the
 /// ReLU of the maximum, with the same gradient, for a quarter of the values.
-///
-/// # Errors
-/// When the device fails.
 pub(crate) fn forward_all(
     layers: &[Layer],
     x: &Tensor,

@@ -78,9 +78,6 @@ impl Moments {
     }
 
     /// Copies the moments of these variables from the GPU: all first moments, all second ones, and so on.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn from_gpu(moments: &Tensor, vars: &[Var]) -> Result<Vec<Self>> {
         let all = from_candle(moments.to_vec1::<f32>())?;
         let count: usize = vars.iter().map(|var| var.elem_count()).sum();
@@ -98,9 +95,6 @@ impl Moments {
 
     /// Copies the moments of these variables that an optimiser has to their GPU, one after the other; those that do not
     /// exist yet are zeros.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn to_gpu(moments: &[&Self], rule: OptimiserKind, vars: &[Var]) -> Result<Tensor> {
         let parts: [fn(&Self) -> &Vec<f32>; 3] = [|m| &m.first, |m| &m.second, |m| &m.max_second];
         let mut all = Vec::new();

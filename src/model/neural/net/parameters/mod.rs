@@ -157,9 +157,6 @@ impl Parameters {
     }
 
     /// The sum of the squares of all gradients.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn squared_norm(&self, gradients: &GradStore) -> Result<f64> {
         if !self.on_host {
             return self.squared_norm_on_gpu(gradients);
@@ -175,9 +172,6 @@ impl Parameters {
     }
 
     /// Whether all parameters are finite numbers.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn is_finite(&self) -> Result<bool> {
         if !self.on_host {
             return self.is_finite_on_gpu();
@@ -192,9 +186,6 @@ impl Parameters {
     }
 
     /// Updates every parameter, each gradient multiplied by `scale` first.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn step(
         &mut self,
         gradients: &GradStore,
@@ -226,9 +217,6 @@ impl Parameters {
     }
 
     /// Reinitialises all parameters from the random streams of `name`, and resets the moments and step counts.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn reset(&mut self, name: &str) -> Result<()> {
         self.reset_moments();
         for (parameter_name, Parameter { start, var, .. }) in &self.all {
@@ -241,9 +229,6 @@ impl Parameters {
     }
 
     /// Adds all parameters to a snapshot.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn save(&self, to: &mut Snapshot) -> Result<()> {
         for (name, parameter) in &self.all {
             let values = from_candle(parameter.var.flatten_all().and_then(|v| v.to_vec1::<f32>()))?;
@@ -253,9 +238,6 @@ impl Parameters {
     }
 
     /// Adds moments and the number of steps, which only a resumed training needs.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn save_moments(&self, to: &mut Snapshot) -> Result<()> {
         to.u32s("optimiser.net.steps".to_owned(), vec![self.step]);
         let on_gpu = self.moments_on_gpu()?;

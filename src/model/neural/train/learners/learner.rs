@@ -129,9 +129,6 @@ impl Learner {
     }
 
     /// Computes the outputs for rows of the input, and keeps nothing for a backward pass.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn predict(&self, inputs: Inputs<'_>, ids: &[u32]) -> Result<Outputs> {
         if ids.is_empty() {
             return Ok(self.no_rows());
@@ -147,9 +144,6 @@ impl Learner {
 
     /// The outputs for instances without features. A learner that reads features gives all classes the same
     /// probability; its hidden layer and its named heads are those of a row of zeros, the mean of standardised features.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(super) fn predict_without_features(
         &self,
         inputs: Inputs<'_>,
@@ -174,9 +168,6 @@ impl Learner {
 
     /// Computes and keeps the outputs of all training rows if the learner is not in `trained`, unless they are too
     /// large or features are augmented in every step.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(in crate::model::neural) fn freeze(
         &mut self,
         trained: LearnerSubset,
@@ -217,9 +208,6 @@ impl Learner {
 
     /// Computes the outputs for a batch in training; also returns the forward pass if the learner is in `trained`, or
     /// reads a table of parameters.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(in crate::model::neural) fn forward(
         &self,
         batch: &Batch,

@@ -91,9 +91,6 @@ impl Learners {
     }
 
     /// Computes the outputs of the classifier and those of the others for a batch.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn predict(
         &self,
         inputs: Inputs<'_>,
@@ -107,9 +104,6 @@ impl Learners {
 
     /// The outputs of all learners for instances without features; those that read features give all classes the same
     /// probability.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(super) fn predict_without_features(
         &self,
         inputs: Inputs<'_>,
@@ -123,9 +117,6 @@ impl Learners {
     }
 
     /// Computes and keeps the outputs of the learners that are not in `trained`, as long as they fit into memory.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(super) fn freeze(&mut self, trained: LearnerSubset, data: &TrainingData<'_>) -> Result<()> {
         self.all_mut().try_for_each(|learner| learner.freeze(trained, data))
     }
@@ -141,9 +132,6 @@ impl Learners {
     }
 
     /// Computes the outputs of each learner for a batch in training, given the input of each.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(super) fn forward(
         &self,
         batch: &Batch,
@@ -242,9 +230,6 @@ impl Learners {
 
     /// Updates the parameters of each learner that has gradients as its update says, each gradient multiplied by `scale`
     /// first.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(super) fn step(
         &mut self,
         gradients: &[Option<GradStore>],
@@ -262,9 +247,6 @@ impl Learners {
     }
 
     /// The sum of the squares of all gradients.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(super) fn squared_norm(&self, gradients: &[Option<GradStore>]) -> Result<f64> {
         let all = self.all().zip(gradients);
         let of = |(learner, own): (&Learner, &Option<GradStore>)| {
@@ -274,9 +256,6 @@ impl Learners {
     }
 
     /// Whether all parameters are finite numbers.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(super) fn are_finite(&self) -> Result<bool> {
         for learner in self.all() {
             if !learner.network.parameters.is_finite()? {
@@ -293,9 +272,6 @@ impl Learners {
 
     /// Reinitialises the parameters of these learners from the random streams of `name`, and resets their moments and
     /// step counts.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(super) fn reset(&mut self, learners: LearnerSubset, name: &str) -> Result<()> {
         for learner in self.those_of(learners) {
             learner.frozen = None;
@@ -305,9 +281,6 @@ impl Learners {
     }
 
     /// Adds the parameters and scaling of all learners to a snapshot.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn save(&self, to: &mut Snapshot) -> Result<()> {
         self.add(to, |learner, own| learner.network.save(own))
     }
@@ -321,9 +294,6 @@ impl Learners {
     }
 
     /// Adds moments and step counts, which only a resumed training needs.
-    ///
-    /// # Errors
-    /// When the device fails.
     pub(crate) fn save_moments(&self, to: &mut Snapshot) -> Result<()> {
         self.add(to, |learner, own| learner.network.parameters.save_moments(own))
     }
