@@ -48,13 +48,12 @@ use serde::{Deserialize, Serialize};
 
 use super::kernels::Prior;
 use super::kernels::log_domain::{LogLikelihood, e_step};
-use super::{EmModel, EmSteps, Objective, StopRule};
+use super::{EmModel, EmResult, EmSteps, Objective, StopRule};
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, ITEMS_PER_BLOCK, MemoryEstimate, QuestionSizes};
 use crate::job_context::{Cancel, JobContext};
 use crate::model::Spec;
 use crate::model::fitted::Report;
-use crate::model::fitted::fitted_posterior::FittedPosterior;
 use crate::model::numerics::lbfgs::{NUMBERS_OF_SEARCH, try_maximise};
 use crate::model::numerics::ln_sigmoid;
 use crate::model::posterior::Posterior;
@@ -194,12 +193,7 @@ impl EmSteps for Glad {
 }
 
 impl EmModel for Glad {
-    fn finish(
-        &self,
-        a: &Annotations,
-        mut params: Params,
-        cancel: &Cancel,
-    ) -> Result<(FittedPosterior, Report)> {
+    fn finish(&self, a: &Annotations, mut params: Params, cancel: &Cancel) -> Result<EmResult> {
         self.m_step(a, &mut params, cancel)?;
         let report = params.report(a);
         Ok((params.t.into(), report))

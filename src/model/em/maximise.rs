@@ -152,8 +152,7 @@ mod tests {
 
     use super::*;
     use crate::job_context::Cancel;
-    use crate::model::em::{Em, EmModel, StopRule};
-    use crate::model::fitted::fitted_posterior::FittedPosterior;
+    use crate::model::em::{Em, EmModel, EmResult, StopRule};
     use crate::model::fitted::{Fitted, Report};
     use crate::model::posterior::Posterior;
     use crate::model::{Model as _, Spec};
@@ -224,12 +223,7 @@ mod tests {
     }
 
     impl EmModel for Scripted {
-        fn finish(
-            &self,
-            _: &Annotations,
-            params: Self::Params,
-            _: &Cancel,
-        ) -> Result<(FittedPosterior, Report)> {
+        fn finish(&self, _: &Annotations, params: Self::Params, _: &Cancel) -> Result<EmResult> {
             let mut t = Posterior::zeros(1, 2);
             t.row_mut(0)[0] = f64::from(params.0);
             let names = params.1.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();

@@ -45,7 +45,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kernels::log_domain::e_step;
 use super::kernels::{Prior, expected_counts_of};
-use super::{EmModel, EmSteps, Objective, StopRule};
+use super::{EmModel, EmResult, EmSteps, Objective, StopRule};
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, ITEMS_PER_BLOCK, MemoryEstimate, QuestionSizes};
 use crate::job_context::{Cancel, JobContext, WarningCode};
@@ -186,12 +186,7 @@ impl EmSteps for Mmce {
 }
 
 impl EmModel for Mmce {
-    fn finish(
-        &self,
-        a: &Annotations,
-        mut params: Params,
-        cancel: &Cancel,
-    ) -> Result<(FittedPosterior, Report)> {
+    fn finish(&self, a: &Annotations, mut params: Params, cancel: &Cancel) -> Result<EmResult> {
         self.m_step(a, &mut params, cancel)?;
         let Dims { classes, labels, .. } = a.dims();
         let (n, size) = (labels.max(1), (classes * labels).max(1));

@@ -156,18 +156,16 @@ pub trait EmSteps {
     }
 }
 
+/// The posteriors of the last E-step, and the report of the parameters that an M-step estimates from them.
+pub type EmResult = (FittedPosterior, Report);
+
 /// An EM model without a classifier: what its parameters become in the end.
 pub trait EmModel: EmSteps {
-    /// The posteriors of the last E-step, and the report of the parameters that an M-step estimates from them.
+    /// The end of a fit, after the last E-step.
     ///
     /// # Errors
     /// As [`EmSteps::m_step`].
-    fn finish(
-        &self,
-        a: &Annotations,
-        params: Self::Params,
-        cancel: &Cancel,
-    ) -> Result<(FittedPosterior, Report)>;
+    fn finish(&self, a: &Annotations, params: Self::Params, cancel: &Cancel) -> Result<EmResult>;
     /// A warning for the user, where the posteriors cannot be used; `job` has the names of the model's keys.
     fn doubt(
         &self,

@@ -66,13 +66,12 @@ use super::kernels::{self, PairKernel, Prior, expected_counts_of};
 use super::pairs::crowd_rows::RowEstimator;
 use super::pairs::dawid_skene::is_redundant;
 use super::start::write_start;
-use super::{EmModel, EmSteps, Objective, StopRule};
+use super::{EmModel, EmResult, EmSteps, Objective, StopRule};
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, MemoryEstimate, QuestionSizes};
 use crate::job_context::{Cancel, JobContext, WarningCode};
 use crate::model::confusion::{Confusion, Smoothing};
 use crate::model::fitted::Report;
-use crate::model::fitted::fitted_posterior::FittedPosterior;
 use crate::model::posterior::Posterior;
 use crate::model::{Capabilities, Spec};
 use annotators::Annotators;
@@ -210,12 +209,7 @@ impl EmSteps for RandomEffects {
 }
 
 impl EmModel for RandomEffects {
-    fn finish(
-        &self,
-        a: &Annotations,
-        mut params: Params,
-        cancel: &Cancel,
-    ) -> Result<(FittedPosterior, Report)> {
+    fn finish(&self, a: &Annotations, mut params: Params, cancel: &Cancel) -> Result<EmResult> {
         self.m_step(a, &mut params, cancel)?;
         let Params { annotators, states, prior, independent, mut t, .. } = params;
         let how = (self.dawid_skene_share, self.discount);

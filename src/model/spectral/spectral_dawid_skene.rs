@@ -50,9 +50,10 @@ use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::{Cancel, JobContext, WarningCode};
 use crate::model::em::kernels::{self, Prior, log_domain};
-use crate::model::em::{self, ColumnEm, DawidSkene, EmModel, EmSteps, Objective, StopRule};
-use crate::model::fitted::fitted_posterior::FittedPosterior;
-use crate::model::fitted::{Fitted, Report};
+use crate::model::em::{
+    self, ColumnEm, DawidSkene, EmModel, EmResult, EmSteps, Objective, StopRule,
+};
+use crate::model::fitted::Fitted;
 use crate::model::posterior::Posterior;
 use crate::model::{Capabilities, Model, Spec};
 
@@ -163,12 +164,7 @@ impl EmSteps for FromPosteriors {
 }
 
 impl EmModel for FromPosteriors {
-    fn finish(
-        &self,
-        a: &Annotations,
-        params: Self::Params,
-        cancel: &Cancel,
-    ) -> Result<(FittedPosterior, Report)> {
+    fn finish(&self, a: &Annotations, params: Self::Params, cancel: &Cancel) -> Result<EmResult> {
         self.inner.finish(a, params, cancel)
     }
 }

@@ -59,7 +59,8 @@ impl Smoothing {
             let groups = shares.cells_mut().as_chunks_mut::<W>().0;
             let rows = counts.chunks_exact(n_classes.max(1));
             groups.chunks_exact_mut(m).zip(rows).for_each(|(to, row)| pad(row, to));
-            self.estimate(Pairs { index: 0, labels: &labels, n_classes, state: &mut [], rows: groups })
+            let (labels, state) = (&labels[..], &mut [][..]);
+            self.estimate(Pairs { index: 0, labels, n_classes, state, rows: groups })
         });
         (shares, log_prior)
     }

@@ -10,7 +10,7 @@ use crate::model::em::kernels::{
     DirichletParameter, Estimator, GivenRows, Likelihood, PairKernel, Prior, Sweep,
 };
 use crate::model::em::start::write_start;
-use crate::model::em::{EmModel, EmSteps, Objective, StopRule, fit};
+use crate::model::em::{EmModel, EmResult, EmSteps, Objective, StopRule, fit};
 use crate::model::fitted::fitted_posterior::{FittedPosterior, PosteriorRows};
 use crate::model::fitted::{Fitted, Report};
 use crate::model::numerics::{MIN_PROBABILITY, at_least, normalise};
@@ -213,12 +213,7 @@ impl<M: PairModel> EmSteps for ColumnEm<M> {
 }
 
 impl<M: PairModel> EmModel for ColumnEm<M> {
-    fn finish(
-        &self,
-        a: &Annotations,
-        params: Self::Params,
-        _: &Cancel,
-    ) -> Result<(FittedPosterior, Report)> {
+    fn finish(&self, a: &Annotations, params: Self::Params, _: &Cancel) -> Result<EmResult> {
         let Params { mut classes, mut estimator, mut kernel, .. } = params;
         let likelihood = kernel.take_likelihood(a);
         let (prior, shares) = (classes.factors.clone(), classes.shares.clone());

@@ -64,6 +64,18 @@ fn bound(spec: &Ibcc, a: &Annotations, t: &Posterior) -> f64 {
     bound
 }
 
+/// The objectives of four steps from the votes are the bounds.
+fn assert_bounds(spec: &Ibcc, a: &Annotations) {
+    let mut t = Posterior::from_votes(a);
+    for _ in 0..4 {
+        let want = bound(spec, a, &t);
+        let step = StepFrom::new(spec, a, &t);
+        let got = step.objective.maximised;
+        assert!((got - want).abs() < 1e-10 * want.abs(), "{got} is not {want}");
+        t = step.posterior;
+    }
+}
+
 /// 40 instances with one annotation each, of 30 labels by four annotators.
 #[test]
 fn many_labels_with_one_annotation_an_instance_do_not_become_one_class() {
@@ -95,15 +107,7 @@ fn the_objective_is_the_bound_by_its_definition() {
         ..Ibcc::default()
     };
     for n_classes in [2, 3] {
-        let a = tiny(n_classes, &rows);
-        let mut t = Posterior::from_votes(&a);
-        for _ in 0..4 {
-            let want = bound(&spec, &a, &t);
-            let step = StepFrom::new(&spec, &a, &t);
-            let got = step.objective.maximised;
-            assert!((got - want).abs() < 1e-10 * want.abs(), "{got} is not {want}");
-            t = step.posterior;
-        }
+        assert_bounds(&spec, &tiny(n_classes, &rows));
     }
 }
 
@@ -146,14 +150,7 @@ fn the_bound_of_whole_matrices_of_pseudo_counts_is_that_by_its_definition() {
         vec![vec![3.0, 0.5, 1.0, 0.2], vec![0.4, 5.0, 0.6, 0.3], vec![1.5, 0.7, 2.0, 900.0]];
     let spec = Ibcc { pseudo_counts: Some(counts), ..Ibcc::default() };
     let a = annotations(Dims { instances: 15, annotators: 5, classes: 3, labels: 4 }, &rows);
-    let mut t = Posterior::from_votes(&a);
-    for _ in 0..4 {
-        let want = bound(&spec, &a, &t);
-        let step = StepFrom::new(&spec, &a, &t);
-        let got = step.objective.maximised;
-        assert!((got - want).abs() < 1e-10 * want.abs(), "{got} is not {want}");
-        t = step.posterior;
-    }
+    assert_bounds(&spec, &a);
 }
 
 /// The matrix that the other keys stand for, and one that is not symmetric, of an annotator with few annotations.
