@@ -21,11 +21,6 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
-use crate::frame::Evidence;
-use crate::job_context::JobContext;
-use crate::model::Model;
-use crate::model::fitted::Fitted;
 use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{at_least, softmax_backward};
 use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
@@ -34,7 +29,6 @@ use crate::model::neural::objective::network_spec::NetworkSpec;
 use crate::model::neural::objective::train_spec::Reduction;
 use crate::model::neural::objective::training_objective::TrainingObjective;
 use crate::model::posterior::{best, hardened};
-use crate::model::vote::MajorityVote;
 
 /// Soft and hard bootstrapping.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -80,10 +74,6 @@ impl CrowdNet for SoftBootstrap {
     /// no annotators.
     fn paper() -> (NetworkSpec, Self) {
         (paper::classifier(30, Some(128), 1e-4), Self::default())
-    }
-
-    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
-        MajorityVote::default().fit(evidence, job).map(Some)
     }
 }
 

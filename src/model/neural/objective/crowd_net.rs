@@ -20,7 +20,8 @@ use crate::model::neural::params::annotator_matrices;
 use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::params::param_table::ParamTable;
 use crate::model::neural::train::learners::learner::LearnerSpec;
-use crate::model::{Capabilities, FeatureUse};
+use crate::model::vote::MajorityVote;
+use crate::model::{Capabilities, FeatureUse, Model as _};
 use crate::spec::Problems;
 
 /// The evidence that a model is fitted to, and its sizes.
@@ -169,12 +170,13 @@ pub trait CrowdNet:
         Ok(Self::COUNTS_CONFUSION.then(|| counted::table(task.dims)).into_iter().collect())
     }
 
-    /// The result of an aggregator without features, for models whose classifier learns from it.
+    /// The result of an aggregator without features, for models whose classifier learns from it: the votes, by default.
     ///
     /// # Errors
     /// When the aggregator fails.
-    fn aggregate(&self, _evidence: Evidence<'_>, _job: &mut JobContext) -> Result<Option<Fitted>> {
-        Ok(None)
+    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
+        let votes = Self::TRAINS_ON_TARGETS.then(MajorityVote::default);
+        votes.map(|votes| votes.fit(evidence, job)).transpose()
     }
 
     /// The names of the numbers in [`BatchPrediction::parameters`](crate::model::neural::BatchPrediction::parameters).

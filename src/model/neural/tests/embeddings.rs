@@ -2,7 +2,7 @@
 
 use rand::Rng as _;
 
-use super::fits::{agreeing, fit};
+use super::fits::{agreeing, agreeing_with_features, fit};
 use super::linear::{expect_step, numbers, probabilities, weights};
 use super::training_loop::resumed::assert_resumes;
 use super::*;
@@ -10,7 +10,6 @@ use crate::frame::Matrix;
 use crate::model::neural::data::inputs::Inputs;
 use crate::model::neural::net::input::scaler::Scaler;
 use crate::model::saved::snapshot::Snapshot;
-use crate::model::vote::MajorityVote;
 use crate::testing::with_features;
 
 /// The width of an instance's embedding, and that of an annotator's.
@@ -30,13 +29,7 @@ struct Embedded {
 }
 
 impl CrowdNet for Embedded {
-    const KIND: &'static str = "embedded";
-    const SUMMARY: &'static str = "";
-    const SOURCE: &'static str = "";
-
-    fn paper() -> (NetworkSpec, Self) {
-        Default::default()
-    }
+    test_kind!("embedded");
 
     fn other_learners(&self, network: &NetworkSpec, _sizes: &Sizes) -> Vec<LearnerSpec> {
         let learner = |name, table, owner, width| LearnerSpec {
@@ -68,10 +61,6 @@ impl CrowdNet for Embedded {
             ParamTable::drawn("annotator_embeddings", ANNOTATOR_WIDTH, annotators),
             ParamTable::new("instance_embeddings", Owner::Instance, INSTANCE_WIDTH, instances),
         ])
-    }
-
-    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
-        MajorityVote::default().fit(evidence, job).map(Some)
     }
 }
 
@@ -134,8 +123,7 @@ fn table(name: &str, snapshot: &Snapshot) -> Vec<f32> {
 /// each annotator; the embeddings move by minus 0.1 D W, the weights by minus 0.1 D^T E.
 #[test]
 fn embeddings_move_by_the_gradient_of_their_learner_s_input() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let after =
         |rate, freezes, by| numbers(fit(&embedded(rate, freezes, by), &a, &with_features).unwrap());
     let start = after(0.0, false, BatchBy::Instance);
@@ -218,8 +206,7 @@ fn a_learner_whose_table_has_another_width_is_a_bug() {
 /// The largest change of a clipped step is that of the norm over learners and tables together.
 #[test]
 fn the_norm_of_embeddings_is_clipped_with_the_others() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let after = |rate: f64| {
         let mut model = embedded(rate, false, BatchBy::Instance);
         model.network.train.optimiser.clip_norm = Some(0.01);
@@ -271,8 +258,7 @@ fn an_instance_without_training_data_has_the_mean_embedding() {
 
 #[test]
 fn an_interrupted_training_of_embeddings_ends_with_the_same_bits() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let mut model = embedded(0.02, false, BatchBy::Instance);
     model.network.train.optimiser.rule = OptimiserKind::Adam;
     model.network.train.optimiser.beta1 = 0.9;

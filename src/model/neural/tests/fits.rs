@@ -14,6 +14,12 @@ pub(super) fn agreeing() -> Annotations {
     tiny(3, &rows)
 }
 
+pub(super) fn agreeing_with_features() -> (Annotations, QuestionFeatures) {
+    let a = agreeing();
+    let with_features = with_features(&a);
+    (a, with_features)
+}
+
 pub(super) fn fit<N: CrowdNet>(
     model: &Neural<N>,
     a: &Annotations,
@@ -38,8 +44,7 @@ fn batching(by_annotation: bool) -> Batching {
 /// same predictions.
 #[test]
 fn a_residual_network_learns_from_images_and_predicts_again() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let backbone = BackboneSpec {
         kind: Architecture::Resnet20,
         input: Some([1, 2, 2]),
@@ -64,8 +69,7 @@ fn a_residual_network_learns_from_images_and_predicts_again() {
 // keys: model.train.average
 #[test]
 fn an_average_of_two_epochs_is_the_mean_of_both_models() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let trained = |epochs, average| {
         let schedule = LrSchedule::Constant;
         let optimiser =
@@ -150,8 +154,7 @@ fn an_aggregator_s_labels_and_its_convergence_leave_as_they_are() {
 /// The aggregator fits the annotations that are not held out, then all.
 #[test]
 fn an_aggregator_that_fits_twice_warns_once() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let aggregator = serde_json::json!({"kind": "dawid_skene", "stop": {"max_iter": 1}});
     let aggregator = serde_json::from_value(aggregator).unwrap();
     let train =
@@ -166,8 +169,7 @@ fn an_aggregator_that_fits_twice_warns_once() {
 // keys: model.stop.on_exhausted
 #[test]
 fn messages_of_an_aggregator_name_its_own_keys() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let fit = |on_exhausted: &str, job: &mut JobContext| {
         let stop = serde_json::json!({"max_iter": 1, "on_exhausted": on_exhausted});
@@ -212,8 +214,7 @@ fn held_out_annotations_must_be_of_instances_with_features() {
 
 #[test]
 fn weights_of_heads_are_learned_to_the_last_epoch_where_likelihood_selects() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let weights = |weight_epochs| {
         let train =
             TrainSpec { epochs: 1, select: Select::AnnotationLikelihood, ..TrainSpec::default() };

@@ -7,7 +7,6 @@ use super::linear::{expect_step, numbers, probabilities, weights};
 use super::*;
 use crate::frame::{Features, Matrix, QuestionFeatures};
 use crate::model::SavedModel;
-use crate::model::vote::MajorityVote;
 use crate::testing::with_features;
 
 /// A classifier, a learner that reads annotations and a learner that reads annotators' features, each with its own loss.
@@ -18,13 +17,7 @@ use crate::testing::with_features;
 pub(super) struct Readers {}
 
 impl CrowdNet for Readers {
-    const KIND: &'static str = "readers";
-    const SUMMARY: &'static str = "";
-    const SOURCE: &'static str = "";
-
-    fn paper() -> (NetworkSpec, Self) {
-        Default::default()
-    }
+    test_kind!("readers");
 
     fn other_learners(&self, network: &NetworkSpec, _sizes: &Sizes) -> Vec<LearnerSpec> {
         let learner = |name, input| LearnerSpec {
@@ -38,10 +31,6 @@ impl CrowdNet for Readers {
             learner("annotations", LearnerInput::Annotations),
             learner("annotators", LearnerInput::Annotators),
         ]
-    }
-
-    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
-        MajorityVote::default().fit(evidence, job).map(Some)
     }
 }
 

@@ -4,6 +4,20 @@ use super::*;
 use crate::frame::Matrix;
 use crate::model::saved::snapshot::Snapshot;
 
+/// What a kind of these tests says of itself.
+macro_rules! test_kind {
+    ($kind:literal) => {
+        const KIND: &'static str = $kind;
+        const SUMMARY: &'static str = "";
+        const SOURCE: &'static str = "";
+
+        fn paper() -> (NetworkSpec, Self) {
+            Default::default()
+        }
+    };
+}
+pub(super) use test_kind;
+
 /// Every number of the saved model, in PyTorch's layout.
 pub(super) fn numbers(fitted: Fitted) -> Snapshot {
     Snapshot::from_bytes(&fitted.model.unwrap().parameters).unwrap()

@@ -54,6 +54,7 @@ use crate::model::neural::train::step::loss_and_gradient;
 use crate::model::posterior::Posterior;
 use crate::model::{FeatureUse, Model, Spec};
 use crate::testing::{tiny, weighted};
+use linear::test_kind;
 
 /// Instances 0 and 1, annotators 0 and 1, three classes.
 const ANNOTATIONS: [(u32, u32, u32); 4] = [(0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 2)];

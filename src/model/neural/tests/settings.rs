@@ -1,6 +1,6 @@
 //! The effects of training settings, on small fits of one batch.
 
-use super::fits::{agreeing, fit, parameters};
+use super::fits::{agreeing, agreeing_with_features, fit, parameters};
 use super::*;
 use crate::frame::QuestionFeatures;
 use crate::model::neural::device::DeviceChoice;
@@ -178,8 +178,7 @@ fn weights_of_heads_are_learned_at_their_own_rate() {
 // keys: model.train.batch_size, model.train.batch_by
 #[test]
 fn batches_have_the_size_and_the_unit_that_the_spec_says() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     for (batch_by, batch_size, batches) in [
         (BatchBy::Instance, Some(7), 6),
@@ -249,8 +248,7 @@ fn the_objective_of_an_epoch_is_the_mean_over_its_rows() {
 /// All learning rates are zero, so that only the annotations of an instance can make a difference.
 #[test]
 fn posteriors_follow_from_held_out_annotations_too() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let fitted = |select, held_out| {
         let backbone = BackboneSpec { scaling: Scaling::None, ..backbone() };
         let train = TrainSpec { select, held_out, ..train(descent(0.0, 0.0), 1) };

@@ -24,12 +24,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Lia;
 use crate::error::Result;
-use crate::frame::{
-    Annotations, BYTES_PER_ANNOTATION, Dims, Evidence, MemoryEstimate, QuestionSizes,
-};
-use crate::job_context::JobContext;
+use crate::frame::{Annotations, BYTES_PER_ANNOTATION, Dims, MemoryEstimate, QuestionSizes};
 use crate::model::FeatureUse;
-use crate::model::fitted::Fitted;
 use crate::model::neural::data::sizes::Sizes;
 use crate::model::neural::net::heads::Heads;
 use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
@@ -113,10 +109,6 @@ impl CrowdNet for LiaMulti {
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
         self.0.tables(task)
-    }
-
-    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
-        self.0.aggregate(evidence, job)
     }
 
     fn instance_parameters(&self) -> Vec<String> {

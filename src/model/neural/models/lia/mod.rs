@@ -47,10 +47,9 @@ use joint_counts::{START_COUNT, counts_of_questions, priors_of_questions};
 use pairs::PairMatrices;
 
 use crate::error::Result;
-use crate::frame::{Annotations, Dims, Evidence};
-use crate::job_context::JobContext;
+use crate::frame::{Annotations, Dims};
+use crate::model::FeatureUse;
 use crate::model::em::kernels::expected_counts_of;
-use crate::model::fitted::Fitted;
 use crate::model::neural::data::batch::BatchAnnotation;
 use crate::model::neural::data::inputs::{EmbeddingInput, LearnerInput};
 use crate::model::neural::data::sizes::Sizes;
@@ -73,8 +72,6 @@ use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::params::param_table::{Owner, ParamTable};
 use crate::model::neural::train::learners::learner::LearnerSpec;
 use crate::model::posterior::Posterior;
-use crate::model::vote::MajorityVote;
-use crate::model::{FeatureUse, Model};
 
 /// The likelihood of the last phase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -313,10 +310,6 @@ impl CrowdNet for Lia {
                 task.job,
             ),
         ])
-    }
-
-    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
-        MajorityVote::default().fit(evidence, job).map(Some)
     }
 
     fn instance_parameters(&self) -> Vec<String> {

@@ -2,12 +2,11 @@
 //! differ.
 
 use super::uneven::{heads_of_biases, weighted};
-use crate::model::neural::tests::fits::agreeing;
+use crate::model::neural::tests::fits::agreeing_with_features;
 use crate::model::neural::tests::posteriors::near;
 use crate::model::neural::tests::training_loop::trainer::trainer_of;
 use crate::model::neural::tests::*;
 use crate::model::saved::snapshot::Snapshot;
-use crate::testing::with_features;
 
 /// The case with a third row, without annotations and with equal probabilities, so that rows and annotators differ in
 /// number.
@@ -139,8 +138,7 @@ fn layers_and_heads_divide_by_the_weights_of_annotations() {
 #[test]
 fn an_epoch_of_max_mig_leaves_out_its_incomplete_last_batch() {
     fn steps<N: CrowdNet>(model: N) -> u32 {
-        let a = agreeing();
-        let with_features = with_features(&a);
+        let (a, with_features) = agreeing_with_features();
         let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
         let train = TrainSpec { epochs: 1, batch_size: Some(7), ..TrainSpec::default() };
         let (spec, mut job) = (on_cpu(train, model), JobContext::new(1));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::training::{Epochs, select};
 use crate::frame::{Features, Matrix, QuestionFeatures};
 use crate::model::neural::fit::split_annotations;
-use crate::model::neural::tests::fits::agreeing;
+use crate::model::neural::tests::fits::{agreeing, agreeing_with_features};
 use crate::model::neural::tests::inputs::{readers, with_annotators};
 use crate::model::neural::tests::*;
 use crate::model::saved::snapshot::Snapshot;
@@ -16,8 +16,7 @@ use crate::testing::with_features;
 // keys: model.train.checkpoint_epochs, model.train.checkpoint_minutes
 #[test]
 fn a_checkpoint_is_written_every_so_many_epochs_or_minutes() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     for (checkpoint_epochs, checkpoint_minutes, wanted) in [
         (None, None, Some(5)),
         (Some(2), None, Some(4)),
@@ -58,8 +57,7 @@ fn minutes_are_those_since_the_last_checkpoint() {
 
 /// Trains five epochs, or those that the checkpoint in `folder` leaves, and returns their number and the run.
 fn epochs_trained(folder: &std::path::Path) -> (u64, JobContext) {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let train = TrainSpec { checkpoint_epochs: Some(3), ..select(Select::Last, 5) };
     let epochs = Arc::new(AtomicU64::new(0));
     let mut job = JobContext::new(1);

@@ -6,7 +6,7 @@ use crate::model::calibration::calibrator::Calibrator;
 use crate::model::neural::models::agg_net;
 use crate::model::neural::models::tcl::Initialise;
 use crate::model::neural::objective::counted;
-use crate::model::neural::tests::fits::{agreeing, fit};
+use crate::model::neural::tests::fits::{agreeing, agreeing_with_features, fit};
 use crate::model::neural::tests::*;
 use crate::model::neural::train::Trainer;
 use crate::testing::{assert_close, with_features};
@@ -121,8 +121,7 @@ fn the_first_prior_counts_the_trusted_instances_of_each_class() {
 /// A wrong trusted class takes part in the calibration, but the classifier is trained on it only in the retraining.
 #[test]
 fn co_training_does_not_use_trusted_classes() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let trained = |class: u32, rounds_only: bool| {
         let mut a = a.clone();
         a.trusted = Some((0..40).map(|i| (i == 7).then_some(class)).collect());

@@ -6,11 +6,10 @@ use serde::{Deserialize, Serialize};
 use super::resumed::assert_resumes;
 use super::trainer::trainer_of;
 use crate::model::SavedModel;
-use crate::model::neural::tests::fits::{agreeing, fit};
+use crate::model::neural::tests::fits::{agreeing, agreeing_with_features, fit};
 use crate::model::neural::tests::linear::{expect_step, numbers, probabilities, weights};
 use crate::model::neural::tests::*;
 use crate::model::saved::snapshot::Snapshot;
-use crate::model::vote::MajorityVote;
 use crate::testing::with_features;
 
 /// The learner that some epochs train, and its targets.
@@ -57,13 +56,7 @@ struct Pair {
 }
 
 impl CrowdNet for Pair {
-    const KIND: &'static str = "pair";
-    const SUMMARY: &'static str = "";
-    const SOURCE: &'static str = "";
-
-    fn paper() -> (NetworkSpec, Self) {
-        Default::default()
-    }
+    test_kind!("pair");
 
     fn other_learners(&self, network: &NetworkSpec, _sizes: &Sizes) -> Vec<LearnerSpec> {
         let (backbone, heads) = (network.backbone.clone(), Heads::CLASSIFIER);
@@ -78,10 +71,6 @@ impl CrowdNet for Pair {
             },
             optimiser: self.teacher.clone(),
         }]
-    }
-
-    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
-        MajorityVote::default().fit(evidence, job).map(Some)
     }
 }
 
@@ -158,8 +147,7 @@ fn trained(optimiser: OptimiserSpec, stages: &[(TrainingStage, u32)]) -> Snapsho
 /// teacher; and of both on their mean m, where only the voted class v counts: p_k ([k = v] - p_v) / (-80 m_v).
 #[test]
 fn a_step_moves_its_learners_as_worked_out_by_hand() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (_, with_features) = agreeing_with_features();
     let matrix = with_features.matrix();
     let start = trained(OptimiserSpec::descent(0.0), &[(TrainingStage::Mean, 1)]);
     let (student, teacher) = (weights("", &start), weights("teacher.", &start));
@@ -265,8 +253,7 @@ fn a_reset_of_one_learner_leaves_the_other() {
 #[test]
 fn an_interrupted_training_in_turn_ends_with_the_same_bits() {
     use TrainingStage::{Mean, Reset, Student, Teacher};
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let stages = [(Teacher, 2), (Student, 1), (Teacher, 1), (Reset, 0), (Mean, 2), (Student, 2)];
     let model = pair(OptimiserSpec { learning_rate: 0.02, ..OptimiserSpec::default() }, &stages);
     assert_resumes(&model, &a, &with_features, 1..8);
@@ -277,8 +264,7 @@ fn an_interrupted_training_in_turn_ends_with_the_same_bits() {
 /// different widths. Alone are copied the first batch of each epoch, and the data of a learner that is not trained.
 #[test]
 fn learners_learn_the_same_from_inputs_that_are_copied_ahead() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
     let stages =
         [(TrainingStage::Mean, 2), (TrainingStage::Teacher, 1), (TrainingStage::Student, 1)];
@@ -312,8 +298,7 @@ fn learners_learn_the_same_from_inputs_that_are_copied_ahead() {
 /// The prediction is the mean of both learners.
 #[test]
 fn a_saved_model_predicts_with_all_its_learners() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let fitted = fit(&pair(adam(0.02), &[(TrainingStage::Mean, 3)]), &a, &with_features).unwrap();
     let trained = fitted.model.as_ref().unwrap();
     let model = SavedModel::new(&trained.description, &trained.parameters, Some("cpu"));

@@ -1,6 +1,6 @@
 //! Phases that are repeated in rounds, and phases with a delay of their own.
 
-use crate::model::neural::tests::fits::{agreeing, fit, parameters};
+use crate::model::neural::tests::fits::{agreeing, agreeing_with_features, fit, parameters};
 use crate::model::neural::tests::*;
 use crate::testing::with_features;
 
@@ -32,13 +32,7 @@ struct Phases {
 }
 
 impl CrowdNet for Phases {
-    const KIND: &'static str = "phases";
-    const SUMMARY: &'static str = "";
-    const SOURCE: &'static str = "";
-
-    fn paper() -> (NetworkSpec, Self) {
-        (NetworkSpec::default(), Self::default())
-    }
+    test_kind!("phases");
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
         TraceRegularised::default().tables(task)
@@ -126,8 +120,7 @@ fn a_phase_may_have_a_rate_of_its_own() {
 /// The matrix of `single_confusion` is frozen in two or three of three epochs.
 #[test]
 fn parameters_that_are_frozen_to_the_end_are_a_warning() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let warnings = |frozen| {
         let model = SingleConfusion { identity_epochs: Some(frozen), ..SingleConfusion::default() };
         let train = TrainSpec { epochs: 3, ..TrainSpec::default() };
@@ -142,8 +135,7 @@ fn parameters_that_are_frozen_to_the_end_are_a_warning() {
 // keys: model.train.optimiser.warmup, model.train.optimiser.learning_rate
 #[test]
 fn rates_that_train_next_to_nothing_are_a_warning() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let warnings = |warmup, learning_rate| {
         let optimiser = OptimiserSpec { learning_rate, warmup, ..OptimiserSpec::default() };
         let train = TrainSpec { epochs: 3, optimiser, ..TrainSpec::default() };

@@ -4,7 +4,7 @@ use crate::model::calibration::calibrator::{Calibrator, Method, Points};
 use crate::model::fitted::TraceRow;
 use crate::model::neural::models::tcl::Retrain;
 use crate::model::neural::objective::train_state::{Best, NamedTargets};
-use crate::model::neural::tests::fits::{agreeing, fit, parameters};
+use crate::model::neural::tests::fits::{agreeing, agreeing_with_features, fit, parameters};
 use crate::model::neural::tests::*;
 use crate::model::posterior::Posterior;
 use crate::model::saved::snapshot::Snapshot;
@@ -185,17 +185,7 @@ struct SplitEpochs {
 }
 
 impl CrowdNet for SplitEpochs {
-    const KIND: &'static str = "split_epochs";
-    const SUMMARY: &'static str = "";
-    const SOURCE: &'static str = "";
-
-    fn paper() -> (NetworkSpec, Self) {
-        Default::default()
-    }
-
-    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
-        Dl::default().aggregate(evidence, job)
-    }
+    test_kind!("split_epochs");
 }
 
 impl TrainingObjective for SplitEpochs {
@@ -224,8 +214,7 @@ impl TrainingObjective for SplitEpochs {
 /// Selection, the average, the learning rate schedule and the moments all continue from one act to the next.
 #[test]
 fn a_phase_in_several_acts_is_the_phase_in_one() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     for (select, average) in [(Select::Last, 0.6), (Select::Valid, 0.0)] {
         let train = TrainSpec { epochs: 6, select, average, ..TrainSpec::default() };
         let with = |ends: &[u32]| {
@@ -251,8 +240,7 @@ fn a_phase_in_several_acts_is_the_phase_in_one() {
 /// A reset changes every weight, and draws the same values in every run.
 #[test]
 fn a_reset_draws_other_parameters_from_streams_of_its_own() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let start = |resets| {
         let optimiser = OptimiserSpec { learning_rate: 0.0, ..OptimiserSpec::default() };
         let train = TrainSpec { epochs: 1, optimiser, ..TrainSpec::default() };

@@ -7,7 +7,6 @@ use crate::model::neural::tests::fits::agreeing;
 use crate::model::neural::tests::linear::{numbers, probabilities, weights};
 use crate::model::neural::tests::*;
 use crate::model::saved::snapshot::Snapshot;
-use crate::model::vote::MajorityVote;
 use crate::testing::with_features;
 
 /// A classifier and an aggregator, a learner that reads annotations. First both are trained on `second`, whose classes
@@ -18,13 +17,7 @@ use crate::testing::with_features;
 struct TwoViews {}
 
 impl CrowdNet for TwoViews {
-    const KIND: &'static str = "two_views";
-    const SUMMARY: &'static str = "";
-    const SOURCE: &'static str = "";
-
-    fn paper() -> (NetworkSpec, Self) {
-        Default::default()
-    }
+    test_kind!("two_views");
 
     /// A head with one number for each class, label and feature.
     fn heads(&self, sizes: &Sizes) -> Heads {
@@ -38,10 +31,6 @@ impl CrowdNet for TwoViews {
         let (backbone, heads) = (network.backbone.clone(), Heads::CLASSIFIER);
         let (name, input) = ("aggregator", LearnerInput::Annotations);
         vec![LearnerSpec { name, backbone, heads, input, optimiser: None }]
-    }
-
-    fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
-        MajorityVote::default().fit(evidence, job).map(Some)
     }
 }
 

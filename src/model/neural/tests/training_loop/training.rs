@@ -9,7 +9,7 @@ use crate::frame::{Gold, QuestionFeatures, Role};
 use crate::job_context::Progress;
 use crate::model::ModelKind;
 use crate::model::neural::fit::split_annotations;
-use crate::model::neural::tests::fits::{agreeing, fit, parameters};
+use crate::model::neural::tests::fits::{agreeing, agreeing_with_features, fit, parameters};
 use crate::model::neural::tests::*;
 use crate::model::saved::snapshot::Snapshot;
 use crate::testing::{assert_close, weighted, with_features};
@@ -25,8 +25,7 @@ impl Progress for Epochs {
 
 #[test]
 fn every_model_that_diverges_says_so_at_once_and_names_the_learning_rate() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     for kind in KINDS {
         for select in ["last", "annotation_likelihood"] {
             let mut parameters = (kind.defaults)();
@@ -79,8 +78,7 @@ fn conal_trained(train: TrainSpec, a: &Annotations, with_features: &QuestionFeat
 
 #[test]
 fn gold_of_no_other_role_selects_an_epoch() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let trained = |roles: &[(Role, u32)]| {
         conal_trained(select(Select::Valid, 8), &a, &with_gold(&with_features, roles))
     };
@@ -97,8 +95,7 @@ fn gold_of_no_other_role_selects_an_epoch() {
 // keys: model.train.select
 #[test]
 fn the_epoch_of_the_best_score_is_kept() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let against = with_gold(&with_features, &[(Role::Valid, 1), (Role::Valid, 2)]);
     let first = conal_trained(select(Select::Last, 1), &a, &with_features);
     let last = conal_trained(select(Select::Last, 8), &a, &with_features);
@@ -112,8 +109,7 @@ fn the_epoch_of_the_best_score_is_kept() {
 /// Every held-out label is replaced by another, and counts a half: no parameter of any kind changes by a bit.
 #[test]
 fn held_out_annotations_change_no_parameter() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let train = TrainSpec { held_out: 0.4, ..select(Select::AnnotationLikelihood, 1) };
     let [training, held_out] = split_annotations(&train, &a, &JobContext::new(1)).unwrap().unwrap();
     let rows = |part: &Annotations, shift: u32| {
@@ -173,8 +169,7 @@ fn only_instances_with_held_out_annotations_are_scored() {
 // keys: model.train.optimiser.clip_norm
 #[test]
 fn the_norm_of_network_and_annotators_together_is_clipped() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     let after = |rate: f64| {
         let optimiser = OptimiserSpec {
             rule: OptimiserKind::Sgd,
@@ -240,8 +235,7 @@ pub(in crate::model::neural) fn trains_annotators(kind: &ModelKind) -> bool {
 // keys: model.train.optimiser.annotator_learning_rate, model.train.optimiser.annotator_delay
 #[test]
 fn settings_of_annotators_are_a_warning_where_descent_trains_no_annotator() {
-    let a = agreeing();
-    let with_features = with_features(&a);
+    let (a, with_features) = agreeing_with_features();
     for kind in KINDS {
         for (key, value) in [("annotator_learning_rate", json!(0.2)), ("annotator_delay", json!(1))]
         {
