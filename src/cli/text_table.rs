@@ -22,7 +22,6 @@ const FIRST_BYTES: usize = 16 << 20;
 /// would otherwise make every row as wide as the query is long.
 const MAX_COLUMN_WIDTH: usize = 200;
 
-/// A row as text.
 type TextRow = Vec<String>;
 
 /// Draws the rows of one query.

@@ -18,7 +18,6 @@ pub struct GivenTables {
 #[derive(Debug, Clone, PartialEq)]
 pub struct GivenPredictions {
     n_classes: usize,
-    /// The row of each instance.
     row_of_instance: Vec<Option<u32>>,
     /// `[row, class]`; each row sums to 1.
     values: Vec<f64>,
@@ -44,7 +43,6 @@ impl GivenPredictions {
 pub struct GivenConfusion {
     n_classes: usize,
     n_labels: usize,
-    /// The matrix of each annotator.
     matrix_of_annotator: Vec<u32>,
     /// `[matrix, class, label]`; each row sums to 1.
     cells: Vec<f64>,

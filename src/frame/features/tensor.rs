@@ -9,7 +9,6 @@ fn metadata(field: &Field) -> Option<Value> {
     serde_json::from_str(field.metadata().get("ARROW:extension:metadata")?).ok()
 }
 
-/// The shape of a tensor.
 pub(super) fn tensor_shape(field: &Field) -> Option<Vec<usize>> {
     let shape = &metadata(field)?["shape"];
     shape.as_array()?.iter().map(|n| n.as_u64().map(|n| n as usize)).collect()

@@ -19,7 +19,6 @@ impl<'a> ShownColumn<'a> {
         Ok(Self { values: ArrayFormatter::try_new(column, &shown)?, nulls: column.logical_nulls() })
     }
 
-    /// The value of a row.
     pub(in crate::frame) fn value(&self, row: usize) -> ValueFormatter<'_> {
         self.values.value(row)
     }

@@ -77,7 +77,6 @@ impl<'a> CoOccurrence<'a> {
         self.votes[range.clone()].iter().copied().zip(self.sums[range].iter().copied())
     }
 
-    /// The annotator of a vote.
     pub(super) fn annotator_of(&self, vote: u32) -> u32 {
         let of_gold = vote as usize >= self.a.n_columns();
         if of_gold { self.a.dims().annotators as u32 } else { self.a.annotator_of(vote) }

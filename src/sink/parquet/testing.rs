@@ -125,7 +125,6 @@ impl TestSink {
     }
 }
 
-/// The name of an attempt.
 pub(super) fn attempt(name: char) -> String {
     name.to_string().repeat(16)
 }

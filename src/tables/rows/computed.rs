@@ -51,7 +51,6 @@ impl<'a> ComputedTable<'a> {
         (self.part_rows / self.rows_per_block).max(1)
     }
 
-    /// The blocks of each batch of a part.
     fn blocks_of_batches(&self, part: usize) -> impl Iterator<Item = Range<usize>> {
         let start = part * self.blocks_per_part();
         let end = (start + self.blocks_per_part()).min(self.blocks);

@@ -16,7 +16,6 @@ pub struct FilledTable<'a> {
     schema: SchemaRef,
     /// The rows of the blocks of each question.
     rows: Vec<BlockRows<'a>>,
-    /// The chunks of each part.
     parts: Vec<Vec<Chunk>>,
     batch_rows: usize,
 }

@@ -43,7 +43,6 @@ use Settings::{Defaults, DefaultsAndVariant};
 /// A check: its name, the kinds that it applies to, and the parameters of its fits.
 type NamedCheck = (&'static str, AppliesTo, Settings, Check);
 
-/// The checks.
 const CHECKS: &[NamedCheck] = &[
     (
         "rows of the posterior and of every confusion matrix sum to 1",

@@ -329,7 +329,6 @@ pub(super) struct StepFrom {
     pub(super) report: Report,
     /// The objective of the E-step that follows.
     pub(super) objective: Objective,
-    /// Its posteriors.
     pub(super) posterior: Posterior,
 }
 

@@ -10,7 +10,6 @@ pub(super) fn is_same_annotator(one: &WeightedLabel, next: &WeightedLabel) -> bo
     one.0 == next.0
 }
 
-/// Annotations by instance.
 #[derive(Default)]
 pub(super) struct AnnotationsByInstance {
     offsets: Vec<usize>,

@@ -47,7 +47,6 @@ impl ForwardPasses {
     }
 }
 
-/// The gradients of each learner.
 #[derive(Default)]
 pub(super) struct LearnerGradients {
     /// The gradients of the parameters, for learners that are trained.

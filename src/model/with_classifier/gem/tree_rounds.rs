@@ -14,7 +14,6 @@ pub(super) struct TreeRounds {
     pub(super) are_over: bool,
 }
 
-/// A round.
 pub(super) struct BestRound {
     pub(super) objective: Objective,
     pub(super) prior: Vec<f64>,

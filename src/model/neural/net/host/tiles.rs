@@ -51,7 +51,6 @@ impl ColumnBlocks {
         self.columns.div_ceil(self.width)
     }
 
-    /// The columns of a block.
     pub(crate) fn columns(self, block: usize) -> Range<usize> {
         block * self.width..((block + 1) * self.width).min(self.columns)
     }
