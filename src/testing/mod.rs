@@ -86,6 +86,13 @@ pub fn toy() -> Annotations {
     tiny(3, &TOY)
 }
 
+/// Three classes, 40 instances and six annotators: the first three are always right, the others err in two of five.
+#[must_use]
+pub fn erring_half() -> Annotations {
+    let label = |n: u32| (n / 6 + n * n % 5 / 3 * (n % 6 / 3)) % 3;
+    tiny(3, &(0..240).map(|n| (n / 6, n % 6, label(n))).collect::<Vec<_>>())
+}
+
 /// Annotations of the given sizes from (instance, annotator, label) triples; repeated ones share one weight.
 ///
 /// # Panics

@@ -209,11 +209,7 @@ impl Estimator for MixtureEstimator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{assert_close, fit, iterations, tiny};
-
-    fn rows() -> Vec<(u32, u32, u32)> {
-        (0..240).map(|n| (n / 6, n % 6, (n / 6 + n * n % 5 / 3 * (n % 6 / 3)) % 3)).collect()
-    }
+    use crate::testing::{assert_close, erring_half, fit, iterations, tiny};
 
     /// Votes: T0 = (1, 0), T1 = (1/2, 1/2). Counts of (label, class): annotator 0: (0, 0) 1, (0, 1) 0, (1, 0) 1/2, (1, 1)
     /// 1/2; annotator 1: (0, 0) 3/2, (0, 1) 1/2. With smoothing 1/2: pg[0] = (2.5 + .5, .5 + .5) / 4 = (3/4, 1/4), pg[1] =
@@ -243,7 +239,7 @@ mod tests {
     #[test]
     fn the_penalised_likelihood_never_falls() {
         for smoothing in [0.0, 0.01, 0.5, 5.0] {
-            let fitted = fit(ConalEm { smoothing, stop: iterations(60) }, &tiny(3, &rows()));
+            let fitted = fit(ConalEm { smoothing, stop: iterations(60) }, &erring_half());
             for row in &fitted.trace {
                 assert!(row.change.is_none_or(|c| c > -1e-9), "{smoothing} {row:?}");
             }
@@ -253,7 +249,7 @@ mod tests {
 
     #[test]
     fn rows_of_the_common_matrix_sum_to_one() {
-        let common = fit(ConalEm::default(), &tiny(3, &rows())).report.common.unwrap();
+        let common = fit(ConalEm::default(), &erring_half()).report.common.unwrap();
         for row in common.probability.chunks_exact(3) {
             assert!((row.iter().sum::<f64>() - 1.0).abs() < 1e-12, "{row:?}");
         }

@@ -137,7 +137,7 @@ impl PairModel for FastDawidSkene {
 mod tests {
     use super::*;
     use crate::model::em::DawidSkene;
-    use crate::testing::{assert_close, fit, iterations, objectives, tiny};
+    use crate::testing::{assert_close, erring_half, fit, iterations, objectives, tiny};
 
     /// Instance 0 goes to class 0, instance 1 to class 1, instance 2 is shared by both. q = (1/2, 1/2). Annotator 0 gave
     /// 0, 1, 0: n = [1.5, .5] for label 0, [0, 1] for label 1, so that pi[0] = [1, 0], [1/3, 2/3]. Annotator 1 gave 0 and 1:
@@ -173,9 +173,7 @@ mod tests {
     // keys: fast_dawid_skene.start, fast_dawid_skene.soft_until
     #[test]
     fn the_hybrid_assigns_once_the_shares_change_little() {
-        let rows: Vec<_> =
-            (0..240).map(|n| (n / 6, n % 6, (n / 6 + n * n % 5 / 3 * (n % 6 / 3)) % 3)).collect();
-        let a = tiny(3, &rows);
+        let a = erring_half();
         let of = |soft_until| {
             let start = FastStart::DawidSkene;
             fit(FastDawidSkene { start, soft_until, ..FastDawidSkene::default() }, &a)

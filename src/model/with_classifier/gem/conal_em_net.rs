@@ -139,16 +139,14 @@ mod tests {
 
     use super::*;
     use crate::frame::Matrix;
-    use crate::testing::{assert_close, fit as fit_labels, iterations, tiny, with_features};
+    use crate::testing::{assert_close, erring_half, fit as fit_labels, iterations, with_features};
 
     /// A feature that is the same for all instances leaves the classifier the shares of the classes, which are the prior of
     /// `conal_em`: both take the same steps. Logistic regression fits them up to its own prior.
     // keys: conal_em_net.smoothing
     #[test]
     fn around_a_constant_feature_it_is_conal_em() {
-        let rows: Vec<_> =
-            (0..240).map(|n| (n / 6, n % 6, (n / 6 + n * n % 5 / 3 * (n % 6 / 3)) % 3)).collect();
-        let a = tiny(3, &rows);
+        let a = erring_half();
         let mut features = with_features(&a);
         features.features.matrix = Arc::new(Matrix::from_rows(1, &[1.0; 40]));
         for smoothing in [0.01, 1.0] {

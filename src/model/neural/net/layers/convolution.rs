@@ -170,6 +170,11 @@ mod tests {
 
     const GPU: Backend = Backend::Device(DType::F32);
 
+    fn of_vars([weight, bias]: [&Var; 2], padding: usize, stride: usize) -> Convolution {
+        let [weight, bias] = [weight, bias].map(|var| var.as_tensor().clone());
+        Convolution { weight, bias, padding, stride }
+    }
+
     fn copied_to_gpu(of: &Convolution) -> Convolution {
         let [weight, bias] = [&of.weight, &of.bias].map(|tensor| on_device_of(GPU, tensor));
         Convolution { weight, bias, ..*of }
@@ -207,12 +212,7 @@ mod tests {
         let x = tensor(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], (1, 1, 2, 3));
         let weight = tensor(&[1.0, 10.0, 100.0, 1000.0], (1, 1, 2, 2));
         let bias = Var::new(&[0.5_f32], &Device::Cpu).unwrap();
-        let convolution = Convolution {
-            weight: weight.as_tensor().clone(),
-            bias: bias.as_tensor().clone(),
-            padding: 1,
-            stride: 2,
-        };
+        let convolution = of_vars([&weight, &bias], 1, 2);
         for out in [on_host(&convolution, &x).unwrap(), on_gpu(&convolution, &x).unwrap()] {
             assert_eq!(out.dims(), [1, 1, 2, 2]);
             assert_eq!(numbers(&out), [1000.5, 3200.5, 40.5, 65.5]);
@@ -245,12 +245,7 @@ mod tests {
             let x = counted_var(&[images, from, height, width], 7);
             let (weight, bias) =
                 (counted_var(&[to, from, kernel, kernel], 5), counted_var(&[to], 11));
-            let convolution = Convolution {
-                weight: weight.as_tensor().clone(),
-                bias: bias.as_tensor().clone(),
-                padding,
-                stride,
-            };
+            let convolution = of_vars([&weight, &bias], padding, stride);
             let candle = by_candle(&convolution, &x);
             let slopes = counted_var(candle.dims(), 3).as_detached_tensor();
             let wanted = gradients(&candle, &slopes);
@@ -278,12 +273,7 @@ mod tests {
     fn large_batches_are_computed_in_groups() {
         let (x, weight, bias) =
             (counted_var(&[7, 2, 5, 4], 7), counted_var(&[3, 2, 3, 3], 5), counted_var(&[3], 11));
-        let convolution = Convolution {
-            weight: weight.as_tensor().clone(),
-            bias: bias.as_tensor().clone(),
-            padding: 1,
-            stride: 1,
-        };
+        let convolution = of_vars([&weight, &bias], 1, 1);
         let with_gradients = |out: Result<Tensor>| {
             let out = out.unwrap();
             let found = gradients(&out, &counted_var(out.dims(), 3));
@@ -319,12 +309,7 @@ mod tests {
     fn any_number_of_threads_gives_the_same_bits() {
         let (x, weight, bias) =
             (counted_var(&[40, 3, 8, 8], 7), counted_var(&[4, 3, 3, 3], 5), counted_var(&[4], 11));
-        let convolution = Convolution {
-            weight: weight.as_tensor().clone(),
-            bias: bias.as_tensor().clone(),
-            padding: 1,
-            stride: 1,
-        };
+        let convolution = of_vars([&weight, &bias], 1, 1);
         let all = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| {
@@ -339,12 +324,8 @@ mod tests {
 
     #[test]
     fn images_that_a_kernel_does_not_fit_are_refused() {
-        let convolution = Convolution {
-            weight: counted_var(&[1, 2, 5, 5], 3).as_tensor().clone(),
-            bias: counted_var(&[1], 3).as_tensor().clone(),
-            padding: 1,
-            stride: 1,
-        };
+        let vars = [&counted_var(&[1, 2, 5, 5], 3), &counted_var(&[1], 3)];
+        let convolution = of_vars(vars, 1, 1);
         assert!(on_host(&convolution, &counted_var(&[1, 2, 2, 9], 3)).is_err());
         assert!(on_host(&convolution, &counted_var(&[1, 3, 9, 9], 3)).is_err());
         assert!(on_host(&convolution, &counted_var(&[1, 2, 3, 9], 3)).is_ok());
