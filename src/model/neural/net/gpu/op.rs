@@ -17,8 +17,10 @@ use crate::model::neural::net::gpu::kernel::{KernelCall, not_contiguous};
 pub(super) trait DeviceOp<const N: usize>: Sized + Send + Sync + 'static {
     const NAME: &'static str;
 
-    /// The shape of the output.
-    fn shape(&self, inputs: [&Shape; N]) -> Shape;
+    /// The shape of the output: by default, that of the first input.
+    fn shape(&self, inputs: [&Shape; N]) -> Shape {
+        inputs[0].clone()
+    }
 
     /// Tensors without a gradient that the operation reads behind its inputs.
     ///

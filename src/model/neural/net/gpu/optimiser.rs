@@ -1,6 +1,6 @@
 //! A step of an optimiser on a GPU, for many parameters at once.
 
-use candle_core::{Result, Shape, Tensor};
+use candle_core::{Result, Tensor};
 
 use crate::model::neural::net::gpu::kernel::{KernelCall, Work};
 use crate::model::neural::net::gpu::op::{DeviceOp, of_two};
@@ -30,10 +30,6 @@ struct OptimiserStep {
 
 impl DeviceOp<2> for OptimiserStep {
     const NAME: &'static str = "step of an optimiser";
-
-    fn shape(&self, [state, _]: [&Shape; 2]) -> Shape {
-        state.clone()
-    }
 
     fn kernel(&self, values: usize) -> Result<KernelCall> {
         let StepFactors { rule, nesterov, rate, shrink, added, .. } = self.factors;

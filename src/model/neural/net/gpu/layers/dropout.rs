@@ -1,6 +1,6 @@
 //! Dropout on a GPU, which computes the mask itself.
 
-use candle_core::{Result, Shape, Tensor};
+use candle_core::{Result, Tensor};
 
 use crate::model::neural::net::gpu::kernel::{BLOCK_WORDS, KernelCall};
 use crate::model::neural::net::gpu::op::{DeviceOp, OnDevice, of_one};
@@ -21,10 +21,6 @@ struct Dropout(Mask);
 
 impl DeviceOp<1> for Dropout {
     const NAME: &'static str = "dropout";
-
-    fn shape(&self, [x]: [&Shape; 1]) -> Shape {
-        x.clone()
-    }
 
     fn kernel(&self, values: usize) -> Result<KernelCall> {
         let (len, first_word) = (values as u64, self.0.first_word());

@@ -21,10 +21,6 @@ struct Moved {
 impl DeviceOp<2> for Moved {
     const NAME: &'static str = "running statistic";
 
-    fn shape(&self, [running, _]: [&Shape; 2]) -> Shape {
-        running.clone()
-    }
-
     fn kernel(&self, values: usize) -> Result<KernelCall> {
         Ok(KernelCall {
             factors: vec![self.kept, self.added],
@@ -98,10 +94,6 @@ impl Normalise {
 
 impl DeviceOp<3> for Normalise {
     const NAME: &'static str = "batch norm";
-
-    fn shape(&self, [x, ..]: [&Shape; 3]) -> Shape {
-        x.clone()
-    }
 
     fn more_inputs(&self) -> Result<Vec<Tensor>> {
         Ok(vec![self.statistics.clone()])
@@ -180,10 +172,6 @@ struct NormGradient(Normalise, [Tensor; 3]);
 
 impl DeviceOp<3> for NormGradient {
     const NAME: &'static str = "gradient of a batch norm";
-
-    fn shape(&self, [x, ..]: [&Shape; 3]) -> Shape {
-        x.clone()
-    }
 
     fn more_inputs(&self) -> Result<Vec<Tensor>> {
         Ok(self.1.to_vec())

@@ -1,6 +1,6 @@
 //! ReLU on a GPU.
 
-use candle_core::{Result, Shape, Tensor};
+use candle_core::{Result, Tensor};
 
 use crate::model::neural::net::gpu::kernel::KernelCall;
 use crate::model::neural::net::gpu::op::{DeviceOp, OnDevice, of_two};
@@ -17,10 +17,6 @@ struct Relu;
 
 impl DeviceOp<1> for Relu {
     const NAME: &'static str = "relu";
-
-    fn shape(&self, [x]: [&Shape; 1]) -> Shape {
-        x.clone()
-    }
 
     fn kernel(&self, values: usize) -> Result<KernelCall> {
         Ok(KernelCall::for_each("relu", values))
@@ -45,10 +41,6 @@ struct ReluGradient;
 
 impl DeviceOp<2> for ReluGradient {
     const NAME: &'static str = "gradient of relu";
-
-    fn shape(&self, [out, _]: [&Shape; 2]) -> Shape {
-        out.clone()
-    }
 
     fn kernel(&self, values: usize) -> Result<KernelCall> {
         Ok(KernelCall::for_each("relu_gradient", values))
