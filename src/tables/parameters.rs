@@ -35,21 +35,24 @@ pub(super) static OF_INSTANCES: OutcomeTable = OutcomeTable {
 };
 
 /// The parameters of annotators, or of instances.
-struct Parameters<'a> {
+struct NamedParameters<'a> {
     ids: &'a Ids,
     named: &'a [NamedValues],
 }
 
-fn of_annotators(result: &QuestionResult) -> Parameters<'_> {
+fn of_annotators(result: &QuestionResult) -> NamedParameters<'_> {
     let named = &result.fitted.report.annotator_parameters;
-    Parameters { ids: &result.frame.annotators, named }
+    NamedParameters { ids: &result.frame.annotators, named }
 }
 
-fn of_instances(result: &QuestionResult) -> Parameters<'_> {
-    Parameters { ids: &result.frame.instances, named: &result.fitted.report.instance_parameters }
+fn of_instances(result: &QuestionResult) -> NamedParameters<'_> {
+    NamedParameters {
+        ids: &result.frame.instances,
+        named: &result.fitted.report.instance_parameters,
+    }
 }
 
-impl Parameters<'_> {
+impl NamedParameters<'_> {
     fn blocks(&self) -> usize {
         if self.named.is_empty() { 0 } else { self.ids.len() }
     }

@@ -1,6 +1,6 @@
 //! Dirichlet distributions of the rows of confusion matrices, for variational Bayes.
 
-use super::estimator::{Estimator, Pairs, n_groups};
+use super::estimator::{Estimator, PairCounts, n_groups};
 use super::logarithms::{exp, ln, ln_1p_ratio};
 
 /// Estimates exp(E ln pi) under Dirichlet(a0 + counts); its term of the objective is minus the divergence from
@@ -156,7 +156,8 @@ fn digamma_and_ln_gamma(x: f64) -> (f64, f64) {
 
 impl Estimator for Dirichlet {
     #[inline(always)]
-    fn estimate<const W: usize>(&self, Pairs { labels, n_classes, rows, .. }: Pairs<'_, W>) -> f64 {
+    fn estimate<const W: usize>(&self, own: PairCounts<'_, W>) -> f64 {
+        let PairCounts { labels, n_classes, rows, .. } = own;
         let m = n_groups::<W>(n_classes);
         let is_small = self.sum.value < LARGE;
         let mut all_terms = 0.0;

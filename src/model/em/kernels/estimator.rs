@@ -9,7 +9,7 @@ use crate::frame::{Annotations, ITEMS_PER_BLOCK};
 
 /// The pairs of one annotator, with his expected counts, for an [`Estimator`].
 #[derive(Debug)]
-pub struct Pairs<'a, const W: usize> {
+pub struct PairCounts<'a, const W: usize> {
     /// The index of the annotator.
     pub index: u32,
     /// The label of each of his pairs, ascending.
@@ -46,7 +46,7 @@ pub trait Estimator: Send + Sync {
     /// Replaces the expected counts by the likelihood; returns the annotator's term of the objective, such as a
     /// log-prior. Smaller likelihoods than [`MIN_LIKELIHOOD`](crate::model::numerics::MIN_LIKELIHOOD) are raised to it
     /// afterwards.
-    fn estimate<const W: usize>(&self, own: Pairs<'_, W>) -> f64;
+    fn estimate<const W: usize>(&self, own: PairCounts<'_, W>) -> f64;
 
     /// The term of the objective of what all annotators share, after [`Estimator::pool`].
     fn shared_term(&self) -> f64 {
@@ -54,7 +54,7 @@ pub trait Estimator: Send + Sync {
     }
 
     /// Writes the likelihood that follows from a state alone, for models that start at one.
-    fn start<const W: usize>(&self, _own: Pairs<'_, W>) {}
+    fn start<const W: usize>(&self, _own: PairCounts<'_, W>) {}
 }
 
 /// The groups of a row.

@@ -6,7 +6,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::e_step::Likelihood;
-use super::estimator::{Estimator, Pairs, StateLayout, n_groups};
+use super::estimator::{Estimator, PairCounts, StateLayout, n_groups};
 use super::logarithms::{larger, ln};
 use super::pair_rows::{PairRows, for_width};
 use super::statistics::{Statistics, add};
@@ -104,7 +104,7 @@ impl<const W: usize, E: Estimator> WithSimd for AnnotatorChunk<'_, W, E> {
                 rest_of_state.split_at_mut(layout.of_slots(a, &(slot..slot + 1)).len());
             rest_of_state = others;
             let labels = a.labels_in(pairs);
-            let pairs = Pairs { index, labels, n_classes, state, rows: &mut *own };
+            let pairs = PairCounts { index, labels, n_classes, state, rows: &mut *own };
             match source {
                 EstimatedFrom::Counts => {
                     let term = estimator.estimate(pairs);

@@ -33,7 +33,7 @@ pub use dirichlet::Dirichlet;
 pub(crate) use dirichlet::DirichletParameter;
 pub use e_step::{Likelihood, Prior, Sweep};
 use estimator::StateLayout;
-pub use estimator::{Estimator, Pairs, PooledCounts, n_groups};
+pub use estimator::{Estimator, PairCounts, PooledCounts, n_groups};
 pub use given_rows::GivenRows;
 pub use log_domain::LogLikelihood;
 use m_step::EstimatedFrom;

@@ -10,7 +10,7 @@
 //! which is the log-density minus that of its mode, p\[l\] = a\[l\] / A. There is no difference of large numbers, and a
 //! label without counts has no term. Pseudo-counts below the floor of counts have none either.
 
-use super::estimator::{Estimator, Pairs, n_groups};
+use super::estimator::{Estimator, PairCounts, n_groups};
 use super::logarithms::{larger, ln_1p_ratio};
 use super::pair_rows::{PairRows, for_width, pad};
 use crate::model::confusion::{PseudoCounts, Smoothing};
@@ -60,7 +60,7 @@ impl Smoothing {
             let rows = counts.chunks_exact(n_classes.max(1));
             groups.chunks_exact_mut(m).zip(rows).for_each(|(to, row)| pad(row, to));
             let (labels, state) = (&labels[..], &mut [][..]);
-            self.estimate(Pairs { index: 0, labels, n_classes, state, rows: groups })
+            self.estimate(PairCounts { index: 0, labels, n_classes, state, rows: groups })
         });
         (shares, log_prior)
     }
@@ -69,7 +69,8 @@ impl Smoothing {
 /// The likelihood is the smoothed share of each label.
 impl Estimator for Smoothing {
     #[inline(always)]
-    fn estimate<const W: usize>(&self, Pairs { labels, n_classes, rows, .. }: Pairs<'_, W>) -> f64 {
+    fn estimate<const W: usize>(&self, own: PairCounts<'_, W>) -> f64 {
+        let PairCounts { labels, n_classes, rows, .. } = own;
         let m = n_groups::<W>(n_classes);
         let has_prior = self.everywhere >= MIN_PROBABILITY || self.diagonal >= MIN_PROBABILITY;
         let added_to_row = self.n_labels as f64 * self.everywhere + self.diagonal;
@@ -133,7 +134,8 @@ impl CellPrior {
 /// The likelihood is the share of each label.
 impl Estimator for CellPrior {
     #[inline(always)]
-    fn estimate<const W: usize>(&self, Pairs { labels, n_classes, rows, .. }: Pairs<'_, W>) -> f64 {
+    fn estimate<const W: usize>(&self, own: PairCounts<'_, W>) -> f64 {
+        let PairCounts { labels, n_classes, rows, .. } = own;
         let m = n_groups::<W>(n_classes);
         let all_added = self.padded.cells().as_chunks::<W>().0;
         let added_to_rows = &all_added[all_added.len() - m..];

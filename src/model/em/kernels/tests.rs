@@ -2,7 +2,7 @@
 
 use super::dirichlet::Dirichlet;
 use super::log_domain::{self, LogLikelihood};
-use super::{Estimator, Likelihood, PairKernel, Pairs, Prior, Statistics, Sweep, n_groups};
+use super::{Estimator, Likelihood, PairCounts, PairKernel, Prior, Statistics, Sweep, n_groups};
 use crate::frame::{Annotations, Dims};
 use crate::model::confusion::Smoothing;
 use crate::model::em::pairs::one_coin::OneCoinEstimator;
@@ -214,7 +214,8 @@ impl OwnSmoothing {
 }
 
 impl Estimator for OwnSmoothing {
-    fn estimate<const W: usize>(&self, Pairs { index, n_classes, rows, .. }: Pairs<'_, W>) -> f64 {
+    fn estimate<const W: usize>(&self, own: PairCounts<'_, W>) -> f64 {
+        let PairCounts { index, n_classes, rows, .. } = own;
         let (own, step) = (Self::pseudo_count(index as usize), W * n_groups::<W>(n_classes));
         let cells = rows.as_flattened_mut();
         for k in 0..n_classes {

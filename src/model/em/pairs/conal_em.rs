@@ -45,7 +45,7 @@ use crate::job_context::JobContext;
 use crate::model::Spec;
 use crate::model::confusion::{Cells, CommonConfusion, Confusion, Smoothing};
 use crate::model::em::kernels;
-use crate::model::em::kernels::{Estimator, PairRows, Pairs, PooledCounts, n_groups};
+use crate::model::em::kernels::{Estimator, PairCounts, PairRows, PooledCounts, n_groups};
 use crate::model::em::{ClassPrior, PairFit, PairModel, StopRule, few_annotations};
 use crate::model::fitted::Report;
 
@@ -170,8 +170,8 @@ impl Estimator for MixtureEstimator {
     }
 
     #[inline(always)]
-    fn estimate<const W: usize>(&self, own: Pairs<'_, W>) -> f64 {
-        let Pairs { labels, n_classes, rows, .. } = own;
+    fn estimate<const W: usize>(&self, own: PairCounts<'_, W>) -> f64 {
+        let PairCounts { labels, n_classes, rows, .. } = own;
         let m = n_groups::<W>(n_classes);
         let (om, shares) = own.state.split_at_mut(1);
         let (mut of_common, mut all) = (0.0, 0.0);
@@ -183,7 +183,7 @@ impl Estimator for MixtureEstimator {
                 *count -= common;
             }
         }
-        let term = self.smoothing.estimate(Pairs { state: &mut [], rows: &mut *rows, ..own });
+        let term = self.smoothing.estimate(PairCounts { state: &mut [], rows: &mut *rows, ..own });
         let is_first = om[0] == 0.0;
         om[0] = if is_first || all <= 0.0 { 0.5 } else { of_common / all };
         om[0] = om[0].clamp(MIN_SHARE, 1.0 - MIN_SHARE);

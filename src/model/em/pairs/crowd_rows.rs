@@ -27,7 +27,7 @@
 //! With s = 5 and 10 the log-loss still falls a little, and crowds of many classes (labelme, web) lose up to 9 points.
 
 use crate::model::confusion::{Cells, Smoothing};
-use crate::model::em::kernels::{CellPrior, Estimator, Pairs, PooledCounts};
+use crate::model::em::kernels::{CellPrior, Estimator, PairCounts, PooledCounts};
 
 /// Added to each pooled count, so that no label is impossible for the crowd.
 pub(in crate::model::em) const POOLED_COUNT: f64 = 0.1;
@@ -101,7 +101,7 @@ impl Estimator for RowEstimator {
     }
 
     #[inline(always)]
-    fn estimate<const W: usize>(&self, own: Pairs<'_, W>) -> f64 {
+    fn estimate<const W: usize>(&self, own: PairCounts<'_, W>) -> f64 {
         match &self.added {
             Added::Smoothing(smoothing) => smoothing.estimate(own),
             Added::Cells(cells) => cells.estimate(own),

@@ -41,7 +41,7 @@ use serde::{Deserialize, Serialize};
 use crate::frame::{Annotations, Dims, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::em::kernels;
-use crate::model::em::kernels::{DirichletParameter, Estimator, Pairs, n_groups};
+use crate::model::em::kernels::{DirichletParameter, Estimator, PairCounts, n_groups};
 use crate::model::em::{ClassPrior, Objective, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
 use crate::model::{Capabilities, Spec};
@@ -211,8 +211,8 @@ impl Estimator for MaceEstimator {
     }
 
     #[inline(always)]
-    fn estimate<const W: usize>(&self, own: Pairs<'_, W>) -> f64 {
-        let Pairs { labels, n_classes, .. } = own;
+    fn estimate<const W: usize>(&self, own: PairCounts<'_, W>) -> f64 {
+        let PairCounts { labels, n_classes, .. } = own;
         let (kinds, xi) = own.state.split_at_mut(2);
         let (spams, knows) = (kinds[0], kinds[1]);
         let (mut n_spam, mut n_known, mut used) = (0.0, 0.0, 0..0);
@@ -238,7 +238,8 @@ impl Estimator for MaceEstimator {
     }
 
     #[inline(always)]
-    fn start<const W: usize>(&self, Pairs { labels, n_classes, state, rows, .. }: Pairs<'_, W>) {
+    fn start<const W: usize>(&self, own: PairCounts<'_, W>) {
+        let PairCounts { labels, n_classes, state, rows, .. } = own;
         let (kinds, xi) = state.split_at(2);
         for (row, label) in rows.chunks_exact_mut(n_groups::<W>(n_classes)).zip(labels) {
             row.fill([kinds[0] * xi[*label as usize]; W]);

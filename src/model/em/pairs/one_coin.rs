@@ -56,7 +56,7 @@ use serde::{Deserialize, Serialize};
 use super::crowd_rows::crowd_accuracy;
 use crate::frame::Annotations;
 use crate::model::confusion::{Cells, Confusion};
-use crate::model::em::kernels::{Estimator, Pairs, PooledCounts, n_groups};
+use crate::model::em::kernels::{Estimator, PairCounts, PooledCounts, n_groups};
 use crate::model::em::{ClassPrior, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
 use crate::model::numerics::MIN_PROBABILITY;
@@ -207,10 +207,8 @@ impl Estimator for OneCoinEstimator {
     }
 
     #[inline(always)]
-    fn estimate<const W: usize>(
-        &self,
-        Pairs { labels, n_classes, state, rows, .. }: Pairs<'_, W>,
-    ) -> f64 {
+    fn estimate<const W: usize>(&self, own: PairCounts<'_, W>) -> f64 {
+        let PairCounts { labels, n_classes, state, rows, .. } = own;
         let m = n_groups::<W>(n_classes);
         let (mut right, mut all) = (0.0, 0.0);
         for (row, label) in rows.chunks_exact(m).zip(labels) {

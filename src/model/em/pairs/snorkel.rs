@@ -55,7 +55,7 @@ use serde::{Deserialize, Serialize};
 use crate::frame::Annotations;
 use crate::job_context::JobContext;
 use crate::model::confusion::{Cells, Confusion};
-use crate::model::em::kernels::{Estimator, Pairs, n_groups};
+use crate::model::em::kernels::{Estimator, PairCounts, n_groups};
 use crate::model::em::{ClassPrior, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
 use crate::model::{Capabilities, Spec};
@@ -183,8 +183,8 @@ impl Estimator for ThetaEstimator {
     }
 
     #[inline(always)]
-    fn estimate<const W: usize>(&self, own: Pairs<'_, W>) -> f64 {
-        let Pairs { labels, n_classes, .. } = own;
+    fn estimate<const W: usize>(&self, own: PairCounts<'_, W>) -> f64 {
+        let PairCounts { labels, n_classes, .. } = own;
         let (mut right, mut all) = (0.0, 0.0);
         for (row, label) in own.rows.chunks_exact(n_groups::<W>(n_classes)).zip(labels) {
             let counts = &row.as_flattened()[..n_classes];
@@ -201,7 +201,8 @@ impl Estimator for ThetaEstimator {
     }
 
     #[inline(always)]
-    fn start<const W: usize>(&self, Pairs { labels, n_classes, state, rows, .. }: Pairs<'_, W>) {
+    fn start<const W: usize>(&self, own: PairCounts<'_, W>) {
+        let PairCounts { labels, n_classes, state, rows, .. } = own;
         let accuracy = self.accuracy(state[0]);
         let each_wrong = (1.0 - accuracy) / self.wrong.max(1.0);
         for (row, label) in rows.chunks_exact_mut(n_groups::<W>(n_classes)).zip(labels) {

@@ -2,7 +2,7 @@
 //! networks' output as the prior of each instance.
 
 use crate::frame::{Annotations, MemoryEstimate, QuestionSizes, dense_memory_estimate};
-use crate::model::em::kernels::{Estimator, Likelihood, Pairs, Prior, n_groups, stride};
+use crate::model::em::kernels::{Estimator, Likelihood, PairCounts, Prior, n_groups, stride};
 use crate::model::neural::numerics::{MIN_PROBABILITY, at_least};
 use crate::model::numerics::{MIN_LIKELIHOOD, normalise};
 use crate::model::posterior::Posterior;
@@ -54,7 +54,7 @@ impl Estimator for AnnotatorMatrices<'_> {
     #[inline(always)]
     fn estimate<const W: usize>(
         &self,
-        Pairs { index, labels, n_classes, rows, .. }: Pairs<'_, W>,
+        PairCounts { index, labels, n_classes, rows, .. }: PairCounts<'_, W>,
     ) -> f64 {
         let matrix = &self.table[index as usize * n_classes * self.labels..];
         for (row, label) in rows.chunks_exact_mut(n_groups::<W>(n_classes)).zip(labels) {

@@ -45,7 +45,7 @@ use serde::{Deserialize, Serialize};
 use crate::frame::{Annotations, Dims, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::confusion::{Cells, Confusion};
-use crate::model::em::kernels::{Estimator, Pairs, PooledCounts, n_groups};
+use crate::model::em::kernels::{Estimator, PairCounts, PooledCounts, n_groups};
 use crate::model::em::pairs::clusters::{self, ADDED, CountedMatrix, MAX_CLUSTERS, Membership};
 use crate::model::em::{ClassPrior, Objective, PairFit, PairModel, StopRule};
 use crate::model::fitted::Report;
@@ -240,10 +240,8 @@ impl Estimator for ClusterEstimator {
     }
 
     #[inline(always)]
-    fn estimate<const W: usize>(
-        &self,
-        Pairs { index, labels, n_classes: n, rows, .. }: Pairs<'_, W>,
-    ) -> f64 {
+    fn estimate<const W: usize>(&self, own: PairCounts<'_, W>) -> f64 {
+        let PairCounts { index, labels, n_classes: n, rows, .. } = own;
         let cells = self.logs.len() / self.members.n_clusters;
         for (row, label) in rows.chunks_exact_mut(n_groups::<W>(n)).zip(labels) {
             let row = &mut row.as_flattened_mut()[..n];

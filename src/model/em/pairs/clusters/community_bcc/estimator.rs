@@ -7,7 +7,9 @@
 use rayon::prelude::*;
 
 use crate::frame::{Annotations, Dims};
-use crate::model::em::kernels::{DirichletParameter, Estimator, Pairs, PooledCounts, n_groups};
+use crate::model::em::kernels::{
+    DirichletParameter, Estimator, PairCounts, PooledCounts, n_groups,
+};
 use crate::model::em::pairs::clusters::{self, Membership};
 use crate::model::numerics::{logsumexp, softmax};
 
@@ -162,10 +164,8 @@ impl Estimator for CommunityEstimator {
     }
 
     #[inline(always)]
-    fn estimate<const W: usize>(
-        &self,
-        Pairs { index, labels, n_classes: n, rows, .. }: Pairs<'_, W>,
-    ) -> f64 {
+    fn estimate<const W: usize>(&self, own: PairCounts<'_, W>) -> f64 {
+        let PairCounts { index, labels, n_classes: n, rows, .. } = own;
         let r = index as usize;
         let scores = &self.scores[r * self.mean.len()..(r + 1) * self.mean.len()];
         let log_sums = &self.log_sums[r * n..(r + 1) * n];
