@@ -113,6 +113,16 @@ pub fn spawn(server: &Server, set: &str) -> Child {
     server.labelmill(&job(&["-q", "--set", set])).spawn().unwrap()
 }
 
+/// Starts the job with these settings, and waits until its first request that matches the pattern is held.
+pub fn held_at(server: &Server, pattern: &str, sets: &[&str]) -> Child {
+    server.fault(Fault::Hold, pattern, 0, 1);
+    let sets = sets.iter().flat_map(|set| ["--set", set]);
+    let args: Vec<&str> = ["-q"].into_iter().chain(sets).collect();
+    let child = server.labelmill(&job(&args)).spawn().unwrap();
+    server.wait_for(pattern, 1);
+    child
+}
+
 /// Starts the job and kills it after the server has carried out the first request that matches the pattern.
 pub fn die_after(server: &Server, pattern: &str, set: &str) {
     server.fault(Fault::KillAfter, pattern, 0, 1);

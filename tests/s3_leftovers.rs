@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use crate::s3_job::{
-    assert_readable, attempts, die_after, job, latest, leases, run_folder, server, summary,
-    swept_before_its_commit,
+    assert_readable, attempts, die_after, held_at, job, latest, leases, run_folder, server,
+    summary, swept_before_its_commit,
 };
 use crate::s3_server::{Fault, Server};
 use crate::support::{manifest, stderr};
@@ -108,9 +108,7 @@ fn a_writer_that_shows_itself_while_others_are_swept_is_spared() {
         std::fs::File::open(lease).unwrap().set_modified(hour_ago).unwrap();
     }
     server.forget_requests();
-    server.fault(Fault::Hold, "PutObject dead- manifest.json", 0, 1);
-    let sweeper = server.labelmill(&job(&["-q", "--set", "sink.run_id=next"])).spawn();
-    server.wait_for("PutObject dead- manifest.json", 1);
+    let mut sweeper = held_at(&server, "PutObject dead- manifest.json", &["sink.run_id=next"]);
     // The sweeper listed the leases and took both writers for dead. Now the second one renews its lease.
     let swept = if server.count("PutObject dead-1 manifest.json") == 1 { 1 } else { 2 };
     let spared = format!("dead-{}", 3 - swept);
@@ -121,7 +119,7 @@ fn a_writer_that_shows_itself_while_others_are_swept_is_spared() {
         }
     }
     server.release();
-    assert!(sweeper.unwrap().wait().unwrap().success());
+    assert!(sweeper.wait().unwrap().success());
     assert_eq!(attempts(&server, &spared).len(), 1);
     assert!(!out.join("runs").join(&spared).join("manifest.json").exists());
     assert_eq!(attempts(&server, &format!("dead-{swept}")).len(), 0);

@@ -5,8 +5,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use crate::s3_job::{
-    SILENT, assert_readable, attempts, die_after, job, latest, leases, run_folder, run_id, server,
-    spawn, summary, swept_before_its_commit,
+    SILENT, assert_readable, attempts, die_after, held_at, job, latest, leases, run_folder, run_id,
+    server, spawn, summary, swept_before_its_commit,
 };
 use crate::s3_server::Fault;
 use crate::support::{committed, manifest, send_signal, stderr, table_files};
@@ -17,9 +17,7 @@ fn the_next_run_sweeps_what_a_dead_one_left_and_spares_a_living_one() {
     let server = server();
     die_after(&server, "PutObject labels/", "sink.run_id=dead");
     assert_eq!((attempts(&server, "dead").len(), leases(&server).len()), (1, 1));
-    server.fault(Fault::Hold, "PutObject living/ metrics/", 0, 1);
-    let mut living = spawn(&server, "sink.run_id=living");
-    server.wait_for("PutObject living/ metrics/", 1);
+    let mut living = held_at(&server, "PutObject living/ metrics/", &["sink.run_id=living"]);
     let third = summary(&server, &["--set", "seed=3"]);
     assert_eq!((attempts(&server, "dead").len(), leases(&server).len()), (0, 1));
     assert_eq!(attempts(&server, "living").len(), 1);
@@ -74,9 +72,7 @@ fn the_same_job_runs_beside_its_dead_writer_and_beside_a_living_one() {
     let server = server();
     die_after(&server, "PutObject labels/", "sink.run_id=same");
     server.forget_requests();
-    server.fault(Fault::Hold, "PutObject same/ metrics/", 0, 1);
-    let mut slow = spawn(&server, "sink.run_id=same");
-    server.wait_for("PutObject same/ metrics/", 1);
+    let mut slow = held_at(&server, "PutObject same/ metrics/", &["sink.run_id=same"]);
     let quick = summary(&server, &["--set", "sink.run_id=same"]);
     assert_eq!(attempts(&server, "same").len(), 2, "the dead one is gone, the slow one is there");
     let committed = manifest(&server.bucket().join("out/runs/same"));
@@ -175,9 +171,7 @@ fn a_commit_that_arrives_after_its_writer_was_swept_is_none() {
 #[test]
 fn a_living_writer_is_spared_for_as_long_as_it_promised_whatever_the_sweeper_thinks() {
     let server = server();
-    server.fault(Fault::Hold, "PutObject patient/ metrics/", 0, 1);
-    let mut patient = spawn(&server, "sink.run_id=patient");
-    server.wait_for("PutObject patient/ metrics/", 1);
+    let mut patient = held_at(&server, "PutObject patient/ metrics/", &["sink.run_id=patient"]);
     send_signal(patient.id(), "STOP");
     let out = server.bucket().join("out");
     move_to_another_machine(&out);
@@ -193,18 +187,8 @@ fn a_living_writer_is_spared_for_as_long_as_it_promised_whatever_the_sweeper_thi
 #[test]
 fn a_writer_on_this_machine_is_spared_however_long_it_is_suspended() {
     let server = server();
-    server.fault(Fault::Hold, "PutObject hasty/ metrics/", 0, 1);
-    let mut hasty = server
-        .labelmill(&job(&[
-            "-q",
-            "--set",
-            "sink.run_id=hasty",
-            "--set",
-            "sink.stale_after_seconds=1",
-        ]))
-        .spawn()
-        .unwrap();
-    server.wait_for("PutObject hasty/ metrics/", 1);
+    let sets = ["sink.run_id=hasty", "sink.stale_after_seconds=1"];
+    let mut hasty = held_at(&server, "PutObject hasty/ metrics/", &sets);
     send_signal(hasty.id(), "STOP");
     age_leases(&server.bucket().join("out"), SILENT);
     summary(&server, &["--set", "sink.stale_after_seconds=1"]);
@@ -219,10 +203,8 @@ fn a_writer_on_this_machine_is_spared_however_long_it_is_suspended() {
 #[test]
 fn a_living_writer_renews_its_lease_within_its_silence() {
     let server = server();
-    server.fault(Fault::Hold, "PutObject hasty/ metrics/", 0, 1);
-    let args = ["-q", "--set", "sink.run_id=hasty", "--set", "sink.stale_after_seconds=2"];
-    let mut hasty = server.labelmill(&job(&args)).spawn().unwrap();
-    server.wait_for("PutObject hasty/ metrics/", 1);
+    let sets = ["sink.run_id=hasty", "sink.stale_after_seconds=2"];
+    let mut hasty = held_at(&server, "PutObject hasty/ metrics/", &sets);
     for _ in 0..6 {
         std::thread::sleep(Duration::from_millis(500));
         let touched = std::fs::metadata(&leases(&server)[0]).unwrap().modified().unwrap();
@@ -239,9 +221,7 @@ fn a_living_writer_renews_its_lease_within_its_silence() {
 #[test]
 fn a_writer_that_was_suspended_after_its_commit_does_not_take_latest_back() {
     let server = server();
-    server.fault(Fault::Hold, "PutObject latest.json", 0, 1);
-    let mut old = spawn(&server, "sink.run_id=old");
-    server.wait_for("PutObject latest.json", 1);
+    let mut old = held_at(&server, "PutObject latest.json", &["sink.run_id=old"]);
     age_runs(&server.bucket().join("out"));
     summary(&server, &["--set", "sink.run_id=new"]);
     server.release();
