@@ -162,13 +162,8 @@ impl SoftTargetNetwork {
         job: &JobContext,
     ) -> Result<TrainedLearners> {
         let NetworkSpec { device, backbone, train, .. } = &self.spec;
-        let classifier = LearnerSpec {
-            name: CLASSIFIER,
-            backbone: backbone.clone(),
-            heads: Heads::CLASSIFIER,
-            input: LearnerInput::Features,
-            optimiser: None,
-        };
+        let input = LearnerInput::Features;
+        let classifier = LearnerSpec::new(CLASSIFIER, backbone, Heads::CLASSIFIER, input);
         let (precision, sizes) = (train.precision, &self.sizes);
         let setting = LearnerSetting { precision, sizes, job, device: &Device::Cpu, saved };
         let specs = (classifier, Vec::new());

@@ -32,12 +32,9 @@ impl CrowdNet for Embedded {
     test_kind!("embedded");
 
     fn other_learners(&self, network: &NetworkSpec, _sizes: &Sizes) -> Vec<LearnerSpec> {
-        let learner = |name, table, owner, width| LearnerSpec {
-            name,
-            backbone: network.backbone.clone(),
-            heads: Heads::CLASSIFIER,
-            input: LearnerInput::Embedding(EmbeddingInput { table, owner, width }),
-            optimiser: None,
+        let learner = |name, table, owner, width| {
+            let input = LearnerInput::Embedding(EmbeddingInput { table, owner, width });
+            LearnerSpec::new(name, &network.backbone, Heads::CLASSIFIER, input)
         };
         vec![
             learner(

@@ -20,13 +20,8 @@ impl CrowdNet for Readers {
     test_kind!("readers");
 
     fn other_learners(&self, network: &NetworkSpec, _sizes: &Sizes) -> Vec<LearnerSpec> {
-        let learner = |name, input| LearnerSpec {
-            name,
-            backbone: network.backbone.clone(),
-            heads: Heads::CLASSIFIER,
-            input,
-            optimiser: None,
-        };
+        let learner =
+            |name, input| LearnerSpec::new(name, &network.backbone, Heads::CLASSIFIER, input);
         vec![
             learner("annotations", LearnerInput::Annotations),
             learner("annotators", LearnerInput::Annotators),

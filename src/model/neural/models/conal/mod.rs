@@ -208,13 +208,8 @@ impl CrowdNet for Conal {
 
     /// The scaled features of annotators, where there are any, by a network without layers.
     fn other_learners(&self, _network: &NetworkSpec, _sizes: &Sizes) -> Vec<LearnerSpec> {
-        vec![LearnerSpec {
-            name: "annotators",
-            backbone: features_as_they_are(),
-            heads: Heads::HIDDEN,
-            input: LearnerInput::Annotators,
-            optimiser: None,
-        }]
+        let (backbone, input) = (features_as_they_are(), LearnerInput::Annotators);
+        vec![LearnerSpec::new("annotators", &backbone, Heads::HIDDEN, input)]
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {

@@ -142,13 +142,8 @@ impl CrowdNet for Cvl {
     }
 
     fn other_learners(&self, network: &NetworkSpec, _sizes: &Sizes) -> Vec<LearnerSpec> {
-        vec![LearnerSpec {
-            name: SECOND,
-            backbone: network.backbone.clone(),
-            heads: Heads::CLASSIFIER,
-            input: LearnerInput::Features,
-            optimiser: None,
-        }]
+        let input = LearnerInput::Features;
+        vec![LearnerSpec::new(SECOND, &network.backbone, Heads::CLASSIFIER, input)]
     }
 
     fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {

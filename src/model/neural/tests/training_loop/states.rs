@@ -28,9 +28,8 @@ impl CrowdNet for TwoViews {
 
     fn other_learners(&self, network: &NetworkSpec, sizes: &Sizes) -> Vec<LearnerSpec> {
         assert_eq!((sizes.annotators, sizes.annotator_features), (2, None));
-        let (backbone, heads) = (network.backbone.clone(), Heads::CLASSIFIER);
-        let (name, input) = ("aggregator", LearnerInput::Annotations);
-        vec![LearnerSpec { name, backbone, heads, input, optimiser: None }]
+        let input = LearnerInput::Annotations;
+        vec![LearnerSpec::new("aggregator", &network.backbone, Heads::CLASSIFIER, input)]
     }
 }
 

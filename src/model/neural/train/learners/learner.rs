@@ -48,6 +48,18 @@ pub struct LearnerSpec {
     pub optimiser: Option<OptimiserSpec>,
 }
 
+impl LearnerSpec {
+    /// A learner with the optimiser of all.
+    pub(crate) fn new(
+        name: &'static str,
+        backbone: &BackboneSpec,
+        heads: Heads,
+        input: LearnerInput,
+    ) -> Self {
+        Self { name, backbone: backbone.clone(), heads, input, optimiser: None }
+    }
+}
+
 /// The settings that all learners of a model share.
 pub(crate) struct LearnerSetting<'a> {
     pub(crate) precision: Precision,
@@ -266,13 +278,7 @@ mod tests {
         let (job, device, precision) = (JobContext::new(1), Device::Cpu, Precision::F32);
         let setting =
             LearnerSetting { precision, sizes: &sizes, job: &job, device: &device, saved: None };
-        let spec = LearnerSpec {
-            name: CLASSIFIER,
-            backbone,
-            heads,
-            input: LearnerInput::Features,
-            optimiser: None,
-        };
+        let spec = LearnerSpec::new(CLASSIFIER, &backbone, heads, LearnerInput::Features);
         let learner = Learner::new(spec, &setting).unwrap();
         let zeros = Matrix::from_rows(3, &[0.0; 3]);
         let inputs = Inputs::unseen(&zeros);
