@@ -63,7 +63,7 @@ pub(super) static CONFUSION_MATRICES: OutcomeTable = OutcomeTable {
         (annotators + report.shared().count()) * result.frame.annotations.dims().classes
     },
     rows_per_block: |result| result.frame.annotations.dims().labels,
-    block_spans,
+    block_spans: |result| Some(block_spans(result)),
     rows: |outcome, question, blocks| {
         let result = &outcome.results[question];
         let mut cells = CellRows::default();
@@ -106,12 +106,12 @@ pub(super) static CONFUSION_MATRICES: OutcomeTable = OutcomeTable {
 ///
 /// A class counts as observed from an expected count of 0.5 on, and an annotator's expected counts sum to the weights
 /// of the annotations: at most twice as many classes as the total weight are observed.
-fn block_spans(result: &QuestionResult) -> Option<BlockSpans<'_>> {
+fn block_spans(result: &QuestionResult) -> BlockSpans<'_> {
     let (a, report) = (&result.frame.annotations, &result.fitted.report);
     let (dims, shared) = (a.dims(), report.shared().count());
     let (room, weights) = (rows_of_batch(longest_row(&result.frame)), OnceLock::new());
     let whole = UnitSpan { blocks: dims.classes, rows: dims.classes * dims.labels };
-    Some(Box::new(move |block| {
+    Box::new(move |block| {
         let (matrix, class) = (block / dims.classes, block % dims.classes);
         let few = matrix.checked_sub(shared).filter(|r| !is_whole(a, *r));
         let (Some(r), Some(confusion)) = (few, &report.confusion) else {
@@ -130,7 +130,7 @@ fn block_spans(result: &QuestionResult) -> Option<BlockSpans<'_>> {
         let observed =
             (class..class + blocks).filter(|k| has_observed(confusion, a, r, *k)).count();
         UnitSpan { blocks, rows: observed * labels }
-    }))
+    })
 }
 
 /// The sum of the weights of each annotator's annotations.

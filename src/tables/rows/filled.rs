@@ -44,7 +44,7 @@ impl<'a> FilledTable<'a> {
     pub fn all(outcome: &'a Outcome, wanted: impl Fn(&str) -> bool) -> Vec<Self> {
         let tables = TABLES.iter().filter(|table| wanted(table.name));
         let row_bytes = RowBytes::from_outcome(outcome);
-        tables.map(|table| Self::with_row_bytes(*table, outcome, row_bytes)).collect()
+        tables.map(|table| Self::with_row_bytes(table, outcome, row_bytes)).collect()
     }
 
     /// The blocks of each batch of a part, with their chunk.
