@@ -76,15 +76,8 @@ impl SoftTargetNetwork {
         axes: &[usize],
         classes: usize,
     ) -> Self {
-        let sizes = Sizes {
-            features: axes.to_vec(),
-            classes,
-            labels: classes,
-            annotators: 0,
-            annotator_features: None,
-            questions: Vec::new(),
-            question: 0,
-        };
+        let features = axes.to_vec();
+        let sizes = Sizes { features, classes, labels: classes, ..Sizes::default() };
         Self { spec, epochs_per_fit, sizes, trained: None }
     }
 

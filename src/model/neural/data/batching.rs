@@ -7,7 +7,7 @@ const DEFAULT_BATCH: usize = 128;
 const MIN_BATCHES: usize = 8;
 
 /// The split of training data into batches.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Batching {
     /// The number of rows in a batch; `None` for a default that depends on the size of the data.
     pub batch_size: Option<usize>,

@@ -232,23 +232,13 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates, Evidence, Features};
+    use crate::frame::{Annotations, Dims, Evidence, Features};
     use crate::model::neural::data::TrainingData;
     use crate::model::neural::data::batching::Batching;
     use crate::model::neural::net::backbone::BackboneSpec;
-    use crate::testing::with_features;
+    use crate::testing::{weighted, with_features};
 
     const DIMS: Dims = Dims { instances: 3, annotators: 2, classes: 3, labels: 4 };
-
-    fn build(instance: &[u32], annotator: &[u32], label: &[u32], weight: &[f64]) -> Annotations {
-        let rows = AnnotationRows {
-            instance: instance.to_vec(),
-            annotator: annotator.to_vec(),
-            label: label.to_vec(),
-            weight: weight.to_vec(),
-        };
-        Annotations::build(DIMS, rows, Duplicates::Keep).unwrap()
-    }
 
     fn data<'a>(
         evidence: Evidence<'a>,
@@ -264,8 +254,12 @@ mod tests {
     /// out.
     #[test]
     fn a_row_of_the_matrix_has_the_weights_of_training_annotations() {
-        let a = build(&[0, 0, 0, 1], &[0, 1, 1, 1], &[1, 3, 2, 0], &[1.0, 0.75, 0.25, 1.0]);
-        let held_out = build(&[1], &[0], &[2], &[1.0]);
+        let a = weighted(
+            DIMS,
+            &[(0, 0, 1), (0, 1, 3), (0, 1, 2), (1, 1, 0)],
+            vec![1.0, 0.75, 0.25, 1.0],
+        );
+        let held_out = weighted(DIMS, &[(1, 0, 2)], vec![1.0]);
         let with_features = with_features(&a);
         let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
         for by_annotation in [false, true] {
@@ -275,9 +269,7 @@ mod tests {
                 classes: 3,
                 labels: 4,
                 annotators: 2,
-                annotator_features: None,
-                questions: Vec::new(),
-                question: 0,
+                ..Sizes::default()
             };
             let input = LearnerInput::Annotations;
             assert_eq!(input.shape(&sizes).unwrap(), [8]);
@@ -299,9 +291,7 @@ mod tests {
             classes: 3,
             labels: 4,
             annotators: usize::MAX / 2,
-            annotator_features: None,
-            questions: Vec::new(),
-            question: 0,
+            ..Sizes::default()
         };
         let error = LearnerInput::Annotations.shape(&sizes).unwrap_err();
         assert!(error.to_string().contains("wider than it can be"), "{error}");
@@ -317,9 +307,7 @@ mod tests {
             classes: 3,
             labels: 4,
             annotators: 25,
-            annotator_features: None,
-            questions: Vec::new(),
-            question: 0,
+            ..Sizes::default()
         };
         let check = |input: LearnerInput, bytes| {
             input.check_batch(&sizes, 100, &JobContext::new(1).with_memory(bytes))
@@ -335,19 +323,14 @@ mod tests {
     #[test]
     fn annotators_features_are_scaled_and_an_unknown_one_is_the_mean() {
         let dims = Dims { annotators: 3, ..DIMS };
-        let rows = AnnotationRows {
-            instance: vec![0, 1, 2],
-            annotator: vec![0, 1, 2],
-            label: vec![0, 1, 2],
-            weight: Vec::new(),
-        };
-        let a = Annotations::build(dims, rows, Duplicates::Keep).unwrap();
+        let rows = [(0, 0, 0), (1, 1, 1), (2, 2, 2)];
+        let a = weighted(dims, &rows, Vec::new());
         let mut with_features = with_features(&a);
         let matrix = Arc::new(Matrix::from_rows(1, &[2.0, 6.0]));
         let features = Features { matrix, ..with_features.features.clone() };
         with_features.annotators = Some((features, vec![Some(1), None, Some(0)]));
         let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
-        let none = build(&[], &[], &[], &[]);
+        let none = weighted(DIMS, &[], Vec::new());
         let (data, input) = (data(evidence, &none, false), LearnerInput::Annotators);
         let mut scaler = Scaler::identity(&[1], &BackboneSpec::default());
         data.fit_scaler(&mut scaler, input);

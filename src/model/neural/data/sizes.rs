@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::frame::JointQuestion;
 
 /// The sizes of a model's inputs and outputs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sizes {
     /// The axes of one instance's features.
     pub features: Vec<usize>,

@@ -50,7 +50,7 @@ pub trait TrainingObjective {
     const TRAINS_ON_TARGETS: bool = false;
 
     /// Whether the first table holds confusion matrices that an M-step counts. The table, the M-step, the report and the
-    /// memory of such a model are those of [`counted`] by default.
+    /// memory of such a model are those of `counted` by default.
     const COUNTS_CONFUSION: bool = false;
 
     /// Whether the loss multiplies by the weights of annotations. Targets hold only the shares of the votes.

@@ -113,14 +113,9 @@ fn the_shares_of_an_epoch_are_one_a_batch_and_annotator() {
 #[test]
 fn trusted_instances_are_learned_from_and_targets_that_nothing_speaks_for_are_not() {
     // The only label of instance 2 is "unsure", which is no class; instance 3 is trusted and was not annotated.
-    let rows = crate::frame::AnnotationRows {
-        instance: vec![0, 0, 1, 2],
-        annotator: vec![0, 1, 1, 0],
-        label: vec![0, 1, 1, 2],
-        weight: Vec::new(),
-    };
+    let rows = [(0, 0, 0), (0, 1, 1), (1, 1, 1), (2, 0, 2)];
     let dims = Dims { instances: 4, annotators: 2, classes: 2, labels: 3 };
-    let mut a = Annotations::build(dims, rows, crate::frame::Duplicates::Keep).unwrap();
+    let mut a = weighted(dims, &rows, Vec::new());
     a.trusted = Some(vec![None, None, None, Some(1)]);
     let with_features = with_features(&a);
     let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };

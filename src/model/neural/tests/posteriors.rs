@@ -155,14 +155,9 @@ fn heads_weigh_as_much_as_their_annotations() {
 /// the weight 0.5.
 #[test]
 fn a_soft_annotation_weighs_a_head_as_one() {
-    let rows = crate::frame::AnnotationRows {
-        instance: vec![0, 0, 0, 0, 1],
-        annotator: vec![0, 0, 0, 1, 1],
-        label: vec![0, 1, 2, 2, 1],
-        weight: vec![0.5, 0.25, 0.25, 1.0, 0.5],
-    };
+    let rows = [(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 2), (1, 1, 1)];
     let dims = Dims { instances: 2, annotators: 2, classes: 3, labels: 3 };
-    let a = Annotations::build(dims, rows, crate::frame::Duplicates::Keep).unwrap();
+    let a = weighted(dims, &rows, vec![0.5, 0.25, 0.25, 1.0, 0.5]);
     let job = JobContext::new(1);
     let task = Task { evidence: (&a).into(), dims, hidden: 2, job: &job };
     let model = DoctorNet { weight_by_annotations: true };

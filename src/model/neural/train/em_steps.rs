@@ -141,8 +141,7 @@ mod tests {
         let mut with_features = with_features(&a);
         with_features.row_of_instance[1..].fill(None);
         let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
-        let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
-        let data = TrainingData::new(evidence, None, true, batching).unwrap();
+        let data = TrainingData::new(evidence, None, true, Batching::default()).unwrap();
         let (spec, job) = (Neural::<Tcl>::default(), JobContext::new(1));
         let mut trainer = trainer_of(&spec, &data, evidence, &job);
         trainer.e_step(MAIN_TARGETS, &job).unwrap();
@@ -166,8 +165,7 @@ mod tests {
             let mut with_features = with_features(&a);
             with_features.row_of_instance[1] = None;
             let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
-            let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
-            let data = TrainingData::new(evidence, None, true, batching).unwrap();
+            let data = TrainingData::new(evidence, None, true, Batching::default()).unwrap();
             let (spec, job) = (Neural::<AggNet>::default(), JobContext::new(1));
             let mut trainer = trainer_of(&spec, &data, evidence, &job);
             trainer.m_step(MAIN_TARGETS).unwrap();
@@ -201,8 +199,7 @@ mod tests {
         let mut with_features = with_features(&a);
         with_features.row_of_instance[5] = None;
         let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
-        let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
-        let data = TrainingData::new(evidence, None, true, batching).unwrap();
+        let data = TrainingData::new(evidence, None, true, Batching::default()).unwrap();
         let backbone = BackboneSpec::one_layer();
         let network = NetworkSpec { backbone, ..NetworkSpec::default() };
         let (spec, job) = (Neural { network, model: Tcl::default() }, JobContext::new(1));

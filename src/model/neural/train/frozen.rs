@@ -87,8 +87,7 @@ mod tests {
         let mut with_features = with_features(&a);
         with_features.row_of_instance = vec![Some(1), None, Some(0), Some(4), Some(2)];
         let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
-        let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
-        let data = TrainingData::new(evidence, None, false, batching).unwrap();
+        let data = TrainingData::new(evidence, None, false, Batching::default()).unwrap();
         let heads = Heads {
             hidden: true,
             named: vec![Head { name: "head", from: HeadInput::Features, widths: vec![2, 3] }],
@@ -156,8 +155,7 @@ mod tests {
         let a = tiny(2, &[(0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 1, 0), (4, 0, 1)]);
         let with_features = with_features(&a);
         let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
-        let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
-        let data = TrainingData::new(evidence, None, false, batching).unwrap();
+        let data = TrainingData::new(evidence, None, false, Batching::default()).unwrap();
         let train = TrainSpec { epochs: 1, ..TrainSpec::default() };
         let network = NetworkSpec { train, ..NetworkSpec::default() };
         let model = WeightedDoctorNet { weight_epochs: 2, ..WeightedDoctorNet::default() };

@@ -180,7 +180,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{AnnotationRows, Annotations, Dims, Duplicates, Evidence};
+    use crate::frame::{Dims, Evidence};
     use crate::job_context::JobContext;
     use crate::model::neural::data::batching::Batching;
     use crate::model::neural::models::TraceRegularised;
@@ -191,7 +191,7 @@ mod tests {
     use crate::model::neural::spec::Neural;
     use crate::model::neural::tests::training_loop::trainer::trainer_of;
     use crate::model::posterior::Posterior;
-    use crate::testing::{tiny, with_features};
+    use crate::testing::{tiny, weighted, with_features};
 
     /// Calls `read` with an untrained model that selects by `select`, on three instances. The second and third have
     /// held-out annotations with the weights 1 and 3; the features of the first cannot be read.
@@ -213,18 +213,13 @@ mod tests {
         let dims = Dims { instances: 3, annotators: 2, classes: 3, labels: 3 };
         let mut a = tiny(3, &[(0, 0, 0), (1, 0, 1), (2, 1, 2)]);
         a.trusted = trusted;
-        let rows = AnnotationRows {
-            instance: vec![1, 2],
-            annotator: vec![1, 0],
-            label: vec![0, 2],
-            weight: vec![1.0, 3.0],
-        };
-        let held_out = Annotations::build(dims, rows, Duplicates::Keep).unwrap();
+        let rows = [(1, 1, 0), (2, 0, 2)];
+        let held_out = weighted(dims, &rows, vec![1.0, 3.0]);
         let mut with_features = with_features(&a);
         with_features.row_of_instance[0] = Some(99);
         let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
-        let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
-        let data = TrainingData::new(evidence, Some(&held_out), false, batching).unwrap();
+        let data =
+            TrainingData::new(evidence, Some(&held_out), false, Batching::default()).unwrap();
         let train = TrainSpec { select, ..TrainSpec::default() };
         let backbone = BackboneSpec { hidden: vec![4], ..BackboneSpec::default() };
         let network = NetworkSpec { backbone, train, ..NetworkSpec::default() };

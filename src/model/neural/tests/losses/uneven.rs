@@ -149,14 +149,9 @@ fn every_divergence_has_the_loss_worked_out_by_hand() {
 /// Two instances: annotator 0 gives the first the labels 0 and 1 (with the weights 0.25 and 0.75) and the second the
 /// label 1; annotator 1 gives both the label 1.
 fn soft() -> Annotations {
-    let rows = crate::frame::AnnotationRows {
-        instance: vec![0, 0, 0, 1, 1],
-        annotator: vec![0, 0, 1, 0, 1],
-        label: vec![0, 1, 1, 1, 1],
-        weight: vec![0.25, 0.75, 1.0, 1.0, 1.0],
-    };
+    let rows = [(0, 0, 0), (0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 1)];
     let dims = Dims { instances: 2, annotators: 2, classes: 2, labels: 2 };
-    Annotations::build(dims, rows, crate::frame::Duplicates::Keep).unwrap()
+    crate::testing::weighted(dims, &rows, vec![0.25, 0.75, 1.0, 1.0, 1.0])
 }
 
 #[test]

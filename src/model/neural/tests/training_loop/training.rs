@@ -158,7 +158,7 @@ fn only_instances_with_held_out_annotations_are_scored() {
     let mut with_features = with_features(&a);
     with_features.row_of_instance[7] = None;
     let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
-    let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
+    let batching = Batching::default();
     let data = TrainingData::new(evidence, Some(&held), false, batching).unwrap();
     assert_eq!(data.held_out_instances(), [4, 39]);
     let without = TrainingData::new(evidence, None, false, batching).unwrap();

@@ -266,15 +266,8 @@ mod tests {
         };
         let backbone =
             BackboneSpec { hidden: vec![4], scaling: Scaling::None, ..BackboneSpec::default() };
-        let sizes = Sizes {
-            features: vec![3],
-            classes: 2,
-            labels: 2,
-            annotators: 1,
-            annotator_features: None,
-            questions: Vec::new(),
-            question: 0,
-        };
+        let sizes =
+            Sizes { features: vec![3], classes: 2, labels: 2, annotators: 1, ..Sizes::default() };
         let (job, device, precision) = (JobContext::new(1), Device::Cpu, Precision::F32);
         let setting =
             LearnerSetting { precision, sizes: &sizes, job: &job, device: &device, saved: None };

@@ -48,8 +48,7 @@ mod tests {
         let a = tiny(2, &[(0, 0, 0), (1, 0, 1)]);
         let with_features = with_features(&a);
         let evidence = Evidence { annotations: &a, with_features: Some(&with_features) };
-        let batching = Batching { batch_size: None, by_annotation: false, drops_last: false };
-        let data = TrainingData::new(evidence, None, true, batching).unwrap();
+        let data = TrainingData::new(evidence, None, true, Batching::default()).unwrap();
         let spec = Neural::<Dl>::default();
         let learners = trainer_of(&spec, &data, evidence, &JobContext::new(1)).learners;
         let at_once = learners.rows_at_once();
