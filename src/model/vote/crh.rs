@@ -29,7 +29,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rounds::Rounds;
+use super::rounds::{Rounds, mean_by_annotator};
 use crate::error::Result;
 use crate::frame::{Annotations, Evidence};
 use crate::job_context::JobContext;
@@ -136,18 +136,12 @@ fn total_weight(a: &Annotations, r: usize) -> f64 {
 
 /// The mean squared distance of every annotator's annotations from the shares of the vote.
 fn squared_losses(a: &Annotations, posterior: &Posterior) -> Vec<f64> {
-    let mut sums = vec![[0.0; 2]; a.dims().annotators];
-    for i in (0..posterior.len()).filter(|i| a.has_evidence(*i)) {
+    mean_by_annotator(a, |i| {
         let row = posterior.row(i);
         let squares: f64 = row.iter().map(|p| p * p).sum();
-        for (annotator, label, weight) in a.triples_of(i) {
-            let p = row.get(label as usize).copied().unwrap_or_default();
-            let [loss, all] = &mut sums[annotator as usize];
-            *loss += weight * (squares - 2.0 * p + 1.0);
-            *all += weight;
-        }
-    }
-    sums.into_iter().map(|[loss, all]| if all > 0.0 { loss / all } else { 0.0 }).collect()
+        let loss = move |label| squares - 2.0 * row.get(label).copied().unwrap_or_default() + 1.0;
+        a.has_evidence(i).then_some(loss)
+    })
 }
 
 #[cfg(test)]

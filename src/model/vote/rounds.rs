@@ -5,13 +5,15 @@
 //! he who voted for it gains weight, so that the tie is decided by the order of the classes. Here each of `k` tied classes
 //! counts as 1 / k of a label, and a tie that nothing breaks stays one.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use crate::error::Result;
-use crate::frame::Annotations;
+use crate::frame::{Annotations, Dims, MAX_RANGES, ranges_of_instances};
 use crate::job_context::JobContext;
 use crate::model::fitted::{Fitted, Report, Stop, TraceRow, on_cpu};
-use crate::model::posterior::{Posterior, best, least_tied};
+use crate::model::posterior::{Posterior, best, least_tied, write_votes};
 
 /// The weight of every annotator after a step.
 type Weigh<'a> = &'a dyn Fn(u32, &[f64], &[f64]) -> Vec<f64>;
@@ -47,7 +49,7 @@ impl Rounds<'_> {
         let n = a.dims().annotators;
         let mut weights = vec![self.start; n];
         let mut posterior = weighted_vote(a, &weights);
-        let mut labels = labels_of(a, &posterior);
+        let mut labels = self.stops_when_stable.then(|| labels_of(a, &posterior));
         let (mut trace, mut agreed, mut converged) = (Vec::new(), vec![1.0; n], false);
         job.progress.begin(self.kind, Some(u64::from(self.max_steps)));
         for step in 1..=self.max_steps {
@@ -59,8 +61,9 @@ impl Rounds<'_> {
             };
             weights = (self.weigh)(step, &agreed, &weights);
             posterior = weighted_vote(a, &weights);
-            let next = labels_of(a, &posterior);
-            let is_stable = next == labels;
+            // Labels that no rule reads are not looked for.
+            let next = labels.is_some().then(|| labels_of(a, &posterior));
+            let is_stable = next.is_some() && next == labels;
             labels = next;
             let objective = agreed.iter().sum::<f64>() / n.max(1) as f64;
             let seconds = job.clock.seconds() - began;
@@ -72,7 +75,7 @@ impl Rounds<'_> {
                 seconds,
                 ..TraceRow::default()
             });
-            if self.stops_when_stable && is_stable {
+            if is_stable {
                 converged = true;
                 break;
             }
@@ -108,20 +111,24 @@ impl Rounds<'_> {
 /// # Shapes
 /// `weights` is `[annotator]`.
 pub(super) fn weighted_vote(a: &Annotations, weights: &[f64]) -> Posterior {
-    let mut posterior = Posterior::from_votes(a);
+    if weights.iter().all(|weight| *weight == 1.0) {
+        return Posterior::from_votes(a);
+    }
+    let Dims { instances, classes, .. } = a.dims();
+    let mut posterior = Posterior::zeros(instances, classes);
     posterior.par_rows_mut(|i, row| {
-        if a.trusted_class(i).is_some() || !a.has_evidence(i) {
-            return;
-        }
-        let mut votes = vec![0.0; row.len()];
-        for (annotator, label, weight) in a.triples_of(i) {
-            if let Some(vote) = votes.get_mut(label as usize) {
-                *vote += weight * weights[annotator as usize].max(0.0);
+        if a.trusted_class(i).is_none() {
+            for (annotator, label, weight) in a.triples_of(i) {
+                if let Some(vote) = row.get_mut(label as usize) {
+                    *vote += weight * weights[annotator as usize].max(0.0);
+                }
             }
         }
-        let sum: f64 = votes.iter().sum();
+        let sum: f64 = row.iter().sum();
         if sum > 0.0 {
-            row.iter_mut().zip(votes).for_each(|(p, vote)| *p = vote / sum);
+            row.iter_mut().for_each(|p| *p /= sum);
+        } else {
+            write_votes(a, i, row);
         }
     });
     posterior
@@ -130,33 +137,54 @@ pub(super) fn weighted_vote(a: &Annotations, weights: &[f64]) -> Posterior {
 /// The share of each annotator's annotations, by weight, that equal the label of their instance; each of `k` tied classes
 /// counts 1 / k.
 fn agreement(a: &Annotations, posterior: &Posterior) -> Vec<f64> {
-    let tied = |i: usize| {
-        let least = least_tied(posterior.row(i));
-        let n = posterior.row(i).iter().filter(|p| **p >= least).count();
-        (least, 1.0 / n.max(1) as f64)
-    };
-    let tied: Vec<(f64, f64)> = (0..posterior.len()).into_par_iter().map(tied).collect();
-    let share = |r: usize| {
-        let (mut agreed, mut all) = (0.0, 0.0);
-        for (column, label) in a.columns_of(r).zip(a.labels_of(r)) {
-            let instances = a.instances_of(column).iter();
-            for (i, weight) in instances.zip(a.column_weights_of(column).iter()) {
-                let i = *i as usize;
-                let p = posterior.row(i).get(*label as usize).copied().unwrap_or_default();
-                let (least, share) = tied[i];
-                all += weight;
-                agreed += if a.has_evidence(i) && p >= least { weight * share } else { 0.0 };
+    mean_by_annotator(a, |i| {
+        let row = posterior.row(i);
+        let least = least_tied(row);
+        let share = 1.0 / row.iter().filter(|p| **p >= least).count().max(1) as f64;
+        Some(move |label: usize| {
+            let is_label = row.get(label).is_some_and(|p| *p >= least);
+            if is_label { share } else { 0.0 }
+        })
+    })
+}
+
+/// The mean over each annotator's annotations, by weight, of what `of_instance` says of each label of an instance; instances
+/// of which it says nothing do not count. 0 for an annotator without any.
+pub(super) fn mean_by_annotator<F: Fn(usize) -> f64>(
+    a: &Annotations,
+    of_instance: impl Fn(usize) -> Option<F> + Sync,
+) -> Vec<f64> {
+    let Dims { instances, annotators, .. } = a.dims();
+    let n_ranges = (a.len() / (2 * annotators).max(1)).clamp(1, MAX_RANGES);
+    let sums_of = |instances: Range<usize>| {
+        let mut sums = vec![[0.0; 2]; annotators];
+        for i in instances {
+            let Some(value_of) = of_instance(i) else { continue };
+            for (annotator, label, weight) in a.triples_of(i) {
+                let [sum, all] = &mut sums[annotator as usize];
+                *sum += weight * value_of(label as usize);
+                *all += weight;
             }
         }
-        if all > 0.0 { agreed / all } else { 0.0 }
+        sums
     };
-    (0..a.dims().annotators).into_par_iter().map(share).collect()
+    let of_ranges = ranges_of_instances(instances, n_ranges).with_max_len(1).map(sums_of);
+    let of_ranges: Vec<Vec<[f64; 2]>> = of_ranges.collect();
+    let mean = |r: usize| {
+        let add = |[sum, all]: [f64; 2], of: &Vec<[f64; 2]>| [sum + of[r][0], all + of[r][1]];
+        let [sum, all] = of_ranges.iter().fold([0.0; 2], add);
+        if all > 0.0 { sum / all } else { 0.0 }
+    };
+    (0..annotators).map(mean).collect()
 }
 
 /// The label of every instance; `None` without evidence.
 fn labels_of(a: &Annotations, posterior: &Posterior) -> Vec<Option<usize>> {
-    let label = |i: usize| best(posterior.row(i)).map(|(class, _)| class);
-    (0..posterior.len()).map(|i| label(i).filter(|_| a.has_evidence(i))).collect()
+    let label = |i: usize| {
+        let class = best(posterior.row(i)).map(|(class, _)| class);
+        class.filter(|_| a.has_evidence(i))
+    };
+    (0..posterior.len()).into_par_iter().map(label).collect()
 }
 
 #[cfg(test)]
