@@ -1,6 +1,6 @@
 //! The line about a fit: how it ended, and which epoch of a network was kept.
 
-use crate::model::fitted::{Stop, TraceRow};
+use crate::model::fitted::{PlannedSteps, Stop, TraceRow};
 use crate::tables::QuestionResult;
 
 /// How the start whose result was kept ended; the trace may end with another start.
@@ -12,18 +12,22 @@ pub(super) fn fit(result: &QuestionResult) -> String {
     }
 }
 
-/// A network has no rule of convergence to meet: it runs its epochs, unless patience ends them.
+/// A fit of planned steps has no rule of convergence to meet: it runs them, unless patience ends a network's.
 fn fit_text(Stop { converged, iterations, objective, planned }: Stop) -> String {
-    let Some(objective) = objective else { return "one pass".to_owned() };
     let state = match planned {
-        Some(planned) if iterations < planned => {
-            format!("ran {iterations} of {planned} epochs, as the score rose no more")
+        Some(PlannedSteps { n, unit }) if iterations < n => {
+            format!("ran {iterations} of {n} {unit}s, as the score rose no more")
         }
-        Some(_) => format!("ran {iterations} epochs"),
-        None if converged => format!("converged after {iterations} iterations"),
-        None => format!("stopped after {iterations} iterations"),
+        Some(PlannedSteps { unit, .. }) => format!("ran {}", counted(iterations, unit)),
+        None if objective.is_none() && iterations < 2 => "one pass".to_owned(),
+        None if converged => format!("converged after {}", counted(iterations, "iteration")),
+        None => format!("stopped after {}", counted(iterations, "iteration")),
     };
-    format!("{state}, objective {objective:.3}")
+    objective.map_or_else(|| state.clone(), |value| format!("{state}, objective {value:.3}"))
+}
+
+fn counted(n: u32, unit: &str) -> String {
+    if n == 1 { format!("1 {unit}") } else { format!("{n} {unit}s") }
 }
 
 /// The epoch of a network that was kept, where the trace goes on after it.
@@ -49,8 +53,13 @@ mod tests {
         let got = of(true, 7, Some(-1.5), None);
         assert_eq!(got, "converged after 7 iterations, objective -1.500");
         assert_eq!(of(true, 1, None, None), "one pass");
-        assert_eq!(of(true, 30, Some(-1.5), Some(30)), "ran 30 epochs, objective -1.500");
-        let got = of(true, 12, Some(-1.5), Some(30));
+        assert_eq!(of(true, 7, None, None), "converged after 7 iterations");
+        let planned = |n, unit| Some(PlannedSteps { n, unit });
+        assert_eq!(of(true, 1, Some(0.5), planned(1, "round")), "ran 1 round, objective 0.500");
+        assert_eq!(of(true, 10, None, planned(10, "iteration")), "ran 10 iterations");
+        let got = of(true, 30, Some(-1.5), planned(30, "epoch"));
+        assert_eq!(got, "ran 30 epochs, objective -1.500");
+        let got = of(true, 12, Some(-1.5), planned(30, "epoch"));
         assert_eq!(got, "ran 12 of 30 epochs, as the score rose no more, objective -1.500");
     }
 

@@ -125,8 +125,27 @@ pub struct Stop {
     /// The objective after the last of them; `None` for a fit without iterations of an objective. The last row of the trace
     /// may be of another start.
     pub objective: Option<f64>,
-    /// The number of epochs of a network's schedule, which patience may cut short; `None` for other fits.
-    pub planned: Option<u32>,
+    /// The number of steps that belongs to the model or to a network's schedule, which patience may cut short; `None` for a
+    /// fit that ends by a rule.
+    pub planned: Option<PlannedSteps>,
+}
+
+impl Stop {
+    /// The end of a fit all of whose steps were planned.
+    #[must_use]
+    pub fn planned(n: u32, unit: &'static str, objective: Option<f64>) -> Self {
+        let planned = Some(PlannedSteps { n, unit });
+        Self { converged: true, iterations: n, objective, planned }
+    }
+}
+
+/// A number of steps that is known before a fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlannedSteps {
+    /// How many steps.
+    pub n: u32,
+    /// What one of them is called, such as `epoch`.
+    pub unit: &'static str,
 }
 
 /// A fitted model.

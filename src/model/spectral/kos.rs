@@ -123,8 +123,7 @@ impl Model for Kos {
                 skill.iter_mut().zip(of_side).for_each(|(skill, part)| *skill += part);
             }
         }
-        let stop =
-            Stop { converged: true, iterations: self.n_iter, objective: None, planned: None };
+        let stop = Stop::planned(self.n_iter, "iteration", None);
         Ok(Fitted { stop, ..Fitted::new(posterior, Report { skill, ..Report::default() }) })
     }
 

@@ -173,7 +173,7 @@ impl Model for LabelModel {
             log_domain::e_step(a, Prior::Class(&prior), &PairLogs { a, logs: &logs }, &mut t);
         }
         let objective = trace.last().map(|row| row.objective);
-        let stop = Stop { converged: true, iterations: self.n_epochs, objective, planned: None };
+        let stop = Stop::planned(self.n_epochs, "epoch", objective);
         let report = Report { prior: Some(prior), skill, ..Report::default() };
         Ok(Fitted { trace, stop, ..Fitted::new(t, report) })
     }

@@ -81,12 +81,11 @@ impl Rounds<'_> {
             }
         }
         job.progress.end();
-        let stop = Stop {
-            // A number of rounds that is part of the model is its end.
-            converged: converged || !self.stops_when_stable,
-            iterations: trace.len() as u32,
-            objective: trace.last().map(|row| row.objective),
-            planned: None,
+        let objective = trace.last().map(|row| row.objective);
+        let stop = if self.stops_when_stable {
+            Stop { converged, iterations: trace.len() as u32, objective, planned: None }
+        } else {
+            Stop::planned(self.max_steps, "round", objective)
         };
         let annotator_parameters = vec![("weight".to_owned(), weights.clone())];
         Ok(Fitted {

@@ -28,7 +28,7 @@ use crate::model::Model;
 use crate::model::classifier::from_features;
 use crate::model::confusion::{Cells, CommonConfusion, Confusion};
 use crate::model::em::kernels::expected_counts_of;
-use crate::model::fitted::{Fitted, Report, Stop, Trained};
+use crate::model::fitted::{Fitted, PlannedSteps, Report, Stop, Trained};
 use crate::model::neural::data::TrainingData;
 use crate::model::neural::data::sizes::Sizes;
 use crate::model::neural::device::name_of;
@@ -168,7 +168,10 @@ fn fit_all<N: CrowdNet>(
                 converged,
                 iterations,
                 objective: trace.last().map(|row| row.objective),
-                planned: Some(spec.model.epochs(train) + spec.network.fine_tune),
+                planned: Some(PlannedSteps {
+                    n: spec.model.epochs(train) + spec.network.fine_tune,
+                    unit: "epoch",
+                }),
             },
             model: (!is_embedded).then(|| saved(sizes)).transpose()?,
             device: name_of(&device),

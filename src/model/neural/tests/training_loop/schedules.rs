@@ -360,7 +360,7 @@ fn rounds_end_when_patience_does() {
     let network = NetworkSpec { backbone, train, ..NetworkSpec::default() };
     let model = Neural { network, model: AggNet::default() };
     let fitted = fit(&model, &a, &with_features).unwrap();
-    assert_eq!((fitted.stop.iterations, fitted.stop.planned), (2, Some(9)));
+    assert_eq!((fitted.stop.iterations, fitted.stop.planned.map(|p| p.n)), (2, Some(9)));
     // Both epochs have a score, and the first of equal ones is kept.
     let [first, second] = fitted.trace.as_slice() else { panic!("{:?}", fitted.trace) };
     assert!(first.score.is_some() && first.score == second.score, "{first:?}, {second:?}");
