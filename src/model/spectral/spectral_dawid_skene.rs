@@ -23,6 +23,8 @@
 //! 2016. arXiv:1406.3824
 //!
 //! It is meant for many instances and few classes: the moments are means over instances, of which each class needs hundreds.
+//! An instance tells of three groups at once only if it has an annotation of each: a fit warns where instances have fewer than
+//! six on average.
 //!
 //! Differs from the authors' Matlab code in the groups, which there are every third annotator; in columns with the largest element
 //! at the same label, of which there one takes a label that is left; in EM, which there skips the labels that an
@@ -95,7 +97,10 @@ impl Model for SpectralDawidSkene {
     fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
         let a = evidence.annotations;
         let start = match self.start(a, job) {
-            Ok(start) => Some(start),
+            Ok(start) => {
+                warn_of_thin_labels(a, job);
+                Some(start)
+            }
             Err(why) => {
                 job.warn_code(
                     WarningCode::NotMeantFor,
@@ -116,6 +121,25 @@ impl Model for SpectralDawidSkene {
         let rows = sizes.columns.checked_mul(2)?.checked_add(sizes.dims.instances)?;
         let start = rows.checked_mul(sizes.dims.classes)?.checked_mul(size_of::<f64>())?;
         Some(MemoryEstimate { working: own.working.checked_add(start)?, ..own })
+    }
+}
+
+/// With fewer annotations, most instances have one of a group or none: of 21 real crowds, four have fewer and yet matrices of
+/// moments, and two of these lose more than three points to the vote.
+const MIN_REDUNDANCY: usize = 2 * N_GROUPS;
+
+/// Warns where most instances say little of how three annotators go together.
+fn warn_of_thin_labels(a: &Annotations, job: &mut JobContext) {
+    let annotated = (0..a.dims().instances).filter(|i| !a.columns_of_instance(*i).is_empty());
+    let mean = a.len() as f64 / annotated.count().max(1) as f64;
+    if mean < MIN_REDUNDANCY as f64 {
+        job.warn_code(
+            WarningCode::NotMeantFor,
+            format_args!(
+                "spectral_dawid_skene is meant for instances with {MIN_REDUNDANCY} annotations or more, two of each of its \
+                 groups of annotators, and here they have {mean:.1}: use dawid_skene or ibcc, or compare with majority_vote"
+            ),
+        );
     }
 }
 
@@ -228,6 +252,18 @@ mod tests {
             fit(spec, &a).report.skill[0]
         };
         assert!(skill(1e4) < 0.4 && skill(0.0) > 0.5);
+    }
+
+    #[test]
+    fn thin_labels_are_warned_of() {
+        let warnings = |redundancy| {
+            let drawn = CrowdShape { redundancy, ..CrowdShape::default() }.draw(1);
+            let mut job = JobContext::new(0);
+            SpectralDawidSkene::default().fit((&tiny(3, &drawn.rows)).into(), &mut job).unwrap();
+            job.warnings().join("")
+        };
+        assert!(warnings(5).contains("here they have 5.0"), "{}", warnings(5));
+        assert!(!warnings(6).contains("[not_meant_for]"), "{}", warnings(6));
     }
 
     #[test]
