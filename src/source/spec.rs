@@ -28,8 +28,8 @@ pub struct SourceSpec {
     pub annotator_features: Option<Location>,
     /// P(class) of instances, from a classifier that did not learn from them, for models that use it.
     pub predictions: Option<Location>,
-    /// The annotators' confusion matrices, P(label given class), for models that use them. A run's table
-    /// `confusion_matrices` is one.
+    /// The annotators' confusion matrices, P(label given class): `known_confusion` reads classes through them, and EM models of
+    /// labels alone start at the posteriors that follow from them. A run's table `confusion_matrices` is one.
     pub confusion: Option<Location>,
     /// Pairs of an instance and an annotator, `instance_id` and `annotator_id`, whose competence is asked for although the
     /// annotator need not have labelled the instance: for the table `pair_competence`.

@@ -48,16 +48,17 @@ use serde::{Deserialize, Serialize};
 
 use super::kernels::Prior;
 use super::kernels::log_domain::{LogLikelihood, e_step};
+use super::start::first_start;
 use super::{EmModel, EmResult, EmSteps, Objective, StopRule};
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, ITEMS_PER_BLOCK, MemoryEstimate, QuestionSizes};
 use crate::job_context::{Cancel, JobContext};
-use crate::model::Spec;
 use crate::model::fitted::Report;
 use crate::model::numerics::lbfgs::{NUMBERS_OF_SEARCH, try_maximise};
 use crate::model::numerics::ln_sigmoid;
 use crate::model::posterior::Posterior;
 use crate::model::settings::given_prior::{check_number, check_shares, shares_or_uniform};
+use crate::model::{Capabilities, Spec};
 use crate::spec::Problems;
 
 /// GLAD: an ability for each annotator and a difficulty for each instance.
@@ -110,6 +111,7 @@ impl Spec for Glad {
     const SUMMARY: &'static str =
         "an ability for each annotator and a difficulty for each instance";
     const SOURCE: &'static str = "Whitehill et al. 2009, NeurIPS";
+    const CAPABILITIES: Capabilities = Capabilities::EM;
 
     fn estimates_prior(&self) -> bool {
         self.class_prior.is_some()
@@ -158,6 +160,10 @@ impl EmSteps for Glad {
         let (ability, b) = params.x.split_at_mut(a.dims().annotators);
         ability.fill(if self.ability_mean == 0.0 { 1.0 } else { self.ability_mean });
         b.fill(self.easiness_mean);
+        if a.given.confusion.is_some() {
+            params.t = first_start(a);
+            return None;
+        }
         Some(self.e_step(a, params).maximised)
     }
 

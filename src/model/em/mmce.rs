@@ -45,6 +45,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kernels::log_domain::e_step;
 use super::kernels::{Prior, expected_counts_of};
+use super::start::first_start;
 use super::{EmModel, EmResult, EmSteps, Objective, StopRule};
 use crate::error::Result;
 use crate::frame::{Annotations, Dims, ITEMS_PER_BLOCK, MemoryEstimate, QuestionSizes};
@@ -91,8 +92,7 @@ impl Spec for Mmce {
     const SUMMARY: &'static str =
         "confusions of each annotator, and of each instance, by minimax conditional entropy";
     const SOURCE: &'static str = "Zhou et al. 2015, arXiv 1503.07240";
-    const CAPABILITIES: Capabilities =
-        Capabilities { annotator_prior: true, ..Capabilities::LABELS };
+    const CAPABILITIES: Capabilities = Capabilities { annotator_prior: true, ..Capabilities::EM };
 }
 
 /// S and W, and the posteriors of the last E-step.
@@ -128,7 +128,7 @@ impl EmSteps for Mmce {
     fn start(&self, a: &Annotations, _: u32, params: &mut Params, _: &JobContext) -> Option<f64> {
         params.annotators.fill(0.0);
         params.instances.fill(0.0);
-        params.t = Posterior::from_votes(a);
+        params.t = first_start(a);
         None
     }
 

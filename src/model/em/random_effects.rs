@@ -105,8 +105,7 @@ impl Spec for RandomEffects {
     const SUMMARY: &'static str = "a confusion matrix for each annotator, and an effect of each instance that all \
                                    annotators share, such as LLM judges";
     const SOURCE: &'static str = "labelmill, after Qu, Tan and Kutner 1996, doi:10.2307/2533043";
-    const CAPABILITIES: Capabilities =
-        Capabilities { annotator_prior: true, ..Capabilities::LABELS };
+    const CAPABILITIES: Capabilities = Capabilities { annotator_prior: true, ..Capabilities::EM };
 
     fn estimates_prior(&self) -> bool {
         true

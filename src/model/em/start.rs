@@ -1,4 +1,4 @@
-//! The starting point of a run of EM: the votes.
+//! The starting point of a run of EM: the votes, or what confusion matrices that a table gives make of the annotations.
 
 use std::ops::Range;
 
@@ -6,9 +6,33 @@ use rand::Rng as _;
 
 use crate::frame::Annotations;
 use crate::job_context::JobContext;
-use crate::model::posterior::write_votes;
+use crate::model::numerics::{MIN_LIKELIHOOD, softmax};
+use crate::model::posterior::{Posterior, write_votes};
 
-/// Writes the shares of the votes of adjacent instances, `[instance, class]`, into zeros. From the second attempt on, every
+/// The posteriors at which the first attempt starts.
+pub(super) fn first_start(a: &Annotations) -> Posterior {
+    let mut t = Posterior::zeros(a.dims().instances, a.dims().classes);
+    t.par_rows_mut(|i, row| write_first(a, i, row));
+    t
+}
+
+/// Writes the row of an instance into zeros: `T[k]` ~ product over the annotations (r, y) of pi[r][k][y] with the given matrices pi;
+/// the shares of the votes without any.
+fn write_first(a: &Annotations, i: usize, row: &mut [f64]) {
+    let Some(given) = a.given.confusion.as_deref().filter(|_| a.trusted_class(i).is_none()) else {
+        return write_votes(a, i, row);
+    };
+    let mut logs = vec![0.0; row.len()];
+    for (r, label, weight) in a.triples_of(i) {
+        for (k, log) in logs.iter_mut().enumerate() {
+            let cell = given.cell(r as usize, k, label as usize);
+            *log += weight * cell.max(MIN_LIKELIHOOD).ln();
+        }
+    }
+    softmax(&logs, row);
+}
+
+/// Writes the start of adjacent instances, `[instance, class]`, into zeros. From the second attempt on, it is the votes, and every
 /// row that is not trusted is mixed half and half with a random one.
 pub(super) fn write_start(
     a: &Annotations,
@@ -20,8 +44,12 @@ pub(super) fn write_start(
     let n = a.dims().classes.max(1);
     let mut rng = job.rng(&format!("restart/{attempt}/{}", instances.start));
     for (i, row) in instances.zip(rows.chunks_exact_mut(n)) {
+        if attempt == 0 {
+            write_first(a, i, row);
+            continue;
+        }
         write_votes(a, i, row);
-        if attempt > 0 && a.trusted_class(i).is_none() {
+        if a.trusted_class(i).is_none() {
             let noise: Vec<f64> = row.iter().map(|_| rng.random::<f64>()).collect();
             let sum: f64 = noise.iter().sum();
             row.iter_mut().zip(&noise).for_each(|(p, n)| *p = 0.5 * *p + 0.5 * n / sum);
@@ -31,8 +59,33 @@ pub(super) fn write_start(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::testing::tiny;
+    use crate::frame::{Dims, GivenConfusion};
+    use crate::testing::{assert_close, tiny, weighted};
+
+    /// Annotator 0 is right in nine of ten cases, annotator 1 says the opposite in eight of ten, with a weight of 2.
+    #[test]
+    fn given_matrices_make_the_first_start_alone() {
+        let dims = Dims { instances: 3, annotators: 2, classes: 2, labels: 2 };
+        let mut a = weighted(dims, &[(0, 0, 0), (0, 1, 0), (1, 0, 0)], vec![1.0, 2.0, 1.0]);
+        let cells = vec![0.9, 0.1, 0.1, 0.9, 0.2, 0.8, 0.8, 0.2];
+        a.given.confusion = Some(Arc::new(GivenConfusion::new((2, 2), vec![0, 1], cells)));
+        a.trusted = Some(vec![None, Some(1), None]);
+        let (t, odds) = (first_start(&a), 9.0 / 16.0);
+        assert_close(
+            t.values(),
+            &[odds / (1.0 + odds), 1.0 / (1.0 + odds), 0.0, 1.0, 0.5, 0.5],
+            1e-12,
+            "T",
+        );
+        let (mut rows, mut second) = ([0.0; 6], [0.0; 6]);
+        write_start(&a, 0..3, 0, &JobContext::new(5), &mut rows);
+        assert_eq!(rows, t.values());
+        write_start(&a, 0..3, 1, &JobContext::new(5), &mut second);
+        assert!(second[0] > 0.5, "{second:?}");
+    }
 
     /// The votes for instance 0 are 3 and 1 of 4; instance 1 is trusted.
     #[test]

@@ -84,6 +84,6 @@ impl Capabilities {
         let classes = self.max_classes.map(|n| format!("at most {n} classes"));
         gold.into_iter().chain(classes).collect()
     }
-    /// Those of a model of pairs whose EM may start at given confusion matrices.
-    pub const PAIRS: Self = Self { confusion: FeatureUse::Optional, ..Self::LABELS };
+    /// Those of a model of labels alone whose EM may start at given confusion matrices.
+    pub const EM: Self = Self { confusion: FeatureUse::Optional, ..Self::LABELS };
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::crowds::{crowd, dims, usual_crowd};
 use super::subject::{Subject, is_network};
-use crate::frame::Dims;
+use crate::frame::{Dims, GivenConfusion};
 use crate::job_context::{Cancel, JobContext, Progress};
-use crate::model::SavedModel;
 use crate::model::fitted::{Fitted, TraceRow};
 use crate::model::posterior::best;
+use crate::model::{FeatureUse, SavedModel};
 use crate::testing::synth::CrowdShape;
 use crate::testing::{annotations, tiny, weighted, with_features};
 
@@ -271,6 +271,29 @@ pub(super) fn soft(model: &Subject<'_>) -> std::result::Result<(), String> {
     let fitted = model.fit(&weighted(dims, &rows, weights))?;
     let row = fitted.posterior.row(last as usize).to_vec();
     expect(row[1] > row[2] && row[1] > row[0], || format!("it gives {row:?}"))
+}
+
+/// Matrices by which annotators name the class after the true one.
+pub(super) fn given_matrices(model: &Subject<'_>) -> std::result::Result<(), String> {
+    let using = model.kind.capabilities.confusion;
+    if using == FeatureUse::Needed {
+        return Ok(());
+    }
+    let mut parameters = model.parameters.clone();
+    if let Some(stop) = parameters.get_mut("stop") {
+        (stop["tol"], stop["max_iter"]) = (0.0.into(), 1.into());
+    }
+    let (model, mut a) = (Subject::new(model.kind, parameters), usual_crowd());
+    let one = model.fit(&a)?;
+    let Dims { annotators, classes, labels, .. } = a.dims();
+    let cell =
+        |cell: usize| if cell % labels == (cell / labels + 1) % classes { 0.9 } else { 0.05 };
+    let cells = (0..classes * labels).map(cell).collect();
+    let given = GivenConfusion::new((classes, labels), vec![0; annotators], cells);
+    a.given.confusion = Some(Arc::new(given));
+    let two = model.fit(&a)?;
+    let changed = gap(one.posterior.dense().values(), two.posterior.dense().values());
+    expect((changed > 1e-3) == using.are_read(), || format!("posteriors differ by {changed}"))
 }
 
 pub(super) fn better_than_chance(model: &Subject<'_>) -> std::result::Result<(), String> {

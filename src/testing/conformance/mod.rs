@@ -12,8 +12,9 @@ use crate::model::ModelKind;
 use crate::panics;
 use checks::{
     annotator_permutation, better_than_chance, class_permutation, degenerate, double_weight,
-    instance_permutation, intervals, many_agree, objective_never_falls, prior, questions,
-    repeatable, resumed, saved, soft, sums_to_one, threads, trusted, trusted_teach, unanimous,
+    given_matrices, instance_permutation, intervals, many_agree, objective_never_falls, prior,
+    questions, repeatable, resumed, saved, soft, sums_to_one, threads, trusted, trusted_teach,
+    unanimous,
 };
 use subject::Subject;
 
@@ -70,6 +71,7 @@ const CHECKS: &[NamedCheck] = &[
     ("a trusted class stays", ALL, DefaultsAndVariant, trusted),
     ("trusted classes teach, if the kind declares it", LABEL_ONLY, Defaults, trusted_teach),
     ("a soft annotation counts by its weights", LABEL_ONLY, DefaultsAndVariant, soft),
+    ("given matrices are the start, if the kind declares it", LABEL_ONLY, Defaults, given_matrices),
     ("a good crowd is read better than by chance", ALL, Defaults, better_than_chance),
     ("a saved model predicts what the fitted one did", CLASSIFIERS, Defaults, saved),
     ("an interrupted training goes on to the same bits", CLASSIFIERS, Defaults, resumed),

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::frame::{Annotations, Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::{Cancel, JobContext};
 use crate::model::em::kernels::{
-    DirichletParameter, Estimator, GivenRows, Likelihood, PairKernel, Prior, Sweep,
+    DirichletParameter, Estimator, Likelihood, PairKernel, Prior, Sweep,
 };
 use crate::model::em::start::write_start;
 use crate::model::em::{EmModel, EmResult, EmSteps, Objective, StopRule, fit};
@@ -27,8 +27,8 @@ pub trait PairModel: Spec {
     /// The prior of the classes.
     fn class_prior(&self, a: &Annotations) -> ClassPrior;
     /// The state of every annotator at which an attempt starts, `[annotator, state_len]`; `None` to start at the shares of
-    /// the votes, which attempts after the first mix with noise, or the first attempt at confusion matrices that a table
-    /// gives.
+    /// the votes, which attempts after the first mix with noise. Where a table gives confusion matrices, the first attempt
+    /// starts at their posteriors, and its M-step reads this state.
     fn start(&self, _a: &Annotations, _attempt: u32, _job: &JobContext) -> Option<Vec<f64>> {
         None
     }
@@ -149,27 +149,24 @@ impl<M: PairModel> EmSteps for ColumnEm<M> {
         params.estimator = self.0.estimator(a);
         params.assignments = Assignments::new(self.0.assigns_below());
         params.kernel.set_hard(params.assignments.are_made());
-        if let Some(state) = self.0.start(a, attempt, job) {
+        let state = self.0.start(a, attempt, job);
+        let are_given = attempt == 0 && a.given.confusion.is_some();
+        if state.is_none() || are_given {
+            let are_hard = params.assignments.are_made();
+            params.kernel.count(a, |instances: Range<usize>, rows: &mut [f64]| {
+                write_start(a, instances, attempt, job, rows);
+                if are_hard {
+                    rows.chunks_exact_mut(a.dims().classes.max(1)).for_each(harden);
+                }
+            });
+        }
+        if let Some(state) = state {
             params.kernel.start_at(a, &params.estimator, &state);
-            // Its objective lacks the terms of an estimate.
-            self.e_step(a, params);
-            return None;
-        }
-        if let (0, Some(_)) = (attempt, &a.given.confusion)
-            && params.estimator.state_len() == 0
-        {
-            params.kernel.start_at(a, &GivenRows::new(a), &[]);
-            self.e_step(a, params);
-            return None;
-        }
-        let are_hard = params.assignments.are_made();
-        let write = |instances: Range<usize>, rows: &mut [f64]| {
-            write_start(a, instances, attempt, job, rows);
-            if are_hard {
-                rows.chunks_exact_mut(a.dims().classes.max(1)).for_each(harden);
+            if !are_given {
+                // Its objective lacks the terms of an estimate.
+                self.e_step(a, params);
             }
-        };
-        params.kernel.count(a, write);
+        }
         None
     }
 

@@ -42,12 +42,12 @@ use serde::{Deserialize, Serialize};
 use super::dawid_skene::is_redundant;
 use crate::frame::{Annotations, Dims, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
-use crate::model::Spec;
 use crate::model::confusion::{Cells, CommonConfusion, Confusion, Smoothing};
 use crate::model::em::kernels;
 use crate::model::em::kernels::{Estimator, PairCounts, PairRows, PooledCounts, n_groups};
 use crate::model::em::{ClassPrior, PairFit, PairModel, StopRule, few_annotations};
 use crate::model::fitted::Report;
+use crate::model::{Capabilities, Spec};
 
 /// CoNAL's EM without features: a common confusion matrix, and one for each annotator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -71,6 +71,7 @@ impl Spec for ConalEm {
     const KIND: &'static str = "conal_em";
     const SUMMARY: &'static str = "a confusion matrix that all annotators share and one for each, mixed in a share of the annotator";
     const SOURCE: &'static str = "Chu, Ma and Wang 2021, arXiv:2012.13052, appendix B";
+    const CAPABILITIES: Capabilities = Capabilities::EM;
 
     fn estimates_prior(&self) -> bool {
         true

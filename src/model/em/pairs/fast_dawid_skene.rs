@@ -92,7 +92,7 @@ impl Spec for FastDawidSkene {
     const SUMMARY: &'static str =
         "Dawid-Skene with every instance assigned to one class in each step; few steps";
     const SOURCE: &'static str = "Sinha, Rao and Balasubramanian 2018, arXiv:1803.02781";
-    const CAPABILITIES: Capabilities = Capabilities::PAIRS;
+    const CAPABILITIES: Capabilities = Capabilities::EM;
 
     fn estimates_prior(&self) -> bool {
         true

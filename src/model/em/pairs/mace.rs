@@ -81,8 +81,7 @@ impl Spec for Mace {
     const KIND: &'static str = "mace";
     const SUMMARY: &'static str = "an annotator knows the class, or spams by a habit of his own";
     const SOURCE: &'static str = "Hovy et al. 2013, NAACL";
-    const CAPABILITIES: Capabilities =
-        Capabilities { annotator_prior: true, ..Capabilities::LABELS };
+    const CAPABILITIES: Capabilities = Capabilities { annotator_prior: true, ..Capabilities::EM };
 }
 
 impl PairModel for Mace {

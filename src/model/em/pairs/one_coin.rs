@@ -111,7 +111,7 @@ impl Spec for OneCoin {
     const KIND: &'static str = "one_coin";
     const SUMMARY: &'static str = "one accuracy for each annotator, drawn to that of the crowd";
     const SOURCE: &'static str = "Zhang et al. 2016, JMLR 17";
-    const CAPABILITIES: Capabilities = Capabilities::PAIRS;
+    const CAPABILITIES: Capabilities = Capabilities::EM;
 
     fn estimates_prior(&self) -> bool {
         !self.fixed_prior

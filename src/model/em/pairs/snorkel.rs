@@ -86,8 +86,7 @@ impl Spec for Snorkel {
     const SUMMARY: &'static str =
         "data programming: one weight for each annotator, drawn to chance; other labels abstain";
     const SOURCE: &'static str = "Ratner et al. 2017, arXiv:1711.10160";
-    const CAPABILITIES: Capabilities =
-        Capabilities { annotator_prior: true, ..Capabilities::LABELS };
+    const CAPABILITIES: Capabilities = Capabilities { annotator_prior: true, ..Capabilities::EM };
 }
 
 impl PairModel for Snorkel {

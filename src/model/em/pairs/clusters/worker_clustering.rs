@@ -77,7 +77,7 @@ impl Spec for WorkerClustering {
     const KIND: &'static str = "worker_clustering";
     const SUMMARY: &'static str = "a confusion matrix for each of a few clusters of annotators";
     const SOURCE: &'static str = "Imamura et al. 2018, ICML";
-    const CAPABILITIES: Capabilities = Capabilities::LABELS;
+    const CAPABILITIES: Capabilities = Capabilities::EM;
 
     fn estimates_prior(&self) -> bool {
         true

@@ -123,8 +123,7 @@ impl Spec for DawidSkene {
     const SUMMARY: &'static str =
         "a confusion matrix for each annotator, drawn to that of the crowd";
     const SOURCE: &'static str = "Dawid and Skene 1979, doi:10.2307/2346806";
-    const CAPABILITIES: Capabilities =
-        Capabilities { annotator_prior: true, ..Capabilities::PAIRS };
+    const CAPABILITIES: Capabilities = Capabilities { annotator_prior: true, ..Capabilities::EM };
 
     fn estimates_prior(&self) -> bool {
         !self.fixed_prior

@@ -122,7 +122,7 @@ impl Spec for Ibcc {
     const SOURCE: &'static str =
         "Kim and Ghahramani 2012; Simpson et al. 2013, doi:10.1007/978-3-642-36406-8_1";
     const CAPABILITIES: Capabilities =
-        Capabilities { annotator_prior: true, intervals: true, ..Capabilities::PAIRS };
+        Capabilities { annotator_prior: true, intervals: true, ..Capabilities::EM };
 
     fn estimates_prior(&self) -> bool {
         true

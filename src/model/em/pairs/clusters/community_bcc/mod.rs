@@ -105,8 +105,7 @@ impl Spec for CommunityBcc {
     const SUMMARY: &'static str =
         "a confusion matrix for each annotator, which resembles that of a community";
     const SOURCE: &'static str = "Venanzi et al. 2014, doi:10.1145/2566486.2567989";
-    const CAPABILITIES: Capabilities =
-        Capabilities { annotator_prior: true, ..Capabilities::LABELS };
+    const CAPABILITIES: Capabilities = Capabilities { annotator_prior: true, ..Capabilities::EM };
 
     fn estimates_prior(&self) -> bool {
         true
