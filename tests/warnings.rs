@@ -75,6 +75,20 @@ fn annotators_who_err_together_are_told_and_independent_ones_are_not() {
     }
 }
 
+/// Half of the instances are gold, whose classes are those of other instances.
+#[test]
+fn gold_that_contradicts_the_crowd_is_named_instead_of_the_annotators() {
+    let rows = crowd(600, 12, 0.0);
+    let folder = tempfile::tempdir().unwrap();
+    let gold = folder.path().join("gold.csv");
+    let lines = (0..300).map(|i| format!("{i},{}\n", (draw(9, i) * 2.0) as u32));
+    std::fs::write(&gold, format!("instance_id,class\n{}", lines.collect::<String>())).unwrap();
+    let settings = ["--gold", gold.to_str().unwrap()];
+    let (_, printed) = aggregate(folder.path(), &rows, "dawid_skene", &settings);
+    assert!(has(&printed, "dependent_annotators"), "{printed}");
+    assert!(printed.contains("or the gold that trains is wrong"), "{printed}");
+}
+
 #[test]
 fn a_copied_annotator_is_the_first_pair_of_the_table() {
     let folder = tempfile::tempdir().unwrap();

@@ -29,6 +29,12 @@ const MAX_Z_SCORE: f64 = 3.1;
 /// nearly independent have up to 5 %, 24 LLM judges of one question have 45 %.
 const MAX_DEPENDENT: f64 = 0.2;
 
+/// Fewer instances of gold may disagree with the vote by chance.
+const MIN_GOLD: f64 = 10.0;
+
+/// The least kappa of gold and vote: that of gold on hard questions is higher, as annotators are better than chance.
+const MIN_KAPPA: f64 = 0.2;
+
 /// Annotators who count as fewer than this share of them make posteriors far too certain.
 const MIN_EFFECTIVE: f64 = 0.5;
 
@@ -176,12 +182,15 @@ pub(crate) fn warn_of_dependence(
     let is_dependent = share(found.dependent, found.compared) >= MAX_DEPENDENT
         && found.effective < MIN_EFFECTIVE * found.annotators;
     if is_dependent && !is_calibrated {
+        let advice = gold_at_odds(&frame.annotations).unwrap_or_else(|| {
+            "calibrate by gold of the role `calibrate` (calibration.method)".to_owned()
+        });
         job.warn_code(
             WarningCode::DependentAnnotators,
             format!(
                 "annotators err together: {} of {} pairs agree more than their skills explain, so that {:.1} annotators of \
                  an instance count as about {:.1} independent ones (see the table annotator_pairs): confidences are not to \
-                 be believed; calibrate by gold of the role `calibrate` (calibration.method)",
+                 be believed; {advice}",
                 found.dependent, found.compared, found.annotators, found.effective
             ),
         );
@@ -202,6 +211,33 @@ pub(crate) fn warn_of_dependence(
             ),
         );
     }
+}
+
+/// Advice to check the gold that trains, where it agrees with the vote hardly better than by chance: annotators who agree with
+/// each other seem to err together, if it is wrong.
+fn gold_at_odds(a: &Annotations) -> Option<String> {
+    let (mut n, mut agreed) = (0.0, 0.0);
+    let mut shares = vec![[0.0; 2]; a.dims().classes];
+    for i in 0..a.dims().instances {
+        let Some(class) = a.trusted_class(i) else { continue };
+        let votes = vote(a, i);
+        if votes.is_empty() {
+            continue;
+        }
+        let each = 1.0 / votes.len() as f64;
+        n += 1.0;
+        agreed += if votes.contains(&class) { each } else { 0.0 };
+        shares[class as usize][0] += 1.0;
+        votes.iter().for_each(|class| shares[*class as usize][1] += each);
+    }
+    let by_chance = shares.iter().map(|[gold, votes]| gold * votes).sum::<f64>() / n;
+    let is_at_odds = n >= MIN_GOLD && agreed - by_chance < MIN_KAPPA * (n - by_chance);
+    is_at_odds.then(|| {
+        format!(
+            "or the gold that trains is wrong, which agrees with the majority vote on {agreed:.0} of {n} instances, where \
+             {by_chance:.0} are expected by chance: check the gold first"
+        )
+    })
 }
 
 /// Warns where many annotations are by annotators of whom nothing can be learned.
