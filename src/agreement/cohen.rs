@@ -6,11 +6,13 @@
 
 use std::ops::Range;
 
+use rayon::prelude::*;
+
 use super::Categories;
 use super::pairs::{SingleAnswers, instances_with_pairs};
 use super::sample::{SampleSums, beyond_chance};
 use super::sums::{MEAN_SAME, PAIRED, SumBlocks};
-use crate::frame::Annotations;
+use crate::frame::{Annotations, MAX_RANGES, ranges_of_instances};
 
 /// Plain, with linear and with quadratic weights.
 pub(super) const NAMES: [&str; 3] = ["cohen_kappa", "cohen_kappa_linear", "cohen_kappa_quadratic"];
@@ -46,8 +48,7 @@ pub(super) struct PairedAnnotators {
 
 impl PairedAnnotators {
     pub(super) fn sample(a: &Annotations, categories: &Categories, blocks: SumBlocks) -> Self {
-        let (mut pairs, mut answers) = (Vec::new(), SingleAnswers::default());
-        for instance in instances_with_pairs(a, MAX_PAIRS) {
+        let of_instance = |answers: &mut SingleAnswers, instance: u32| {
             let i = instance as usize;
             answers.clear();
             for (annotator, label, _) in a.triples_of(i) {
@@ -56,17 +57,21 @@ impl PairedAnnotators {
                 }
             }
             let (given, block) = (answers.by_annotator(), blocks.block(i) as u32);
-            for (n, (annotator, label)) in given.iter().enumerate() {
-                pairs.extend(given[n + 1..].iter().map(|(other, more)| AnswerPair {
+            let with_others = given.iter().enumerate().flat_map(|(n, (annotator, label))| {
+                given[n + 1..].iter().map(move |(other, more)| AnswerPair {
                     annotators: [*annotator, *other],
                     labels: [*label, *more],
                     block,
                     instance,
-                }));
-            }
-        }
+                })
+            });
+            with_others.collect::<Vec<AnswerPair>>()
+        };
+        let instances = instances_with_pairs(a, MAX_PAIRS).into_par_iter();
+        let pairs = instances.map_init(SingleAnswers::default, of_instance).flatten_iter();
+        let mut pairs: Vec<AnswerPair> = pairs.collect();
         // Stable, so that sums are in the order of instances.
-        pairs.sort_by_key(|pair| pair.annotators);
+        pairs.par_sort_by_key(|pair| pair.annotators);
         Self::from_answers(pairs)
     }
 
@@ -170,17 +175,27 @@ pub(super) fn expected_of_annotators(
     categories: &Categories,
     blocks: SumBlocks,
 ) -> f64 {
-    let mut of_column = vec![0.0; a.n_columns()];
-    let mut parts: Vec<(u32, f64)> = Vec::new();
-    for i in (0..a.dims().instances).filter(|i| blocks.takes(*i)) {
-        let all =
-            a.annotations_of(i).filter(|(c, _)| categories.category(a.label_of(*c)).is_some());
-        parts.clear();
-        parts.extend(all);
-        for of_one in parts.chunk_by(|x, y| a.annotator_of(x.0) == a.annotator_of(y.0)) {
-            let total: f64 = of_one.iter().map(|(_, weight)| weight).sum();
-            of_one.iter().for_each(|(c, weight)| of_column[*c as usize] += weight / total);
+    let n_ranges = (a.len() / (4 * a.n_columns()).max(1)).clamp(1, MAX_RANGES);
+    let of_range = |instances: Range<usize>| {
+        let mut of_column = vec![0.0; a.n_columns()];
+        let mut parts: Vec<(u32, f64)> = Vec::new();
+        for i in instances.filter(|i| blocks.takes(*i)) {
+            let all =
+                a.annotations_of(i).filter(|(c, _)| categories.category(a.label_of(*c)).is_some());
+            parts.clear();
+            parts.extend(all);
+            for of_one in parts.chunk_by(|x, y| a.annotator_of(x.0) == a.annotator_of(y.0)) {
+                let total: f64 = of_one.iter().map(|(_, weight)| weight).sum();
+                of_one.iter().for_each(|(c, weight)| of_column[*c as usize] += weight / total);
+            }
         }
+        of_column
+    };
+    let ranges = ranges_of_instances(a.dims().instances, n_ranges).with_max_len(1);
+    let of_ranges: Vec<Vec<f64>> = ranges.map(of_range).collect();
+    let mut of_column = vec![0.0; a.n_columns()];
+    for counts in of_ranges {
+        of_column.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
     let (mut shares, mut own, mut annotators) = (vec![0.0; categories.len()], 0.0, 0.0);
     for r in 0..a.dims().annotators {
