@@ -199,7 +199,9 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         let a = self.data.annotations;
         let is_annotated = |i: &usize| !a.columns_of_instance(*i).is_empty();
         let annotated = (0..a.dims().instances).filter(is_annotated).count();
-        self.model.annotator_rate(a.len() as f64 / annotated.max(1) as f64)
+        let weights = (0..a.dims().instances).flat_map(|i| a.annotations_of(i)).map(|(_, w)| w);
+        let weight: f64 = weights.sum();
+        self.model.annotator_rate(weight / annotated.max(1) as f64)
     }
 
     /// Epochs of a phase in which annotators' parameters are frozen while the classifier is trained.
