@@ -151,7 +151,7 @@ pub(super) fn double_weight(model: &Subject<'_>) -> std::result::Result<(), Stri
         // The tolerance is for each annotation, of which there are more or fewer.
         (stop["tol"], stop["max_iter"]) = (0.0.into(), 20.into());
     }
-    let model = Subject::new(model.kind, parameters);
+    let model = Subject::new(model.kind, parameters).briefly();
     let one = model.fit(&weighted(dims, &rows, weights))?;
     let two = model.fit(&weighted(dims, &twice, vec![1.0; twice.len()]))?;
     let objectives =
@@ -247,16 +247,21 @@ pub(super) fn trusted(model: &Subject<'_>) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// The posteriors of other instances change with trusted classes that contradict their annotations, or do not.
+/// The posteriors or predictions of other instances change with trusted classes that contradict their annotations, or do not.
 pub(super) fn trusted_teach(model: &Subject<'_>) -> std::result::Result<(), String> {
     let mut a = crowd(6);
+    let model = model.briefly();
     let one = model.fit(&a)?;
     let class = |i: usize| i.is_multiple_of(5).then_some((i / 5 % 3) as u32);
     a.trusted = Some((0..a.dims().instances).map(class).collect());
     let two = model.fit(&a)?;
     let others = (0..a.dims().instances).filter(|i| !i.is_multiple_of(5));
-    let changed =
-        others.map(|i| gap(&one.posterior.row(i), &two.posterior.row(i))).fold(0.0, f64::max);
+    let moved = |i: usize| {
+        let of_classifier = one.predictions.iter().zip(&two.predictions);
+        let predicted = of_classifier.map(|(one, two)| gap(one.row(i), two.row(i)));
+        predicted.fold(gap(&one.posterior.row(i), &two.posterior.row(i)), f64::max)
+    };
+    let changed = others.map(moved).fold(0.0, f64::max);
     expect((changed > 1e-6) == model.kind.capabilities.gold, || format!("they move by {changed}"))
 }
 
@@ -268,7 +273,7 @@ pub(super) fn soft(model: &Subject<'_>) -> std::result::Result<(), String> {
     rows.extend([(last, 0, 1), (last, 0, 2)]);
     weights.extend([0.9, 0.1]);
     let dims = Dims { instances: last as usize + 1, ..dims(&crowd) };
-    let fitted = model.fit(&weighted(dims, &rows, weights))?;
+    let fitted = model.briefly().fit(&weighted(dims, &rows, weights))?;
     let row = fitted.posterior.row(last as usize).to_vec();
     expect(row[1] > row[2] && row[1] > row[0], || format!("it gives {row:?}"))
 }

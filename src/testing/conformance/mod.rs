@@ -27,6 +27,8 @@ type AppliesTo = fn(&ModelKind) -> bool;
 const ALL: AppliesTo = |_| true;
 /// Kinds that learn from no features.
 const LABEL_ONLY: AppliesTo = |kind| !kind.capabilities.features.are_read();
+/// The others, of which each fit takes longer.
+const WITH_FEATURES: AppliesTo = |kind| kind.capabilities.features.are_read();
 /// Kinds with a deterministic start, which take the same steps on a renamed crowd.
 const FIXED_START: AppliesTo = |kind| !kind.capabilities.random_start;
 /// Kinds that learn a classifier from features.
@@ -64,13 +66,15 @@ const CHECKS: &[NamedCheck] = &[
     ),
     ("renamed classes rename the posterior", FIXED_START, DefaultsAndVariant, class_permutation),
     ("a weight of 2 is two annotations", LABEL_ONLY, DefaultsAndVariant, double_weight),
+    ("a weight of 2 is two annotations", WITH_FEATURES, Defaults, double_weight),
     ("unanimous answers are certain", FIXED_START, Defaults, unanimous),
     ("a skill has an interval if the kind declares it", ALL, Defaults, intervals),
     ("degenerate crowds give no panic and no NaN", ALL, DefaultsAndVariant, degenerate),
     ("ten thousand agreeing annotations stay finite", ALL, Defaults, many_agree),
     ("a trusted class stays", ALL, DefaultsAndVariant, trusted),
-    ("trusted classes teach, if the kind declares it", LABEL_ONLY, Defaults, trusted_teach),
+    ("trusted classes teach, if the kind declares it", ALL, Defaults, trusted_teach),
     ("a soft annotation counts by its weights", LABEL_ONLY, DefaultsAndVariant, soft),
+    ("a soft annotation counts by its weights", WITH_FEATURES, Defaults, soft),
     ("given matrices are the start, if the kind declares it", LABEL_ONLY, Defaults, given_matrices),
     ("a good crowd is read better than by chance", ALL, Defaults, better_than_chance),
     ("a saved model predicts what the fitted one did", CLASSIFIERS, Defaults, saved),
