@@ -1,5 +1,7 @@
 //! Decides the label of each instance from its posterior: ties, abstention, trusted classes. No other module does.
 
+use std::ops::Range;
+
 use rand::Rng as _;
 use rayon::prelude::*;
 use schemars::JsonSchema;
@@ -80,7 +82,33 @@ impl DecideSpec {
     /// The label of instance `i`.
     #[must_use]
     pub fn decide(&self, a: &Annotations, fitted: &Fitted, seed: TieSeed, i: usize) -> Decided {
-        let row = fitted.posterior.entries(i);
+        self.decide_row(a, fitted, seed, i, &fitted.posterior.entries(i))
+    }
+
+    /// The labels of adjacent instances.
+    #[must_use]
+    pub fn decide_all(
+        &self,
+        a: &Annotations,
+        fitted: &Fitted,
+        seed: TieSeed,
+        instances: Range<usize>,
+    ) -> Vec<Decided> {
+        let mut decided = Vec::with_capacity(instances.len());
+        fitted.posterior.for_each(instances, |i, row| {
+            decided.push(self.decide_row(a, fitted, seed, i, &row));
+        });
+        decided
+    }
+
+    fn decide_row(
+        &self,
+        a: &Annotations,
+        fitted: &Fitted,
+        seed: TieSeed,
+        i: usize,
+        row: &RowEntries<'_>,
+    ) -> Decided {
         let Some(Top { class: lowest, is_tied, largest: confidence, second }) =
             Top::from_row(&row.values).filter(|_| a.has_evidence(i))
         else {
@@ -100,7 +128,7 @@ impl DecideSpec {
         };
         let class = match decision {
             Decision::Abstained => None,
-            Decision::Tied => Some(self.break_tie(&row, fitted, seed, i)),
+            Decision::Tied => Some(self.break_tie(row, fitted, seed, i)),
             Decision::Decided | Decision::Gold => Some(row.class(lowest)),
         };
         // Tied classes have a margin of 0, even where they differ by rounding.
@@ -163,21 +191,23 @@ impl Tally {
     #[must_use]
     pub fn count(spec: &DecideSpec, a: &Annotations, fitted: &Fitted, seed: TieSeed) -> Self {
         let none = || Self { of_class: vec![0; a.dims().classes], ..Self::default() };
-        let add = |mut tally: Self, i: usize| {
-            let decided = spec.decide(a, fitted, seed, i);
-            *match decided.decision {
-                Decision::Decided => &mut tally.decided,
-                Decision::Tied => &mut tally.tied,
-                Decision::Gold => &mut tally.gold,
-                Decision::Abstained => &mut tally.abstained,
-            } += 1;
-            if let Some(class) = decided.class {
-                tally.of_class[class as usize] += 1;
+        let add = |mut tally: Self, start: usize| {
+            let block = start..(start + ITEMS_PER_BLOCK).min(a.dims().instances);
+            for decided in spec.decide_all(a, fitted, seed, block) {
+                *match decided.decision {
+                    Decision::Decided => &mut tally.decided,
+                    Decision::Tied => &mut tally.tied,
+                    Decision::Gold => &mut tally.gold,
+                    Decision::Abstained => &mut tally.abstained,
+                } += 1;
+                if let Some(class) = decided.class {
+                    tally.of_class[class as usize] += 1;
+                }
             }
             tally
         };
-        let instances = (0..a.dims().instances).into_par_iter().with_min_len(ITEMS_PER_BLOCK);
-        instances.fold(none, add).reduce(none, |a, b| a.and(&b))
+        let blocks = (0..a.dims().instances).into_par_iter().step_by(ITEMS_PER_BLOCK);
+        blocks.fold(none, add).reduce(none, |a, b| a.and(&b))
     }
 
     /// The sum of both tallies.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use crate::agreement::SingleAnswers;
-use crate::frame::{Annotations, MAX_RANGES, ranges_of_instances};
+use crate::frame::{Annotations, ITEMS_PER_BLOCK, MAX_RANGES, ranges_of_instances};
 
 /// Counts over all instances without a trusted class.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -46,14 +46,17 @@ struct AgreementSums {
 }
 
 impl Agreement {
-    /// The counts for the labels that `label` gives instances. Call it in the run's pool of threads.
+    /// The counts for the labels that `labels` gives adjacent instances. Call it in the run's pool of threads.
     #[must_use]
-    pub fn measure(a: &Annotations, label: impl Fn(usize) -> Option<u32> + Sync) -> Self {
+    pub fn measure(
+        a: &Annotations,
+        labels: impl Fn(Range<usize>) -> Vec<Option<u32>> + Sync,
+    ) -> Self {
         // AgreementSums per label: more ranges than this would cost more than the pass where labels are many.
         let n = (a.len() / (8 * a.dims().labels.max(1))).clamp(1, MAX_RANGES);
         let ranges = ranges_of_instances(a.dims().instances, n).with_max_len(1);
         let sums: Vec<AgreementSums> =
-            ranges.map(|range| AgreementSums::count(a, range, &label)).collect();
+            ranges.map(|range| AgreementSums::count(a, range, &labels)).collect();
         let mut sums = sums.into_iter();
         let Some(mut all) = sums.next() else { return Self::default() };
         for more in sums {
@@ -67,12 +70,16 @@ impl AgreementSums {
     fn count(
         a: &Annotations,
         instances: Range<usize>,
-        label: impl Fn(usize) -> Option<u32>,
+        labels: impl Fn(Range<usize>) -> Vec<Option<u32>>,
     ) -> Self {
         let of_label = vec![0.0; a.dims().labels];
         let counts = Agreement::default();
         let mut sums = Self { counts, pairs: 0.0, agreeing: 0.0, triples: 0.0, of_label };
-        let (first, range) = (instances.start, a.range(instances));
+        let mut labels = instances
+            .clone()
+            .step_by(ITEMS_PER_BLOCK)
+            .flat_map(|start| labels(start..(start + ITEMS_PER_BLOCK).min(instances.end)));
+        let range = a.range(instances.clone());
         let (mut votes, mut answers) = (Vec::new(), SingleAnswers::default());
         for i in 0..range.len() {
             votes.clear();
@@ -82,8 +89,9 @@ impl AgreementSums {
                 add_vote(&mut votes, label, weight);
             }
             sums.add_agreement(&mut answers);
+            let label = labels.next().flatten();
             if range.trusted_class(i).is_none() {
-                sums.add_label(&votes, answers.len(), a.dims().classes, || label(first + i));
+                sums.add_label(&votes, answers.len(), a.dims().classes, label);
             }
         }
         sums
@@ -108,12 +116,12 @@ impl AgreementSums {
         votes: &[(u32, f64)],
         n_single: usize,
         n_classes: usize,
-        label: impl FnOnce() -> Option<u32>,
+        label: Option<u32>,
     ) {
         if most_voted(votes, n_classes).next().is_none() {
             return;
         }
-        let Some(label) = label() else { return };
+        let Some(label) = label else { return };
         let is_given = votes.iter().any(|(other, weight)| *other == label && *weight > 0.0);
         let counts = &mut self.counts;
         counts.labelled += 1;
@@ -203,7 +211,8 @@ mod tests {
             (4, 0, 0),
         ];
         let mut a = tiny(3, &rows);
-        let measured = Agreement::measure(&a, |i| Some([1, 0, 1, 2, 2][i]));
+        let measured =
+            Agreement::measure(&a, |all| all.map(|i| Some([1, 0, 1, 2, 2][i])).collect());
         assert_eq!(measured.labelled, 5);
         assert_eq!((measured.given_by_nobody, measured.against_unanimous), (3, 1));
         assert_eq!(measured.differs_from_vote, 4);
@@ -213,7 +222,7 @@ mod tests {
         // Labels of these instances: 4 of 0 and 3 of 1.
         assert_close(&[chance.expected], &[25.0 / 49.0], 1e-12, "by chance");
         a.trusted = Some(vec![Some(1), None, None, None, None]);
-        assert_eq!(Agreement::measure(&a, |_| Some(2)).labelled, 4);
+        assert_eq!(Agreement::measure(&a, |all| vec![Some(2); all.len()]).labelled, 4);
         assert_eq!((vote(&a, 1), vote(&a, 2)), (vec![1], vec![0, 1]));
     }
 
@@ -222,10 +231,13 @@ mod tests {
     fn several_labels_of_one_annotator_make_no_pair() {
         let both = |i: u32, r: u32| [(i, r, 0), (i, r, 1)];
         let soft: Vec<_> = (0..4).flat_map(|i| [both(i, 0), both(i, 1)].concat()).collect();
-        assert_eq!(Agreement::measure(&tiny(2, &soft), |_| Some(0)).chance, None);
+        assert_eq!(
+            Agreement::measure(&tiny(2, &soft), |all| vec![Some(0); all.len()]).chance,
+            None
+        );
         // Annotators 1 and 2 have one label each, beside annotator 0 with two.
         let a = tiny(2, &[(0, 0, 0), (0, 0, 1), (0, 1, 1), (0, 2, 1)]);
-        let found = Agreement::measure(&a, |_| Some(0));
+        let found = Agreement::measure(&a, |all| vec![Some(0); all.len()]);
         let chance = found.chance.unwrap();
         assert_close(&[chance.pairs, chance.observed], &[1.0, 1.0], 1e-12, "pairs");
         assert_eq!((found.given_by_nobody, found.against_unanimous), (0, 0));
@@ -236,7 +248,7 @@ mod tests {
     #[test]
     fn the_z_score_of_chance_is_the_one_worked_out_by_hand() {
         let a = tiny(2, &[(0, 0, 0), (0, 1, 0), (0, 2, 1)]);
-        let chance = Agreement::measure(&a, |_| None).chance.unwrap();
+        let chance = Agreement::measure(&a, |all| vec![None; all.len()]).chance.unwrap();
         let variance: f64 =
             3.0 * (5.0 / 9.0) * (4.0 / 9.0) + (6.0 - 12.0) * (1.0 / 3.0 - 25.0 / 81.0);
         assert_close(&[chance.z_score], &[(1.0 - 15.0 / 9.0) / variance.sqrt()], 1e-12, "z");
@@ -252,7 +264,10 @@ mod tests {
                 // Instances with 2 to 5 annotators.
                 let positions = (0..300).flat_map(|i| (0..2 + i % 4).map(move |r| (i, r)));
                 let rows: Vec<_> = positions.map(draw).collect();
-                Agreement::measure(&tiny(2, &rows), |_| None).chance.unwrap().z_score
+                Agreement::measure(&tiny(2, &rows), |all| vec![None; all.len()])
+                    .chance
+                    .unwrap()
+                    .z_score
             };
             let all: Vec<f64> = (0..200).map(z).filter(|z| z.is_finite()).collect();
             let mean = all.iter().sum::<f64>() / all.len() as f64;

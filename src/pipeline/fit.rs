@@ -143,8 +143,11 @@ fn fit_question(
         (scorer.metrics(&fitted), None)
     };
     let tally = pool.install(|| Tally::count(&spec.decide, &frame.annotations, &fitted, tie_seed));
-    let label = |i| spec.decide.decide(&frame.annotations, &fitted, tie_seed, i).class;
-    let agreement = pool.install(|| Agreement::measure(&frame.annotations, label));
+    let labels = |instances| {
+        let decided = spec.decide.decide_all(&frame.annotations, &fitted, tie_seed, instances);
+        decided.into_iter().map(|decided| decided.class).collect()
+    };
+    let agreement = pool.install(|| Agreement::measure(&frame.annotations, labels));
     let kind = &spec.model.kind;
     warn_of_one_time_annotators(kind, &frame, job);
     warn_of_agreement(kind, &frame, (&agreement, &dependence), job);

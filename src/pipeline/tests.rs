@@ -11,9 +11,11 @@ use arrow::ipc::writer::FileWriter;
 use arrow::util::display::array_value_to_string;
 
 use super::*;
+use crate::frame::Frame;
 use crate::job_context::Progress;
 use crate::spec::Overrides;
 use crate::tables::find_table;
+use crate::tables::metrics::Metric;
 
 fn pipeline(text: &str) -> PipelineSpec {
     load(text, "pipeline.toml", &Overrides::default()).unwrap()

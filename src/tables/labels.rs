@@ -24,8 +24,7 @@ pub(super) static LABELS: OutcomeTable = OutcomeTable {
     rows: |outcome, question, blocks| {
         let QuestionResult { frame, fitted, tie_seed, .. } = &outcome.results[question];
         let a = &frame.annotations;
-        let decided: Vec<_> =
-            blocks.clone().map(|i| outcome.decide.decide(a, fitted, *tie_seed, i)).collect();
+        let decided = outcome.decide.decide_all(a, fitted, *tie_seed, blocks.clone());
         let n_annotations = blocks.clone().map(|i| i64::from(a.rows_of_instance(i)));
         Ok(vec![
             frame.instances.range(blocks.clone()),

@@ -3,14 +3,18 @@
 //! # Why
 //! A posterior has a number for each instance and class, and is the largest part of the memory of a fit. The rows of a vote
 //! and of a model of pairs follow from the annotations, which are in memory anyway, in less time than it takes to read them
-//! from there; so these fits hold none. An instance has votes for a few classes, however many there are: with 1000 classes
-//! a row of a vote has a few entries, and is read as these.
+//! from there; so these fits hold none. Blocks of rows are computed together: alone, each row would wait for the numbers that
+//! it is made of. An instance has votes for a few classes, however many there are: with 1000 classes a row of a vote has a
+//! few entries, and is read as these.
 
 use std::borrow::Cow;
 use std::fmt::Debug;
+use std::ops::Range;
 use std::sync::Arc;
 
-use crate::frame::Annotations;
+use rayon::prelude::*;
+
+use crate::frame::{Annotations, ITEMS_PER_BLOCK};
 use crate::model::calibration::calibrator::Calibrator;
 use crate::model::posterior::{Posterior, best};
 
@@ -25,8 +29,8 @@ pub enum FittedPosterior {
 
 /// What computes the rows of a posterior.
 pub trait PosteriorRows: Debug + Send + Sync {
-    /// Writes the row of instance `i`, `[class]`, into zeros.
-    fn write(&self, a: &Annotations, i: usize, row: &mut [f64]);
+    /// Writes the rows of adjacent instances, `[instance, class]`, into zeros.
+    fn write(&self, a: &Annotations, instances: Range<usize>, rows: &mut [f64]);
     /// The classes of instance `i` that have a probability above 0, ascending, with their probabilities, where these are
     /// few; they may be empty only if all classes are equally probable. `None` for a row that is read whole.
     fn entries(&self, _a: &Annotations, _i: usize) -> Option<(Vec<u32>, Vec<f64>)> {
@@ -60,10 +64,15 @@ impl PartialEq for FittedPosterior {
 }
 
 impl RowsOnDemand {
-    fn write(&self, i: usize, row: &mut [f64]) {
-        self.rows.write(&self.a, i, row);
-        if is_calibrated(&self.a, i) {
-            self.calibrators.iter().for_each(|map| map.apply(row));
+    fn write(&self, instances: Range<usize>, rows: &mut [f64]) {
+        self.rows.write(&self.a, instances.clone(), rows);
+        if self.calibrators.is_empty() {
+            return;
+        }
+        for (i, row) in instances.zip(rows.chunks_exact_mut(self.a.dims().classes.max(1))) {
+            if is_calibrated(&self.a, i) {
+                self.calibrators.iter().for_each(|map| map.apply(row));
+            }
         }
     }
 }
@@ -107,24 +116,37 @@ impl FittedPosterior {
     /// The probability of every class for instance `i`, `[class]`.
     #[must_use]
     pub fn row(&self, i: usize) -> Cow<'_, [f64]> {
+        self.rows(i..i + 1)
+    }
+
+    /// The probability of every class for adjacent instances, `[instance, class]`.
+    #[must_use]
+    pub fn rows(&self, instances: Range<usize>) -> Cow<'_, [f64]> {
+        let n = self.n_classes();
         match self {
-            Self::Dense(posterior) => Cow::Borrowed(posterior.row(i)),
-            Self::OnDemand(_) => {
-                let mut row = Vec::with_capacity(self.n_classes());
-                self.extend_with_row(i, &mut row);
-                Cow::Owned(row)
+            Self::Dense(posterior) => {
+                Cow::Borrowed(&posterior.values()[instances.start * n..instances.end * n])
+            }
+            Self::OnDemand(on_demand) => {
+                let mut rows = vec![0.0; instances.len() * n];
+                on_demand.write(instances, &mut rows);
+                Cow::Owned(rows)
             }
         }
     }
 
-    /// Appends the probability of every class for instance `i` to `values`.
-    pub fn extend_with_row(&self, i: usize, values: &mut Vec<f64>) {
-        match self {
-            Self::Dense(posterior) => values.extend_from_slice(posterior.row(i)),
-            Self::OnDemand(rows) => {
-                let begin = values.len();
-                values.resize(begin + self.n_classes(), 0.0);
-                rows.write(i, &mut values[begin..]);
+    /// Hands the probabilities of adjacent instances to `read`, one after the other, as [`FittedPosterior::entries`].
+    pub fn for_each(&self, instances: Range<usize>, mut read: impl FnMut(usize, RowEntries<'_>)) {
+        let n = self.n_classes();
+        if n == 0 || (!instances.is_empty() && self.entries(instances.start).classes.is_some()) {
+            instances.for_each(|i| read(i, self.entries(i)));
+            return;
+        }
+        for start in instances.clone().step_by(ITEMS_PER_BLOCK) {
+            let block = start..(start + ITEMS_PER_BLOCK).min(instances.end);
+            let rows = self.rows(block.clone());
+            for (i, row) in block.zip(rows.chunks_exact(n)) {
+                read(i, RowEntries { classes: None, values: Cow::Borrowed(row) });
             }
         }
     }
@@ -156,7 +178,12 @@ impl FittedPosterior {
             Self::Dense(posterior) => Cow::Borrowed(posterior),
             Self::OnDemand(rows) => {
                 let mut posterior = Posterior::zeros(self.len(), self.n_classes());
-                posterior.par_rows_mut(|i, row| rows.write(i, row));
+                let n = self.n_classes().max(1);
+                let blocks = posterior.values_mut().par_chunks_mut(ITEMS_PER_BLOCK * n).enumerate();
+                blocks.for_each(|(block, values)| {
+                    let start = block * ITEMS_PER_BLOCK;
+                    rows.write(start..start + values.len() / n, values);
+                });
                 Cow::Owned(posterior)
             }
         }

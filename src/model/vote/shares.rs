@@ -1,5 +1,7 @@
 //! The shares of an instance's votes, computed when they are read.
 
+use std::ops::Range;
+
 use crate::frame::Annotations;
 use crate::model::fitted::fitted_posterior::PosteriorRows;
 use crate::model::posterior::{harden, write_votes};
@@ -16,10 +18,12 @@ pub(super) struct VoteShares {
 }
 
 impl PosteriorRows for VoteShares {
-    fn write(&self, a: &Annotations, i: usize, row: &mut [f64]) {
-        write_votes(a, i, row);
-        if self.is_hard && a.has_evidence(i) {
-            harden(row);
+    fn write(&self, a: &Annotations, instances: Range<usize>, rows: &mut [f64]) {
+        for (i, row) in instances.zip(rows.chunks_exact_mut(a.dims().classes.max(1))) {
+            write_votes(a, i, row);
+            if self.is_hard && a.has_evidence(i) {
+                harden(row);
+            }
         }
     }
 
@@ -123,16 +127,15 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_appended_to_the_values_before_them() {
+    fn rows_of_adjacent_instances_are_those_of_each() {
         let a = many_classes();
         let dense = Posterior::from_votes(&a);
         let votes = FittedPosterior::on_demand(&a, VoteShares { is_hard: false });
         for posterior in [votes, dense.clone().into()] {
-            let mut values = vec![0.25];
-            for i in [0, 5, 6] {
-                posterior.extend_with_row(i, &mut values);
-            }
-            assert_eq!(values, [&[0.25], dense.row(0), dense.row(5), dense.row(6)].concat());
+            assert_eq!(*posterior.rows(5..7), [dense.row(5), dense.row(6)].concat());
+            posterior.for_each(5..7, |i, row| {
+                assert_eq!(row.best(), best(dense.row(i)), "{i}");
+            });
         }
     }
 

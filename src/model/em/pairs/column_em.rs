@@ -239,16 +239,16 @@ struct PairPosterior {
 }
 
 impl PosteriorRows for PairPosterior {
-    fn write(&self, a: &Annotations, i: usize, row: &mut [f64]) {
-        if let Some(shares) = &self.unannotated
-            && a.columns_of_instance(i).is_empty()
-            && a.trusted_class(i).is_none()
-        {
-            row.copy_from_slice(shares);
-            return;
+    fn write(&self, a: &Annotations, instances: Range<usize>, rows: &mut [f64]) {
+        let (range, prior, n) =
+            (a.range(instances.clone()), Prior::Class(&self.prior), a.dims().classes);
+        Sweep { range, prior, likelihood: &self.likelihood }.run(n, None, Some(rows));
+        let Some(shares) = &self.unannotated else { return };
+        for (i, row) in instances.zip(rows.chunks_exact_mut(n.max(1))) {
+            if a.columns_of_instance(i).is_empty() && a.trusted_class(i).is_none() {
+                row.copy_from_slice(shares);
+            }
         }
-        let (range, prior) = (a.range(i..i + 1), Prior::Class(&self.prior));
-        Sweep { range, prior, likelihood: &self.likelihood }.run(row.len(), None, Some(row));
     }
 
     fn parts(&self) -> Vec<&[f64]> {
