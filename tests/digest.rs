@@ -81,6 +81,7 @@ fn spec(job: &Job, kind: &str, set: Option<String>) -> Option<PipelineSpec> {
 
 fn loaded(job: &Job, kind: &str, set: Option<String>) -> Result<PipelineSpec> {
     // Only a backbone for images can shift and mirror its input.
+    let sets = |key: &str| set.as_ref().is_some_and(|s| s.contains(key));
     let is_of_images =
         set.as_ref().is_some_and(|s| s.contains("backbone.flip") || s.contains("pad_crop"));
     let of_classifier = set.as_ref().is_some_and(|s| s.contains("classifier.network."));
@@ -103,12 +104,14 @@ fn loaded(job: &Job, kind: &str, set: Option<String>) -> Result<PipelineSpec> {
     // An embedding of instances says nothing about those without annotations, so that their gold selects no epoch.
     let select = match (is_neural, kind) {
         (false, _) => "",
+        (true, "dl") if sets("embed_instances") => "",
         (true, "lia" | "lia_multi") => "model.train.select = 'annotation_likelihood'\n",
         (true, _) => "model.train.select = 'valid'\n",
     };
-    let confusion = match kind {
-        "known_confusion" => format!("source.confusion = '{}confusion.csv'\n", job.url("")),
-        _ => String::new(),
+    let confusion = if kind == "known_confusion" || sets("known_confusion") {
+        format!("source.confusion = '{}confusion.csv'\n", job.url(""))
+    } else {
+        String::new()
     };
     // Some keys accept the URL of a host. The host does not exist: retries would only wait.
     let text = format!(

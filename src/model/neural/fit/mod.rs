@@ -136,65 +136,90 @@ fn fit_all<N: CrowdNet>(
     } else {
         (aggregated, None)
     };
-    let own = trainer.state.targets.remove(MAIN_TARGETS).filter(|targets| targets.is_own);
-    let with_gold = |NamedTargets { mut posterior, .. }: NamedTargets| {
-        trust(&mut posterior, evidence.annotations);
-        posterior
-    };
-    let targets = own
-        .map(|targets| Cow::Owned(with_gold(targets)))
-        .or_else(|| Some(aggregated.as_ref()?.posterior.dense()));
     let data = whole.as_ref().unwrap_or(&data);
-    let warning = from_features::without_features(data.annotations, |i| data.row(i).is_some());
-    warning.into_iter().for_each(|warning| job.warn(warning));
-    let inputs = PosteriorInputs { data, targets: targets.as_deref() };
-    let mut trace = aggregated.as_ref().map(|fitted| fitted.trace.clone()).unwrap_or_default();
-    let iterations = trainer.state.trace.len() as u32;
-    trace.extend_from_slice(&trainer.state.trace);
-    let converged = aggregated.as_ref().is_none_or(|fitted| fitted.stop.converged);
-    let saved = |sizes: &Sizes| -> Result<Trained> {
-        Ok(Trained {
-            description: description(spec, &trainer.learners, sizes),
-            parameters: trainer.learners.to_pytorch(&trainer.snapshot()?).to_bytes()?,
-        })
-    };
-    let fitted = |predicted: AllPredictions, report: Report, sizes: &Sizes| -> Result<Fitted> {
-        Ok(Fitted {
-            posterior: predicted.posterior.into(),
-            predictions: (!is_embedded).then_some(predicted.predictions),
-            report,
-            trace: trace.clone(),
-            stop: Stop {
-                converged,
-                iterations,
-                objective: trace.last().map(|row| row.objective),
-                planned: Some(PlannedSteps {
-                    n: spec.model.epochs(train) + spec.network.fine_tune,
-                    unit: "epoch",
-                }),
-            },
-            model: (!is_embedded).then(|| saved(sizes)).transpose()?,
-            device: name_of(&device),
-        })
-    };
-    let Some((questions, joint)) = questions.zip(evidence.annotations.joint.as_ref()) else {
-        let predicted = AllPredictions::predict(&trainer, inputs, None, job)?;
-        let base = aggregated.map(|fitted| fitted.report);
-        let report = reported((&trainer, evidence, data), None, &predicted, base, job)?;
-        return Ok(vec![fitted(predicted, report, &sizes)?]);
-    };
-    let of_question = |question: &JointQuestion| {
-        let own = OwnQuestion {
-            question: *question,
-            evidence: questions.evidence[question.index],
-            annotators: &questions.annotators[question.index],
+    TrainedFit { spec, trainer, evidence, data, aggregated, sizes, device: name_of(&device) }
+        .results(questions, job)
+}
+
+/// A trained model, and what its results follow from.
+struct TrainedFit<'a, N: CrowdNet> {
+    spec: &'a Neural<N>,
+    trainer: Trainer<'a, N>,
+    evidence: Evidence<'a>,
+    data: &'a TrainingData<'a>,
+    aggregated: Option<Fitted>,
+    sizes: Sizes,
+    device: String,
+}
+
+impl<N: CrowdNet> TrainedFit<'_, N> {
+    /// The results of the questions, in their order, or of the only one.
+    fn results(
+        self,
+        questions: Option<&QuestionSet<'_>>,
+        job: &mut JobContext,
+    ) -> Result<Vec<Fitted>> {
+        let Self { spec, mut trainer, evidence, data, aggregated, sizes, device } = self;
+        let own = trainer.state.targets.remove(MAIN_TARGETS).filter(|targets| targets.is_own);
+        let with_gold = |NamedTargets { mut posterior, .. }: NamedTargets| {
+            trust(&mut posterior, evidence.annotations);
+            posterior
         };
-        let predicted = AllPredictions::predict(&trainer, inputs, Some(*question), job)?;
-        let base = spec.model.aggregate(own.evidence, job)?.map(|fitted| fitted.report);
-        let report = reported((&trainer, evidence, data), Some(&own), &predicted, base, job)?;
-        fitted(predicted, report, &sizes.of_question(*question))
-    };
-    joint.questions.iter().map(of_question).collect()
+        let targets = own
+            .map(|targets| Cow::Owned(with_gold(targets)))
+            .or_else(|| Some(aggregated.as_ref()?.posterior.dense()));
+        let warning = from_features::without_features(data.annotations, |i| data.row(i).is_some());
+        warning.into_iter().for_each(|warning| job.warn(warning));
+        let is_embedded = spec.model.instance_embedding(sizes.has_features()).is_some();
+        let inputs = PosteriorInputs { data, targets: targets.as_deref() };
+        let mut trace = aggregated.as_ref().map(|fitted| fitted.trace.clone()).unwrap_or_default();
+        let iterations = trainer.state.trace.len() as u32;
+        trace.extend_from_slice(&trainer.state.trace);
+        let converged = aggregated.as_ref().is_none_or(|fitted| fitted.stop.converged);
+        let saved = |sizes: &Sizes| -> Result<Trained> {
+            Ok(Trained {
+                description: description(spec, &trainer.learners, sizes),
+                parameters: trainer.learners.to_pytorch(&trainer.snapshot()?).to_bytes()?,
+            })
+        };
+        let fitted = |predicted: AllPredictions, report: Report, sizes: &Sizes| -> Result<Fitted> {
+            Ok(Fitted {
+                posterior: predicted.posterior.into(),
+                predictions: (!is_embedded).then_some(predicted.predictions),
+                report,
+                trace: trace.clone(),
+                stop: Stop {
+                    converged,
+                    iterations,
+                    objective: trace.last().map(|row| row.objective),
+                    planned: Some(PlannedSteps {
+                        n: spec.model.epochs(&spec.network.train) + spec.network.fine_tune,
+                        unit: "epoch",
+                    }),
+                },
+                model: (!is_embedded).then(|| saved(sizes)).transpose()?,
+                device: device.clone(),
+            })
+        };
+        let Some((questions, joint)) = questions.zip(evidence.annotations.joint.as_ref()) else {
+            let predicted = AllPredictions::predict(&trainer, inputs, None, job)?;
+            let base = aggregated.map(|fitted| fitted.report);
+            let report = reported((&trainer, evidence, data), None, &predicted, base, job)?;
+            return Ok(vec![fitted(predicted, report, &sizes)?]);
+        };
+        let of_question = |question: &JointQuestion| {
+            let own = OwnQuestion {
+                question: *question,
+                evidence: questions.evidence[question.index],
+                annotators: &questions.annotators[question.index],
+            };
+            let predicted = AllPredictions::predict(&trainer, inputs, Some(*question), job)?;
+            let base = spec.model.aggregate(own.evidence, job)?.map(|fitted| fitted.report);
+            let report = reported((&trainer, evidence, data), Some(&own), &predicted, base, job)?;
+            fitted(predicted, report, &sizes.of_question(*question))
+        };
+        joint.questions.iter().map(of_question).collect()
+    }
 }
 
 /// The report of a question, or of the only one, with the competence of pairs.

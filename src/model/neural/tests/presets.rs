@@ -36,8 +36,11 @@ fn every_preset_has_the_numbers_of_its_paper() {
         "classifier_weight": "instance", "embed_instances": false, "instance_embedding": 16, "annotator_embedding": 16,
         "latent": 1, "difficulty_penalty": 0.0, "competence_penalty": 0.0,
     });
+    let dl = json!({
+        "aggregator": votes, "targets": "auto", "embed_instances": false, "instance_embedding": 16,
+    });
     let known = [
-        ("dl", 30, Some(128), 1e-4, json!(null), json!({"aggregator": votes, "targets": "auto"})),
+        ("dl", 30, Some(128), 1e-4, json!(null), dl),
         ("agg_net", 20, Some(64), 1e-4, json!(null), json!({})),
         ("mbem", 30, Some(128), 1e-4, json!(null), json!({"rounds": 1, "restart": true})),
         ("tcl", 30, Some(128), 1e-4, json!(null), tcl),
@@ -48,7 +51,14 @@ fn every_preset_has_the_numbers_of_its_paper() {
         ("doctor_net", 10, Some(32), 1e-3, json!(null), json!({"weight_by_annotations": false})),
         ("weighted_doctor_net", 10, Some(32), 1e-3, json!(null), weighted_doctor_net),
         ("crowd_layer", 50, Some(64), 1e-3, json!("mean_dense"), json!({"form": "mw"})),
-        ("trace_regularised", 30, None, 1e-3, json!(null), json!({"lambda": 0.01})),
+        (
+            "trace_regularised",
+            30,
+            None,
+            1e-3,
+            json!(null),
+            json!({"lambda": 0.01, "known_confusion": false}),
+        ),
         ("max_mig", 20, Some(64), 1e-4, json!(null), max_mig),
         ("lia", 125, None, 1e-3, json!(null), lia.clone()),
         ("lia_multi", 125, None, 1e-3, json!(null), lia),
