@@ -38,6 +38,9 @@ impl GivenPredictions {
     }
 }
 
+/// How far a start is drawn to chance.
+const SOFTENING: f64 = 0.02;
+
 /// P(label given class) of annotators, as the user knows it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GivenConfusion {
@@ -66,6 +69,17 @@ impl GivenConfusion {
     pub fn cell(&self, r: usize, class: usize, label: usize) -> f64 {
         let matrix = self.matrix_of_annotator[r] as usize;
         self.cells[(matrix * self.n_classes + class) * self.n_labels + label]
+    }
+
+    /// The matrices that a fit may correct which starts at them: each cell is drawn by a fiftieth to chance.
+    ///
+    /// # Why
+    /// A 0 or 1 counted on a few annotations would rule out classes for good.
+    #[must_use]
+    pub fn softened(&self) -> Self {
+        let chance = 1.0 / self.n_labels.max(1) as f64;
+        let cells = self.cells.iter().map(|p| p + SOFTENING * (chance - p)).collect();
+        Self { cells, matrix_of_annotator: self.matrix_of_annotator.clone(), ..*self }
     }
 
     /// The matrix of annotator `r`, `[class, label]`.

@@ -1,6 +1,6 @@
 //! The line about a fit: how it ended, and which epoch of a network was kept.
 
-use crate::model::fitted::{PlannedSteps, Stop, TraceRow};
+use crate::model::fitted::{FINE_TUNING, PlannedSteps, Stop, TraceRow};
 use crate::tables::QuestionResult;
 
 /// How the start whose result was kept ended; the trace may end with another start.
@@ -30,10 +30,16 @@ fn counted(n: u32, unit: &str) -> String {
     if n == 1 { format!("1 {unit}") } else { format!("{n} {unit}s") }
 }
 
-/// The epoch of a network that was kept, where the trace goes on after it.
+/// The epoch of a network that was kept, where the trace goes on after it; a fine-tuning begins at it.
 fn kept_text(trace: &[TraceRow]) -> Option<String> {
-    let place = trace.iter().rposition(|row| row.is_kept)?;
-    let (kept, is_last) = (&trace[place], place + 1 == trace.len());
+    let n_tuned = trace.iter().rev().take_while(|row| row.phase == FINE_TUNING).count();
+    if n_tuned > 0 {
+        let before = kept_text(&trace[..trace.len() - n_tuned]);
+        let before = before.map_or_else(String::new, |kept| format!("{kept}, "));
+        return Some(format!("{before}then fine-tuned for {}", counted(n_tuned as u32, "epoch")));
+    }
+    let position = trace.iter().rposition(|row| row.is_kept)?;
+    let (kept, is_last) = (&trace[position], position + 1 == trace.len());
     let score = kept.score.map_or_else(String::new, |score| format!(" (score {score:.4})"));
     let phase = if kept.phase == "train" { String::new() } else { format!(" of `{}`", kept.phase) };
     (!is_last).then(|| format!("kept epoch {}{phase}{score}", kept.step))
@@ -78,5 +84,9 @@ mod tests {
         assert_eq!(of("train", 2, Some(0.91234)).unwrap(), "kept epoch 2 (score 0.9123)");
         assert_eq!(of("retraining", 1, None).unwrap(), "kept epoch 1 of `retraining`");
         assert_eq!((of("train", 3, None), of("train", 0, None)), (None, None));
+        let tuned = [row("train", 1, true, None), row("train", 2, false, None)];
+        let tuned = [&tuned[..], &[row(FINE_TUNING, 1, true, None)]].concat();
+        assert_eq!(kept_text(&tuned).unwrap(), "kept epoch 1, then fine-tuned for 1 epoch");
+        assert_eq!(kept_text(&tuned[2..]).unwrap(), "then fine-tuned for 1 epoch");
     }
 }

@@ -38,6 +38,7 @@ pub use pairs::mace::{Mace, MaceMethod};
 pub use pairs::one_coin::OneCoin;
 pub use pairs::snorkel::Snorkel;
 pub use random_effects::RandomEffects;
+pub(in crate::model) use start::first_start;
 pub use stop::{OnExhausted, StopRule};
 
 /// The models of this folder.

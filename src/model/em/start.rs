@@ -4,29 +4,33 @@ use std::ops::Range;
 
 use rand::Rng as _;
 
-use crate::frame::Annotations;
+use crate::frame::{Annotations, GivenConfusion};
 use crate::job_context::JobContext;
-use crate::model::numerics::{MIN_LIKELIHOOD, softmax};
+use crate::model::numerics::softmax;
 use crate::model::posterior::{Posterior, write_votes};
 
 /// The posteriors at which the first attempt starts.
-pub(super) fn first_start(a: &Annotations) -> Posterior {
+pub(in crate::model) fn first_start(a: &Annotations) -> Posterior {
+    let given = softened(a);
     let mut t = Posterior::zeros(a.dims().instances, a.dims().classes);
-    t.par_rows_mut(|i, row| write_first(a, i, row));
+    t.par_rows_mut(|i, row| write_first(a, given.as_ref(), i, row));
     t
 }
 
-/// Writes the row of an instance into zeros: `T[k]` ~ product over the annotations (r, y) of pi[r][k][y] with the given matrices pi;
-/// the shares of the votes without any.
-fn write_first(a: &Annotations, i: usize, row: &mut [f64]) {
-    let Some(given) = a.given.confusion.as_deref().filter(|_| a.trusted_class(i).is_none()) else {
+fn softened(a: &Annotations) -> Option<GivenConfusion> {
+    a.given.confusion.as_deref().map(GivenConfusion::softened)
+}
+
+/// Writes the row of an instance into zeros: `T[k]` ~ product over the annotations (r, y) of pi[r][k][y] with the softened given
+/// matrices pi; the shares of the votes without any.
+fn write_first(a: &Annotations, given: Option<&GivenConfusion>, i: usize, row: &mut [f64]) {
+    let Some(given) = given.filter(|_| a.trusted_class(i).is_none()) else {
         return write_votes(a, i, row);
     };
     let mut logs = vec![0.0; row.len()];
     for (r, label, weight) in a.triples_of(i) {
         for (k, log) in logs.iter_mut().enumerate() {
-            let cell = given.cell(r as usize, k, label as usize);
-            *log += weight * cell.max(MIN_LIKELIHOOD).ln();
+            *log += weight * given.cell(r as usize, k, label as usize).ln();
         }
     }
     softmax(&logs, row);
@@ -41,11 +45,11 @@ pub(super) fn write_start(
     job: &JobContext,
     rows: &mut [f64],
 ) {
-    let n = a.dims().classes.max(1);
+    let (n, given) = (a.dims().classes.max(1), softened(a).filter(|_| attempt == 0));
     let mut rng = job.rng(&format!("restart/{attempt}/{}", instances.start));
     for (i, row) in instances.zip(rows.chunks_exact_mut(n)) {
         if attempt == 0 {
-            write_first(a, i, row);
+            write_first(a, given.as_ref(), i, row);
             continue;
         }
         write_votes(a, i, row);
@@ -62,7 +66,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::frame::{Dims, GivenConfusion};
+    use crate::frame::Dims;
     use crate::testing::{assert_close, tiny, weighted};
 
     /// Annotator 0 is right in nine of ten cases, annotator 1 says the opposite in eight of ten, with a weight of 2.
@@ -73,7 +77,8 @@ mod tests {
         let cells = vec![0.9, 0.1, 0.1, 0.9, 0.2, 0.8, 0.8, 0.2];
         a.given.confusion = Some(Arc::new(GivenConfusion::new((2, 2), vec![0, 1], cells)));
         a.trusted = Some(vec![None, Some(1), None]);
-        let (t, odds) = (first_start(&a), 9.0 / 16.0);
+        // Softened: .892 and .108, .206 and .794.
+        let (t, odds) = (first_start(&a), 0.892 / 0.108 * (0.206_f64 / 0.794).powi(2));
         assert_close(
             t.values(),
             &[odds / (1.0 + odds), 1.0 / (1.0 + odds), 0.0, 1.0, 0.5, 0.5],

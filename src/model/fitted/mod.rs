@@ -62,6 +62,9 @@ pub struct InstanceAnnotator {
     pub is_annotated: bool,
 }
 
+/// The phase in which a trained classifier learns from trusted classes alone.
+pub const FINE_TUNING: &str = "fine-tuning";
+
 /// One step of a fit.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TraceRow {

@@ -207,8 +207,12 @@ impl<N: CrowdNet> Spec for Neural<N> {
                     ),
             );
         }
-        let NetworkSpec { fine_tune, init_from_gold, .. } = self.network;
-        let needed = [("fine_tune", fine_tune > 0), ("init_from_gold", init_from_gold)];
+        let NetworkSpec { fine_tune, hold_back_gold, init_from_gold, .. } = self.network;
+        let needed = [
+            ("fine_tune", fine_tune > 0),
+            ("hold_back_gold", hold_back_gold),
+            ("init_from_gold", init_from_gold),
+        ];
         for (key, _) in needed.into_iter().filter(|(_, is_needed)| *is_needed) {
             problems.push(
                 Problem::new(format!("`{key}` needs trusted classes, and there is no gold"))

@@ -9,11 +9,13 @@
 use crate::error::Result;
 use crate::frame::Evidence;
 use crate::job_context::JobContext;
+use crate::model::fitted::FINE_TUNING;
 use crate::model::neural::data::TrainingData;
 use crate::model::neural::data::batching::{Batching, InstanceSubset};
 use crate::model::neural::net::optimiser::optimiser_spec::{LrSchedule, OptimiserSpec};
 use crate::model::neural::objective::batch_context::{BatchContext, Gradient};
 use crate::model::neural::objective::crowd_net::CrowdNet;
+use crate::model::neural::objective::given_matrices::few_of_a_class;
 use crate::model::neural::objective::schedule::{Act, LearnerSubset, Phase};
 use crate::model::neural::objective::train_spec::{Reduction, Select, TrainSpec};
 use crate::model::neural::objective::train_state::TrainState;
@@ -24,7 +26,8 @@ use crate::model::neural::train::{LoopPosition, Trainer};
 /// The least share of the first learning rate.
 const MIN_FACTOR: f64 = 0.1;
 
-/// Trains the classifier on the trusted classes of `evidence` for so many more epochs.
+/// Trains the classifier on the trusted classes of `evidence` for so many more epochs; with `select = "valid"` the best of
+/// these is kept. Returns how many were planned: none without a trusted class.
 ///
 /// # Errors
 /// When the training diverges, the run is cancelled, or the device fails.
@@ -33,13 +36,15 @@ pub(super) fn fine_tuned<'a, N: CrowdNet>(
     epochs: u32,
     evidence: Evidence<'_>,
     job: &mut JobContext,
-) -> Result<Trainer<'a, N>> {
+) -> Result<(Trainer<'a, N>, u32)> {
     let batching = Batching { by_annotation: false, ..trainer.spec.batching(false) };
     let data = TrainingData::new(evidence, None, false, batching);
     let Some(data) = data.filter(|data| !data.trusted().is_empty()) else {
         job.warn("no instance with features has a trusted class (gold of the role `train`): fine_tune changes nothing");
-        return Ok(trainer);
+        return Ok((trainer, 0));
     };
+    let few = few_of_a_class(evidence.annotations, "which the fine-tuning may unlearn");
+    few.into_iter().for_each(|warning| job.warn(warning));
     let (of_training, all) = (&trainer.spec.optimiser, trainer.spec.epochs);
     let factor = of_training.factor(all.saturating_sub(1), all).max(MIN_FACTOR);
     let optimiser = OptimiserSpec {
@@ -53,7 +58,7 @@ pub(super) fn fine_tuned<'a, N: CrowdNet>(
     let spec = TrainSpec {
         epochs,
         optimiser,
-        select: Select::Last,
+        select: if trainer.spec.select == Select::Valid { Select::Valid } else { Select::Last },
         patience: None,
         average: 0.0,
         ..trainer.spec.clone()
@@ -65,8 +70,8 @@ pub(super) fn fine_tuned<'a, N: CrowdNet>(
         spec: &spec,
         data: &data,
         dims: trainer.dims,
-        valid: &[],
-        valid_questions: &[],
+        valid: trainer.valid,
+        valid_questions: trainer.valid_questions,
         learners: trainer.learners,
         annotator_params: trainer.annotator_params,
         state: TrainState { trace: std::mem::take(&mut state.trace), ..TrainState::default() },
@@ -75,7 +80,7 @@ pub(super) fn fine_tuned<'a, N: CrowdNet>(
     tuner.train(job)?;
     state.trace = tuner.state.trace;
     let (learners, annotator_params) = (tuner.learners, tuner.annotator_params);
-    Ok(Trainer { learners, annotator_params, state, ..trainer })
+    Ok((Trainer { learners, annotator_params, state, ..trainer }, epochs))
 }
 
 /// No loss but that of the trusted classes, which the loop adds to that of each model.
@@ -90,8 +95,7 @@ impl TrainingObjective for TrustedClasses {
             tables: Some(&[]),
             changes_likelihood: false,
             instances: InstanceSubset::Trusted,
-            is_scored: false,
-            ..Phase::joint("fine-tuning", train.epochs)
+            ..Phase::joint(FINE_TUNING, train.epochs)
         };
         (state.acts == 0).then_some(Act::Train(phase))
     }

@@ -87,12 +87,15 @@ fn fit_all<N: CrowdNet>(
         Some(without) => without,
         None => from_features::with_features_of(evidence, N::KIND)?,
     };
+    if is_embedded && evidence.with_features.is_some_and(|own| !own.matrix().is_empty()) {
+        job.warn("a learned embedding of each instance takes the place of its features, which change nothing");
+    }
     let evidence = Evidence { with_features: Some(with_features), ..evidence };
     let (dims, train) = (evidence.annotations.dims(), &spec.network.train);
-    let started = with_matrices_of_gold(&spec.network, evidence.annotations)?;
+    let started = with_matrices_of_gold(&spec.network, evidence.annotations, job)?;
     let evidence =
         Evidence { annotations: started.as_ref().unwrap_or(evidence.annotations), ..evidence };
-    let without_gold = without_gold(&spec.network, evidence.annotations);
+    let without_gold = without_gold(&spec.network, evidence.annotations, job);
     let of_training =
         Evidence { annotations: without_gold.as_ref().unwrap_or(evidence.annotations), ..evidence };
     let split = split_annotations(train, of_training.annotations, job)?;
@@ -126,8 +129,10 @@ fn fit_all<N: CrowdNet>(
     };
     trainer.train(job)?;
     trainer.average_unknown();
+    let mut planned = spec.model.epochs(train);
     if spec.network.fine_tune > 0 {
-        trainer = fine_tuned(trainer, spec.network.fine_tune, evidence, job)?;
+        let (tuned, epochs) = fine_tuned(trainer, spec.network.fine_tune, evidence, job)?;
+        (trainer, planned) = (tuned, planned + epochs);
     }
     // Posteriors follow from all annotations, held out or not.
     let (aggregated, whole) = if held_out.is_some() || without_gold.is_some() {
@@ -137,14 +142,25 @@ fn fit_all<N: CrowdNet>(
         (aggregated, None)
     };
     let data = whole.as_ref().unwrap_or(&data);
-    TrainedFit { spec, trainer, evidence, data, aggregated, sizes, device: name_of(&device) }
-        .results(questions, job)
+    TrainedFit {
+        spec,
+        trainer,
+        planned,
+        evidence,
+        data,
+        aggregated,
+        sizes,
+        device: name_of(&device),
+    }
+    .results(questions, job)
 }
 
 /// A trained model, and what its results follow from.
 struct TrainedFit<'a, N: CrowdNet> {
     spec: &'a Neural<N>,
     trainer: Trainer<'a, N>,
+    /// The epochs of the schedule, with those of a fine-tuning.
+    planned: u32,
     evidence: Evidence<'a>,
     data: &'a TrainingData<'a>,
     aggregated: Option<Fitted>,
@@ -159,7 +175,7 @@ impl<N: CrowdNet> TrainedFit<'_, N> {
         questions: Option<&QuestionSet<'_>>,
         job: &mut JobContext,
     ) -> Result<Vec<Fitted>> {
-        let Self { spec, mut trainer, evidence, data, aggregated, sizes, device } = self;
+        let Self { spec, mut trainer, planned, evidence, data, aggregated, sizes, device } = self;
         let own = trainer.state.targets.remove(MAIN_TARGETS).filter(|targets| targets.is_own);
         let with_gold = |NamedTargets { mut posterior, .. }: NamedTargets| {
             trust(&mut posterior, evidence.annotations);
@@ -192,10 +208,7 @@ impl<N: CrowdNet> TrainedFit<'_, N> {
                     converged,
                     iterations,
                     objective: trace.last().map(|row| row.objective),
-                    planned: Some(PlannedSteps {
-                        n: spec.model.epochs(&spec.network.train) + spec.network.fine_tune,
-                        unit: "epoch",
-                    }),
+                    planned: Some(PlannedSteps { n: planned, unit: "epoch" }),
                 },
                 model: (!is_embedded).then(|| saved(sizes)).transpose()?,
                 device: device.clone(),

@@ -29,7 +29,7 @@ use crate::frame::Dims;
 use crate::model::neural::models::paper;
 use crate::model::neural::net::parameters::Initialisation;
 use crate::model::neural::numerics::{
-    RowStochastic, at_least, diagonal, row_times, row_times_backward, softmax, softmax_backward,
+    RowStochastic, diagonal, row_times, row_times_backward, softmax, softmax_backward,
 };
 use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
 use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
@@ -58,9 +58,6 @@ pub enum LayerForm {
     /// Two matrices one after the other, with a softmax between them.
     Over,
 }
-
-/// The least cell of a given matrix that a layer starts at.
-const MIN_START: f64 = 1e-4;
 
 /// The crowd layer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -185,7 +182,7 @@ impl CrowdNet for CrowdLayer {
                 .at("model.form")
                 .help("leave form out, or init_from_gold and source.confusion"));
             }
-            let layers = parameters(given, annotators, |p| at_least(p, MIN_START).ln());
+            let layers = parameters(&given.softened(), annotators, f64::ln);
             return Ok(vec![ParamTable::drawn("layer", classes * labels, layers)]);
         }
         let start = match self.form {

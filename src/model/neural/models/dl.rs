@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Problem, Result};
 use crate::frame::Evidence;
 use crate::job_context::JobContext;
-use crate::model::fitted::Fitted;
+use crate::model::fitted::{Fitted, Report};
 use crate::model::neural::models::paper;
 use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
 use crate::model::neural::objective::crowd_net::CrowdNet;
@@ -31,6 +31,7 @@ use crate::model::neural::objective::network_spec::NetworkSpec;
 use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
 use crate::model::neural::objective::training_objective::TrainingObjective;
 use crate::model::posterior::best;
+use crate::model::vote::{MajorityVote, agreement};
 use crate::model::{Capabilities, FeatureUse, ModelSpec, Spec as _, model_kind};
 use crate::spec::Problems;
 
@@ -38,7 +39,7 @@ use crate::spec::Problems;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Targets {
-    /// `hard` for a majority vote, `soft` for every other aggregator.
+    /// `hard` for a majority vote, but with `embed_instances`; `soft` for every other aggregator.
     #[default]
     Auto,
     /// The most probable class.
@@ -80,7 +81,7 @@ const AGGREGATOR: &str = "model.aggregator";
 impl Dl {
     fn is_hard(&self) -> bool {
         match self.targets {
-            Targets::Auto => self.aggregator.kind == crate::model::vote::MajorityVote::KIND,
+            Targets::Auto => !self.embed_instances && self.aggregator.kind == MajorityVote::KIND,
             Targets::Hard => true,
             Targets::Soft => false,
         }
@@ -132,13 +133,29 @@ impl CrowdNet for Dl {
 
     fn aggregate(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Option<Fitted>> {
         let starts = model_kind(&self.aggregator.kind)?.capabilities.confusion.are_read();
-        let better = (evidence.annotations.given.confusion.is_some() && !starts)
-            .then(|| of_better_annotators(evidence.annotations))
-            .transpose()?;
-        let annotations = better.as_ref().unwrap_or(evidence.annotations);
-        let alone = Evidence { annotations, with_features: None };
         let model = self.aggregator.load().map_err(|e| e.moved("model", AGGREGATOR))?.model;
-        job.in_section(AGGREGATOR, |job| model.fit(alone, job)).map(Some)
+        let mut fit = |annotations| {
+            let alone = Evidence { annotations, with_features: None };
+            job.in_section(AGGREGATOR, |job| model.fit(alone, job))
+        };
+        let a = evidence.annotations;
+        if starts || a.given.confusion.is_none() {
+            return fit(a).map(Some);
+        }
+        let (better, n_left_out) = of_better_annotators(a)?;
+        let fitted = fit(&better)?;
+        if n_left_out == 0 {
+            return Ok(Some(fitted));
+        }
+        job.warn(format!(
+            "init_from_gold leaves the answers of {n_left_out} of {} annotators out where others answered: by gold they are \
+             worse than the most frequent class",
+            a.dims().annotators
+        ));
+        // What the aggregator reports is of other annotations.
+        let skill = agreement(a, |i| best(&fitted.posterior.row(i)));
+        let report = Report { skill, prior: fitted.report.prior, ..Report::default() };
+        Ok(Some(Fitted { report, ..fitted }))
     }
 }
 

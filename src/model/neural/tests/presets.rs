@@ -104,6 +104,9 @@ fn every_preset_has_the_numbers_of_its_paper() {
         for shared in ["preset", "device", "backbone", "train"] {
             assert!(keys.remove(shared).is_some(), "{} has no {shared}", kind.kind);
         }
+        let of_gold = ["fine_tune", "hold_back_gold", "init_from_gold"].map(|key| keys.remove(key));
+        let off = [json!(0), json!(false), json!(false)].map(Some);
+        assert_eq!(of_gold, off, "{}", kind.kind);
         assert_eq!(paper, *own, "{}", kind.kind);
     }
 }

@@ -11,6 +11,7 @@ use crate::model::classifier::from_features::single_annotations;
 use crate::model::confusion::Smoothing;
 use crate::model::em::kernels::{Likelihood, Prior, expected_counts_of};
 use crate::model::fitted::{Fitted, Report};
+use crate::model::neural::objective::given_matrices::few_of_a_class;
 use crate::model::posterior::{Posterior, best};
 use crate::model::vote::{MajorityVote, agreement};
 use crate::spec::Problems;
@@ -62,25 +63,13 @@ pub(super) fn warn_of_no_calibration(evidence: Evidence<'_>, job: &mut JobContex
     if let Some(why) = why_uncalibrated(evidence) {
         job.warn(format!("{why}: the classifier is not calibrated (gold of the role `train`)"));
         single_annotations(evidence.annotations).into_iter().for_each(|warning| job.warn(warning));
-    } else if let Some(warning) = few_of_a_class(evidence.annotations) {
+    } else if let Some(warning) = few_of_a_class(evidence.annotations, CALIBRATE) {
         job.warn(warning);
     }
 }
 
-/// A warning of classes with few trusted instances: to a class without any, the calibration gives a probability of 0.
-fn few_of_a_class(a: &Annotations) -> Option<String> {
-    const MIN_OF_CLASS: usize = 3;
-    let mut trusted = vec![0; a.dims().classes];
-    a.trusted.iter().flatten().flatten().for_each(|class| trusted[*class as usize] += 1);
-    let few = trusted.iter().filter(|n| **n < MIN_OF_CLASS).count();
-    (few > 0).then(|| {
-        format!(
-            "{few} of {} classes have fewer than {MIN_OF_CLASS} trusted instances, by which the classifier is calibrated, and may \
-             lose all their labels: give more gold of the role `train`, of every class, or none",
-            trusted.len()
-        )
-    })
-}
+/// To a class without trusted instances, the calibration gives a probability of 0.
+const CALIBRATE: &str = "by which the classifier is calibrated, and may lose all their labels";
 
 fn why_uncalibrated(evidence: Evidence<'_>) -> Option<&'static str> {
     let (a, with_features) = (evidence.annotations, evidence.with_features?);
