@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use labelmill::frame::{AnnotationRows, Annotations, Dims, Duplicates};
 use labelmill::job_context::{Cancel, JobContext};
-use labelmill::model::em::{ColumnEm, DawidSkene, EmSteps, Ibcc, PairModel};
+use labelmill::model::em::{DawidSkene, EmSteps, Ibcc, PairEm, PairModel};
 use rand::Rng as _;
 
 /// Annotations per instance.
@@ -66,7 +66,7 @@ pub fn print() {
 
 /// The median time of an iteration in nanoseconds per annotation, without the first iteration.
 fn iteration(a: &Annotations, model: impl PairModel) -> f64 {
-    let steps = ColumnEm(model);
+    let steps = PairEm(model);
     let mut params = steps.params(a);
     steps.start(a, 0, &mut params, &JobContext::new(0));
     let mut seconds: Vec<f64> = (0..ITERATIONS)

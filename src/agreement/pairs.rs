@@ -11,7 +11,7 @@ pub(crate) const MAX_ANNOTATORS: usize = 256;
 /// them, instances at equal distances in the order of their ids. Call it in the run's pool of threads.
 pub(crate) fn instances_with_pairs(a: &Annotations, at_most: usize) -> Vec<u32> {
     let pairs = |i: usize| {
-        let n = a.columns_of_instance(i).len().min(MAX_ANNOTATORS);
+        let n = a.pairs_of_instance(i).len().min(MAX_ANNOTATORS);
         n * n.saturating_sub(1) / 2
     };
     let n = a.dims().instances;

@@ -169,7 +169,7 @@ impl AgreementSums {
 #[must_use]
 pub fn vote(a: &Annotations, i: usize) -> Vec<u32> {
     let mut votes = Vec::new();
-    a.triples_of(i).for_each(|(_, label, weight)| add_vote(&mut votes, label, weight));
+    a.triples_of_instance(i).for_each(|(_, label, weight)| add_vote(&mut votes, label, weight));
     most_voted(&votes, a.dims().classes).collect()
 }
 

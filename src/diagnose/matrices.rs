@@ -15,11 +15,11 @@ use std::borrow::Cow;
 use crate::frame::Annotations;
 use crate::model::fitted::Fitted;
 
-/// Expected counts by column and class, and the posteriors that go with them.
+/// Expected counts by pair and class, and the posteriors that go with them.
 pub(super) struct ExplainingMatrices<'a> {
     a: &'a Annotations,
     fitted: &'a Fitted,
-    /// `[column, class]`.
+    /// `[pair, class]`.
     counts: Cow<'a, [f64]>,
     is_of_labels: bool,
 }
@@ -48,12 +48,12 @@ impl<'a> ExplainingMatrices<'a> {
             let counts = Cow::Borrowed(confusion.expected_count.as_slice());
             return Some(Self { a, fitted, counts, is_of_labels: false });
         }
-        let cells = a.n_columns().checked_mul(n).filter(|cells| *cells <= MAX_COUNTS)?;
+        let cells = a.n_pairs().checked_mul(n).filter(|cells| *cells <= MAX_COUNTS)?;
         let mut counts = vec![0.0; cells];
         for i in 0..a.dims().instances {
             if let Some(class) = best(fitted, a, i) {
-                for (column, weight) in a.annotations_of(i) {
-                    counts[column as usize * n + class] += weight;
+                for (pair, weight) in a.annotations_of_instance(i) {
+                    counts[pair as usize * n + class] += weight;
                 }
             }
         }
@@ -79,8 +79,8 @@ impl<'a> ExplainingMatrices<'a> {
         let labels = self.a.dims().labels;
         rows.resize(start + labels, PSEUDO_COUNT / labels as f64);
         let row = &mut rows[start..];
-        for (column, label) in self.a.columns_of(r).zip(self.a.labels_of(r)) {
-            row[*label as usize] += self.counts[column * n + class];
+        for (pair, label) in self.a.pairs_of_annotator(r).zip(self.a.labels_of_annotator(r)) {
+            row[*label as usize] += self.counts[pair * n + class];
         }
         let sum: f64 = row.iter().sum();
         row.iter_mut().for_each(|p| *p /= sum);

@@ -121,7 +121,7 @@ impl SampledBlock {
         let (mut classes, mut rows) = (Vec::new(), Vec::new());
         for i in instances {
             let i = *i as usize;
-            answers.read(a.triples_of(i), MAX_ANNOTATORS, i);
+            answers.read(a.triples_of_instance(i), MAX_ANNOTATORS, i);
             let given: Vec<&[ShareOfLabel]> = answers.annotators().collect();
             matrices.classes(i, &mut classes);
             if given.len() < 2 || classes.is_empty() {
@@ -213,7 +213,7 @@ mod tests {
     fn an_answer_of_several_labels_is_divided_between_them() {
         let a = tiny(2, &[(0, 0, 0), (0, 0, 1), (0, 1, 1), (0, 2, 1), (0, 2, 1), (1, 0, 0)]);
         let mut answers = SharedAnswers::default();
-        answers.read(a.triples_of(0), MAX_ANNOTATORS, 0);
+        answers.read(a.triples_of_instance(0), MAX_ANNOTATORS, 0);
         let sums: Vec<(u32, f64)> = answers
             .annotators()
             .map(|v| (v[0].annotator, v.iter().filter(|v| v.label == 1).map(|v| v.share).sum()))

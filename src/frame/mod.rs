@@ -39,11 +39,11 @@ pub(crate) use ids::IdIndex;
 pub use ids::Ids;
 pub(crate) use ids::exact_text::cast_exact_text;
 pub use ids::id_columns::{check_type_of_features, check_types_of};
-pub use memory::budget::BYTES_PER_ANNOTATION;
 pub use memory::estimate::{
     EstimateMemory, EstimateOfJob, MemoryEstimate, QuestionSizes, dense_memory_estimate,
 };
 pub use memory::read_all::read_all;
+pub use memory::reservation::BYTES_PER_ANNOTATION;
 pub use question_frame::{Frame, QuestionLeftOut};
 pub use question_set::QuestionSet;
 pub use rejects::{KEPT_CHARACTERS, Reason, Rejects};

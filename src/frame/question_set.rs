@@ -66,7 +66,7 @@ impl<'a> QuestionSet<'a> {
             let (a, first) = (evidence.annotations, trusted.len());
             for i in 0..a.dims().instances {
                 trusted.push(a.trusted_class(i));
-                for (annotator, label, weight) in a.triples_of(i) {
+                for (annotator, label, weight) in a.triples_of_instance(i) {
                     rows.instance.push((first + i) as u32);
                     rows.annotator.push(annotators[annotator as usize]);
                     rows.label.push(question.joint_label(label as usize, classes) as u32);
@@ -178,7 +178,7 @@ mod tests {
         let (a, with_features) = questions.join().unwrap();
         assert!(with_features.is_none());
         assert_eq!(a.dims(), Dims { instances: 4, annotators: 3, classes: 3, labels: 4 });
-        let of = |i| a.triples_of(i).map(|(r, l, _)| (r, l)).collect::<Vec<_>>();
+        let of = |i| a.triples_of_instance(i).map(|(r, l, _)| (r, l)).collect::<Vec<_>>();
         // The label that is no class comes after the classes of the other question.
         assert_eq!([of(0), of(1), of(2)].concat(), [(0, 0), (1, 3), (1, 2)]);
         assert_eq!(of(3), [(1, 1), (2, 0)]);

@@ -12,7 +12,7 @@ use crate::frame::{Annotations, Dims, ITEMS_PER_BLOCK};
 pub struct Confusion {
     /// The probabilities.
     pub cells: Cells,
-    /// The expected number of annotations in a column whose instance has a class, `[column, class]`, by the columns of
+    /// The expected number of annotations in a pair whose instance has a class, `[pair, class]`, by the pairs of
     /// [`Annotations`].
     pub expected_count: Vec<f64>,
 }
@@ -30,7 +30,7 @@ pub struct CommonConfusion {
 }
 
 impl CommonConfusion {
-    /// The matrix with the sums of the annotators' expected counts, `[column, class]`.
+    /// The matrix with the sums of the annotators' expected counts, `[pair, class]`.
     #[must_use]
     pub fn new(a: &Annotations, probability: Vec<f64>, expected_counts: &[f64]) -> Self {
         let Dims { classes, labels, .. } = a.dims();
@@ -43,7 +43,7 @@ impl CommonConfusion {
     }
 }
 
-/// The sums of the annotators' expected counts, `[column, class]`, by label and class: `[label, class]`, for these
+/// The sums of the annotators' expected counts, `[pair, class]`, by label and class: `[label, class]`, for these
 /// labels, which ascend, and these classes.
 pub(crate) fn common_counts(
     a: &Annotations,
@@ -52,8 +52,8 @@ pub(crate) fn common_counts(
     classes: &[usize],
 ) -> Vec<f64> {
     let mut common = vec![0.0; labels.len() * classes.len()];
-    for (column, counts) in expected_counts.chunks_exact(a.dims().classes.max(1)).enumerate() {
-        if let Ok(at) = labels.binary_search(&a.label_of(column as u32)) {
+    for (pair, counts) in expected_counts.chunks_exact(a.dims().classes.max(1)).enumerate() {
+        if let Ok(at) = labels.binary_search(&a.label_of_pair(pair as u32)) {
             let sums = &mut common[at * classes.len()..(at + 1) * classes.len()];
             sums.iter_mut().zip(classes).for_each(|(sum, k)| *sum += counts[*k]);
         }
@@ -152,7 +152,7 @@ impl Smoothing {
         (count + self.everywhere).max(MIN_PROBABILITY)
     }
 
-    /// Replaces `sums` by the smoothing and floors of the labels that are not in `used`: they have no column, but are part of
+    /// Replaces `sums` by the smoothing and floors of the labels that are not in `used`: they have no pair, but are part of
     /// the sum of every row.
     #[inline(always)]
     pub fn row_sums(self, used: &[u32], sums: &mut [f64]) {
@@ -209,9 +209,9 @@ impl Confusion {
         let (n, first) = (a.dims().classes, classes.start);
         if let Cells::Counted(added) = self.cells {
             sums.resize(classes.len(), 0.0);
-            added.row_sums_from(first, a.labels_of(r), sums);
-            for (column, label) in a.columns_of(r).zip(a.labels_of(r)) {
-                let counts = &self.expected_count[column * n + first..column * n + classes.end];
+            added.row_sums_from(first, a.labels_of_annotator(r), sums);
+            for (pair, label) in a.pairs_of_annotator(r).zip(a.labels_of_annotator(r)) {
+                let counts = &self.expected_count[pair * n + first..pair * n + classes.end];
                 for (k, (sum, count)) in sums.iter_mut().zip(counts).enumerate() {
                     *sum += added.cell(*count, first + k, *label as usize);
                 }
@@ -220,8 +220,8 @@ impl Confusion {
         if let Cells::Drawn(added) = &self.cells {
             sums.clear();
             sums.extend_from_slice(&added.of_rows()[classes.clone()]);
-            for column in a.columns_of(r) {
-                let counts = &self.expected_count[column * n + first..column * n + classes.end];
+            for pair in a.pairs_of_annotator(r) {
+                let counts = &self.expected_count[pair * n + first..pair * n + classes.end];
                 sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
             }
         }
@@ -237,10 +237,10 @@ impl Confusion {
 
     fn mean_diagonal(&self, a: &Annotations, r: usize, sums: &mut Vec<f64>) -> f64 {
         let (matrix, n) = (self.matrix(a, r, sums), a.dims().classes);
-        let mut columns = a.columns_of(r).zip(a.labels_of(r)).peekable();
+        let mut pairs = a.pairs_of_annotator(r).zip(a.labels_of_annotator(r)).peekable();
         let diagonal = |k: usize| {
-            let own = columns.next_if(|(_, label)| **label as usize == k);
-            matrix.cell(k, k, own.map(|(column, _)| column)).0
+            let own = pairs.next_if(|(_, label)| **label as usize == k);
+            matrix.cell(k, k, own.map(|(pair, _)| pair)).0
         };
         (0..n).map(diagonal).sum::<f64>() / n as f64
     }
@@ -265,13 +265,13 @@ impl AnnotatorMatrix<'_> {
         self.sums[class - self.first]
     }
 
-    /// P(`label` given `class`) and its expected count, for a class whose row exists; `column` is the label's
-    /// [`Annotations::column_of`].
+    /// P(`label` given `class`) and its expected count, for a class whose row exists; `pair` is the label's
+    /// [`Annotations::pair_of`].
     #[must_use]
-    pub fn cell(&self, class: usize, label: usize, column: Option<usize>) -> (f64, f64) {
+    pub fn cell(&self, class: usize, label: usize, pair: Option<usize>) -> (f64, f64) {
         let dims = self.a.dims();
         let counts = &self.confusion.expected_count;
-        let count = column.map_or(0.0, |column| counts[column * dims.classes + class]);
+        let count = pair.map_or(0.0, |pair| counts[pair * dims.classes + class]);
         let probability = match &self.confusion.cells {
             Cells::Dense(cells) => cells[(self.r * dims.classes + class) * dims.labels + label],
             Cells::Clustered { cluster, cells } => {

@@ -215,7 +215,7 @@ impl ModelKind {
     }
 
     const fn pairs<M: em::PairModel>() -> Self {
-        Self::fitted_by::<M, em::ColumnEm<M>>()
+        Self::fitted_by::<M, em::PairEm<M>>()
     }
 
     #[cfg(feature = "neural")]

@@ -62,7 +62,7 @@ impl Posterior {
             let mut sums = vec![0.0; n_classes];
             let first = instances.start + block * ITEMS_PER_BLOCK;
             for (i, row) in (first..).zip(rows.chunks_exact(self.n_classes)) {
-                if !a.columns_of_instance(i).is_empty() {
+                if !a.pairs_of_instance(i).is_empty() {
                     sums.iter_mut().zip(row).for_each(|(sum, p)| *sum += p);
                 }
             }
@@ -148,17 +148,17 @@ pub(crate) fn write_votes(a: &Annotations, i: usize, row: &mut [f64]) {
 
 /// Adds the weight of every vote for a class of instance `i` to `votes[class]`.
 fn add_votes(a: &Annotations, i: usize, votes: &mut [f64]) {
-    let weights = a.weights_of(i);
+    let weights = a.weights_of_instance(i);
     if weights.is_ones() {
-        for column in a.columns_of_instance(i) {
-            if let Some(vote) = votes.get_mut(a.label_of(*column) as usize) {
+        for pair in a.pairs_of_instance(i) {
+            if let Some(vote) = votes.get_mut(a.label_of_pair(*pair) as usize) {
                 *vote += 1.0;
             }
         }
         return;
     }
-    for (column, weight) in a.annotations_of(i) {
-        if let Some(vote) = votes.get_mut(a.label_of(column) as usize) {
+    for (pair, weight) in a.annotations_of_instance(i) {
+        if let Some(vote) = votes.get_mut(a.label_of_pair(pair) as usize) {
             *vote += weight;
         }
     }

@@ -184,7 +184,7 @@ impl Confusion {
     /// P(`label` given class) of annotator `r` for every class.
     #[must_use]
     pub fn column(&self, a: &Annotations, r: usize, label: usize) -> Vec<f64> {
-        let (mut sums, column) = (Vec::new(), a.column_of(r, label));
+        let (mut sums, column) = (Vec::new(), a.pair_of(r, label));
         let matrix = self.matrix(a, r, &mut sums);
         (0..a.dims().classes).map(|k| matrix.cell(k, label, column).0).collect()
     }

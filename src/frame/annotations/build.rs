@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::blocks::ITEMS_PER_BLOCK;
-use super::by_column::ByColumn;
+use super::by_pair::ByPair;
 use super::duplicates::{ByInstance, Duplicates, Repeated};
 use super::group::{Grouped, UngroupedRows};
 use super::offsets::{Cursors, count, number, owners, prefix_sum};
@@ -13,7 +13,7 @@ use super::weights::Weights;
 use super::{Annotations, Dims};
 use crate::frame::given::GivenTables;
 
-/// Annotations in any order, as parallel columns.
+/// Annotations in any order, as parallel pairs.
 #[derive(Debug, Clone, Default)]
 pub struct AnnotationRows {
     /// The index of the instance.
@@ -26,11 +26,11 @@ pub struct AnnotationRows {
     pub weight: Vec<f64>,
 }
 
-/// The column of a row is read from a table, `[annotator, label]`, where there are at least so many rows for each of its
+/// The pair of a row is read from a table, `[annotator, label]`, where there are at least so many rows for each of its
 /// cells: the table then takes at most one byte per row.
 ///
 /// # Why
-/// Otherwise the column takes three reads and a search, which took 41 ms of processor time for 10 M rows of 10 k annotators
+/// Otherwise the pair takes three reads and a search, which took 41 ms of processor time for 10 M rows of 10 k annotators
 /// (Intel Xeon).
 const ROWS_PER_CELL: usize = 4;
 
@@ -49,26 +49,25 @@ impl Annotations {
         );
         let sorted = sorted.singletons_last(&rows_of_annotator);
         let annotators = sorted.owners();
-        let mut columns = rows.annotator;
-        sorted.of_rows(&annotators, &mut columns, &rows.label, dims.labels);
+        let mut pairs = rows.annotator;
+        sorted.of_rows(&annotators, &mut pairs, &rows.label, dims.labels);
         let SortedColumns { order, slots, by_slot, labels } = sorted;
         drop(rows.label);
-        let ungrouped =
-            UngroupedRows { instance: rows.instance, column: columns, weight: rows.weight };
+        let ungrouped = UngroupedRows { instance: rows.instance, pair: pairs, weight: rows.weight };
         let grouped = Grouped::new(dims.instances, ungrouped);
         let (view, rows_of_instance) = ByInstance::new(grouped);
-        let (by_instance, columns, weights) = view.resolve(&annotators, policy)?;
+        let (by_instance, pairs, weights) = view.resolve(&annotators, policy)?;
         Ok(Self {
             dims,
             by_instance: Arc::new(by_instance),
-            columns: Arc::new(columns),
+            pairs: Arc::new(pairs),
             weights: Arc::new(weights),
             slots: Arc::new(slots),
             in_slots: Arc::new(order),
             by_slot: Arc::new(by_slot),
             labels: Arc::new(labels),
             annotators: Arc::new(annotators),
-            by_column: Arc::default(),
+            by_pair: Arc::default(),
             rows_of_instance: Arc::new(rows_of_instance),
             rows_of_annotator: Arc::new(rows_of_annotator),
             trusted: None,
@@ -77,16 +76,16 @@ impl Annotations {
         })
     }
 
-    /// Builds the view by column from the view by instance.
-    pub(super) fn transposed(&self) -> ByColumn {
-        let mut positions = Cursors(prefix_sum(&count(&self.columns, self.labels.len())));
-        let mut instances = vec![0; self.columns.len()];
-        let mut all = if self.are_weighted() { vec![1.0; self.columns.len()] } else { Vec::new() };
+    /// Builds the view by pair from the view by instance.
+    pub(super) fn transposed(&self) -> ByPair {
+        let mut positions = Cursors(prefix_sum(&count(&self.pairs, self.labels.len())));
+        let mut instances = vec![0; self.pairs.len()];
+        let mut all = if self.are_weighted() { vec![1.0; self.pairs.len()] } else { Vec::new() };
         let mut few = Vec::new();
         for i in 0..self.dims.instances {
-            let weights = self.weights_of(i);
-            for (n, column) in self.columns_of_instance(i).iter().enumerate() {
-                let position = positions.next(*column);
+            let weights = self.weights_of_instance(i);
+            for (n, pair) in self.pairs_of_instance(i).iter().enumerate() {
+                let position = positions.next(*pair);
                 instances[position] = number(i);
                 if weights.is_ones() {
                     continue;
@@ -105,7 +104,7 @@ impl Annotations {
             let (positions, weights) = few.into_iter().unzip();
             Weights::few(instances.len(), positions, weights)
         };
-        ByColumn { offsets: positions.offsets(), instances, weights }
+        ByPair { offsets: positions.offsets(), instances, weights }
     }
 }
 
@@ -145,15 +144,15 @@ pub(super) fn distinct_columns(dims: Dims, annotator: &[u32], label: &[u32]) -> 
     SortedColumns { order: slots.clone(), slots, by_slot: prefix_sum(&counts), labels }
 }
 
-/// The columns in the order of the annotators' slots.
+/// The pairs in the order of the annotators' slots.
 pub(super) struct SortedColumns {
     /// The annotator in each slot.
     pub(super) order: Vec<u32>,
     /// The slot of each annotator.
     pub(super) slots: Vec<u32>,
-    /// Where the columns of each slot begin, and one past the last.
+    /// Where the pairs of each slot begin, and one past the last.
     pub(super) by_slot: Vec<usize>,
-    /// The label of each column.
+    /// The label of each pair.
     pub(super) labels: Vec<u32>,
 }
 
@@ -178,12 +177,12 @@ impl SortedColumns {
         Self { order, slots, by_slot, labels }
     }
 
-    /// The annotator of each column.
+    /// The annotator of each pair.
     pub(super) fn owners(&self) -> Vec<u32> {
         owners(&self.order, &self.by_slot)
     }
 
-    /// Replaces the annotator of each row by its column, given its label. `owners` has the annotator of each column.
+    /// Replaces the annotator of each row by its pair, given its label. `owners` has the annotator of each pair.
     pub(super) fn of_rows(
         &self,
         owners: &[u32],
@@ -194,12 +193,12 @@ impl SortedColumns {
         let n_cells = self.order.len().saturating_mul(n_labels);
         let of_cell = (n_cells <= labels.len() / ROWS_PER_CELL).then(|| {
             let mut of_cell = vec![0; n_cells];
-            for (column, (r, label)) in owners.iter().zip(&self.labels).enumerate() {
-                of_cell[*r as usize * n_labels + *label as usize] = number(column);
+            for (pair, (r, label)) in owners.iter().zip(&self.labels).enumerate() {
+                of_cell[*r as usize * n_labels + *label as usize] = number(pair);
             }
             of_cell
         });
-        let column = |annotator: u32, label: u32| {
+        let pair = |annotator: u32, label: u32| {
             if let Some(of_cell) = &of_cell {
                 return of_cell[annotator as usize * n_labels + label as usize];
             }
@@ -208,7 +207,7 @@ impl SortedColumns {
             number(own.start + self.labels[own].partition_point(|l| *l < label))
         };
         let rows = rows.par_iter_mut().zip(labels).with_min_len(ITEMS_PER_BLOCK);
-        rows.for_each(|(position, label)| *position = column(*position, *label));
+        rows.for_each(|(position, label)| *position = pair(*position, *label));
     }
 }
 
@@ -219,30 +218,30 @@ mod tests {
     const DIMS: Dims = Dims { instances: 3, annotators: 2, classes: 2, labels: 3 };
 
     fn build(rows: &[(u32, u32, u32, f64)], policy: Duplicates) -> Result<Annotations, Repeated> {
-        let mut columns = AnnotationRows::default();
+        let mut pairs = AnnotationRows::default();
         for (instance, annotator, label, weight) in rows {
-            columns.instance.push(*instance);
-            columns.annotator.push(*annotator);
-            columns.label.push(*label);
-            columns.weight.push(*weight);
+            pairs.instance.push(*instance);
+            pairs.annotator.push(*annotator);
+            pairs.label.push(*label);
+            pairs.weight.push(*weight);
         }
-        Annotations::build(DIMS, columns, policy)
+        Annotations::build(DIMS, pairs, policy)
     }
 
     fn weights(a: &Annotations, i: usize) -> Vec<f64> {
-        a.annotations_of(i).map(|(_, weight)| weight).collect()
+        a.annotations_of_instance(i).map(|(_, weight)| weight).collect()
     }
 
     #[test]
     fn both_views_hold_the_same_annotations() {
         let a =
             build(&[(2, 1, 0, 1.0), (0, 0, 1, 1.0), (0, 1, 0, 1.0)], Duplicates::Share).unwrap();
-        assert_eq!(a.columns_of_instance(0), [0, 1]);
-        assert_eq!(a.columns_of_instance(1), [0_u32; 0]);
-        assert_eq!((a.label_of(0), a.label_of(1)), (0, 1));
-        assert_eq!((a.instances_of(0), a.instances_of(1)), (&[0, 2][..], &[0][..]));
-        assert_eq!((a.columns_of(0), a.columns_of(1)), (1..2, 0..1));
-        assert!(a.weights_of(0).is_ones());
+        assert_eq!(a.pairs_of_instance(0), [0, 1]);
+        assert_eq!(a.pairs_of_instance(1), [0_u32; 0]);
+        assert_eq!((a.label_of_pair(0), a.label_of_pair(1)), (0, 1));
+        assert_eq!((a.instances_of_pair(0), a.instances_of_pair(1)), (&[0, 2][..], &[0][..]));
+        assert_eq!((a.pairs_of_annotator(0), a.pairs_of_annotator(1)), (1..2, 0..1));
+        assert!(a.weights_of_instance(0).is_ones());
     }
 
     /// Six annotators with the labels 0, 2 and 4, and one with a single label; a third of the rows is not enough for a table
@@ -258,14 +257,14 @@ mod tests {
             let sorted = distinct_columns(dims, &rows.annotator, &rows.label);
             let owners = sorted.owners();
             assert_eq!(owners.len(), 19);
-            let mut columns = rows.annotator.clone();
-            sorted.of_rows(&owners, &mut columns, &rows.label, dims.labels);
+            let mut pairs = rows.annotator.clone();
+            sorted.of_rows(&owners, &mut pairs, &rows.label, dims.labels);
             let wanted = rows.annotator.iter().zip(&rows.label);
-            for (column, (annotator, label)) in columns.iter().zip(wanted) {
-                let at = *column as usize;
+            for (pair, (annotator, label)) in pairs.iter().zip(wanted) {
+                let at = *pair as usize;
                 assert_eq!((owners[at], sorted.labels[at]), (*annotator, *label));
             }
-            columns[..all.len()].to_vec()
+            pairs[..all.len()].to_vec()
         };
         assert!((all.len()..3 * all.len()).contains(&(35 * ROWS_PER_CELL)));
         assert_eq!(columns_of(1), columns_of(3));
@@ -301,7 +300,7 @@ mod tests {
             let of = |twice| {
                 let a = build(is_weighted, twice, Duplicates::Share).unwrap();
                 let all =
-                    (0..n as usize).map(|i| (a.columns_of_instance(i).to_vec(), weights(&a, i)));
+                    (0..n as usize).map(|i| (a.pairs_of_instance(i).to_vec(), weights(&a, i)));
                 all.collect::<Vec<_>>()
             };
             assert_eq!(of(true), of(false));
@@ -318,8 +317,8 @@ mod tests {
             weight: Vec::new(),
         };
         let a = Annotations::build(wide, rows(), Duplicates::Share).unwrap();
-        assert_eq!((a.columns_of(7), a.labels_of(89_999)), (2..3, &[2, 80][..]));
-        assert_eq!(a.columns_of_instance(0), [1]);
+        assert_eq!((a.pairs_of_annotator(7), a.labels_of_annotator(89_999)), (2..3, &[2, 80][..]));
+        assert_eq!(a.pairs_of_instance(0), [1]);
     }
 
     #[test]
@@ -346,7 +345,7 @@ mod tests {
                     rows.weight.extend(is_weighted.then(|| f64::from(2 + i)));
                 }
                 let a = Annotations::build(dims, rows, Duplicates::Share).unwrap();
-                let all = (0..6).map(|i| (a.columns_of_instance(i).to_vec(), weights(&a, i)));
+                let all = (0..6).map(|i| (a.pairs_of_instance(i).to_vec(), weights(&a, i)));
                 all.collect::<Vec<_>>()
             };
             let merged = of(|i| if [1, 2, 4].contains(&i) { 3 } else { 1 });

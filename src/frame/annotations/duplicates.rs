@@ -35,24 +35,24 @@ pub struct Repeated(pub Vec<(u32, u32)>);
 /// The view by instance before repeated answers are resolved.
 pub(super) struct ByInstance {
     offsets: Vec<usize>,
-    columns: Vec<u32>,
+    pairs: Vec<u32>,
     weights: Option<Vec<f64>>,
 }
 
-/// Offsets by instance, columns, and weights.
+/// Offsets by instance, pairs, and weights.
 pub(super) type Resolved = (Vec<usize>, Vec<u32>, Weights);
 
 impl ByInstance {
     /// The view, still with repeated answers, and the number of rows of each instance.
     pub(super) fn new(grouped: Grouped) -> (Self, Vec<u32>) {
-        let Grouped { offsets, columns, weights, rows_of_instance } = grouped;
+        let Grouped { offsets, pairs, weights, rows_of_instance } = grouped;
         let weights = (!weights.is_empty()).then_some(weights);
-        (Self { offsets, columns, weights }, rows_of_instance)
+        (Self { offsets, pairs, weights }, rows_of_instance)
     }
 
-    /// Sorts every instance's columns and resolves repeated answers.
+    /// Sorts every instance's pairs and resolves repeated answers.
     ///
-    /// `annotators` has the annotator of each column.
+    /// `annotators` has the annotator of each pair.
     pub(super) fn resolve(
         mut self,
         annotators: &[u32],
@@ -68,15 +68,15 @@ impl ByInstance {
         } else {
             self.share(annotators, &repeated)
         };
-        Ok((self.offsets, self.columns, weights))
+        Ok((self.offsets, self.pairs, weights))
     }
 
-    /// Sorts every instance's columns. Returns (instance, annotator) of every answer after an annotator's first to an
+    /// Sorts every instance's pairs. Returns (instance, annotator) of every answer after an annotator's first to an
     /// instance.
     fn sort_and_find_repeated(&mut self, annotators: &[u32]) -> Vec<(u32, u32)> {
-        let Self { offsets, columns, weights } = self;
+        let Self { offsets, pairs, weights } = self;
         let offsets = offsets.as_slice();
-        let parts = split_by(columns, offsets, 1, ITEMS_PER_BLOCK);
+        let parts = split_by(pairs, offsets, 1, ITEMS_PER_BLOCK);
         let weights: Vec<&mut [f64]> = match weights {
             Some(all) => {
                 let weights = split_by(all, offsets, 1, ITEMS_PER_BLOCK);
@@ -84,18 +84,18 @@ impl ByInstance {
             }
             None => parts.iter().map(|_| <&mut [f64]>::default()).collect(),
         };
-        let sort = |((instances, columns), weights): ((Range<usize>, &mut [u32]), &mut [f64])| {
+        let sort = |((instances, pairs), weights): ((Range<usize>, &mut [u32]), &mut [f64])| {
             let (first, mut buffer, mut repeated) =
                 (offsets[instances.start], Vec::new(), Vec::new());
             for i in instances {
                 let positions = offsets[i] - first..offsets[i + 1] - first;
-                let columns = &mut columns[positions.clone()];
+                let pairs = &mut pairs[positions.clone()];
                 // If all weights are 1 the list is empty, and only an instance without annotations finds its part.
                 match weights.get_mut(positions) {
-                    Some(weights) => sort_with_weights(columns, weights, &mut buffer),
-                    None => columns.sort_unstable(),
+                    Some(weights) => sort_with_weights(pairs, weights, &mut buffer),
+                    None => pairs.sort_unstable(),
                 }
-                add_repeated(number(i), columns, annotators, &mut repeated);
+                add_repeated(number(i), pairs, annotators, &mut repeated);
             }
             repeated
         };
@@ -114,9 +114,9 @@ impl ByInstance {
             let positions = self.offsets[i]..self.offsets[i + 1];
             self.offsets[i] = out;
             let weight = |at: usize| all.as_ref().map_or(1.0, |all| all[at]);
-            let shared = share_one(&self.columns, positions, annotators, weight);
-            for (column, weight) in shared {
-                self.columns[out] = column;
+            let shared = share_one(&self.pairs, positions, annotators, weight);
+            for (pair, weight) in shared {
+                self.pairs[out] = pair;
                 match &mut all {
                     Some(all) => all[out] = weight,
                     None if weight != 1.0 => {
@@ -131,7 +131,7 @@ impl ByInstance {
         let n_instances = self.offsets.len() - 1;
         out = self.move_to(out, next..n_instances, all.as_deref_mut());
         self.offsets[n_instances] = out;
-        self.columns.truncate(out);
+        self.pairs.truncate(out);
         match all {
             None => Weights::few(out, few.0, few.1),
             Some(mut all) => {
@@ -153,32 +153,27 @@ impl ByInstance {
         let gap = positions.start - out;
         if gap > 0 {
             self.offsets[instances].iter_mut().for_each(|offset| *offset -= gap);
-            self.columns.copy_within(positions.clone(), out);
+            self.pairs.copy_within(positions.clone(), out);
             weights.into_iter().for_each(|all| all.copy_within(positions.clone(), out));
         }
         positions.end - gap
     }
 }
 
-/// Adds (instance, annotator) for every answer after an annotator's first to an instance, whose columns are sorted.
-fn add_repeated(
-    instance: u32,
-    columns: &[u32],
-    annotators: &[u32],
-    repeated: &mut Vec<(u32, u32)>,
-) {
-    let of = |column: u32| annotators[column as usize];
-    for pair in columns.windows(2) {
+/// Adds (instance, annotator) for every answer after an annotator's first to an instance, whose pairs are sorted.
+fn add_repeated(instance: u32, pairs: &[u32], annotators: &[u32], repeated: &mut Vec<(u32, u32)>) {
+    let of = |pair: u32| annotators[pair as usize];
+    for pair in pairs.windows(2) {
         if of(pair[0]) == of(pair[1]) {
             repeated.push((instance, of(pair[0])));
         }
     }
 }
 
-/// The annotations of one instance, (column, weight), after the answers of each annotator share one annotation;
-/// `positions` are those of its annotations in `columns`.
+/// The annotations of one instance, (pair, weight), after the answers of each annotator share one annotation;
+/// `positions` are those of its annotations in `pairs`.
 fn share_one(
-    columns: &[u32],
+    pairs: &[u32],
     positions: Range<usize>,
     annotators: &[u32],
     weight: impl Fn(usize) -> f64,
@@ -186,30 +181,30 @@ fn share_one(
     let mut shared = Vec::with_capacity(positions.len());
     let mut start = positions.start;
     while start < positions.end {
-        let annotator = annotators[columns[start] as usize];
+        let annotator = annotators[pairs[start] as usize];
         let same = |c: &&u32| annotators[**c as usize] == annotator;
-        let stop = start + columns[start..positions.end].iter().take_while(same).count();
+        let stop = start + pairs[start..positions.end].iter().take_while(same).count();
         let sum: f64 = (start..stop).map(&weight).sum();
         let heaviest = (start..stop).map(&weight).fold(0.0, f64::max);
         let total = heaviest.max(sum.min(1.0));
         while start < stop {
-            let column = columns[start];
-            let equal = columns[start..stop].iter().take_while(|c| **c == column).count();
-            let of_column: f64 = (start..start + equal).map(&weight).sum();
+            let pair = pairs[start];
+            let equal = pairs[start..stop].iter().take_while(|c| **c == pair).count();
+            let of_pair: f64 = (start..start + equal).map(&weight).sum();
             // A tiny part of a large sum would be 0, a weight that nobody gave and nothing can be divided by.
-            shared.push((column, (total * (of_column / sum)).max(f64::MIN_POSITIVE)));
+            shared.push((pair, (total * (of_pair / sum)).max(f64::MIN_POSITIVE)));
             start += equal;
         }
     }
     shared
 }
 
-/// Sorts the annotations of one instance by column, then by weight; `pairs` is a buffer.
-fn sort_with_weights(columns: &mut [u32], weights: &mut [f64], pairs: &mut Vec<(u32, f64)>) {
-    pairs.clear();
-    pairs.extend(columns.iter().copied().zip(weights.iter().copied()));
-    pairs.sort_unstable_by_key(|(column, weight)| (*column, weight.to_bits()));
-    for (at, (column, weight)) in pairs.iter().enumerate() {
-        (columns[at], weights[at]) = (*column, *weight);
+/// Sorts the annotations of one instance by pair, then by weight.
+fn sort_with_weights(pairs: &mut [u32], weights: &mut [f64], buffer: &mut Vec<(u32, f64)>) {
+    buffer.clear();
+    buffer.extend(pairs.iter().copied().zip(weights.iter().copied()));
+    buffer.sort_unstable_by_key(|(pair, weight)| (*pair, weight.to_bits()));
+    for (at, (pair, weight)) in buffer.iter().enumerate() {
+        (pairs[at], weights[at]) = (*pair, *weight);
     }
 }

@@ -15,11 +15,11 @@ const ROWS_OF_RANGE: usize = 1 << 16;
 /// The most ranges into which rows are partitioned: each is a separate write stream.
 const MAX_WRITE_STREAMS: usize = 1 << 10;
 
-/// The columns and weights of rows in any order.
+/// The pairs and weights of rows in any order.
 #[derive(Debug)]
 pub(super) struct UngroupedRows {
     pub(super) instance: Vec<u32>,
-    pub(super) column: Vec<u32>,
+    pub(super) pair: Vec<u32>,
     /// Empty if all weights are 1.
     pub(super) weight: Vec<f64>,
 }
@@ -28,7 +28,7 @@ pub(super) struct UngroupedRows {
 pub(super) struct Grouped {
     /// Where the rows of each instance begin, and one past the last.
     pub(super) offsets: Vec<usize>,
-    pub(super) columns: Vec<u32>,
+    pub(super) pairs: Vec<u32>,
     pub(super) weights: Vec<f64>,
     /// The number of rows of each instance.
     pub(super) rows_of_instance: Vec<u32>,
@@ -44,12 +44,12 @@ impl Grouped {
     fn by_ranges(n_instances: usize, rows: UngroupedRows, ranges: usize) -> Self {
         let shift = n_instances.div_ceil(ranges).max(1).next_power_of_two().ilog2();
         let partitioned = partition(&rows, shift, (n_instances >> shift) + 1);
-        let UngroupedRows { instance, column: mut columns, weight: mut weights } = rows;
+        let UngroupedRows { instance, pair: mut pairs, weight: mut weights } = rows;
         drop(instance);
         let mut offsets = vec![0; n_instances + 1];
         let mut rows_of_instance = vec![0; n_instances];
         let width = 1 << shift;
-        let (mut columns_left, mut weights_left) = (columns.as_mut_slice(), weights.as_mut_slice());
+        let (mut columns_left, mut weights_left) = (pairs.as_mut_slice(), weights.as_mut_slice());
         let positions = offsets[1..].chunks_mut(width).zip(rows_of_instance.chunks_mut(width));
         let ranges = partitioned.bounds.windows(2).enumerate();
         let mut work = Vec::with_capacity(partitioned.bounds.len());
@@ -62,13 +62,13 @@ impl Grouped {
                 start: range_rows.start,
                 positions,
                 counts,
-                columns: columns_left.split_off_mut(..range_rows.len()).unwrap_or_default(),
+                pairs: columns_left.split_off_mut(..range_rows.len()).unwrap_or_default(),
                 // Empty if all weights are 1.
                 weights: weights_left.split_off_mut(..range_rows.len()).unwrap_or_default(),
             });
         }
         work.into_par_iter().for_each(RangeSort::run);
-        Self { offsets, columns, weights, rows_of_instance }
+        Self { offsets, pairs, weights, rows_of_instance }
     }
 }
 
@@ -76,7 +76,7 @@ impl Grouped {
 struct RangeSort<'a> {
     /// The first instance of the range.
     first: usize,
-    /// (Instance, column) of each row.
+    /// (Instance, pair) of each row.
     rows: &'a [(u32, u32)],
     weight: &'a [f64],
     /// The number of rows in the ranges before it.
@@ -84,7 +84,7 @@ struct RangeSort<'a> {
     /// Where the rows of each instance begin; after [`RangeSort::run`], where they end.
     positions: &'a mut [usize],
     counts: &'a mut [u32],
-    columns: &'a mut [u32],
+    pairs: &'a mut [u32],
     weights: &'a mut [f64],
 }
 
@@ -97,10 +97,10 @@ impl RangeSort<'_> {
             *position = begin;
             begin += *count as usize;
         }
-        for (row, (i, column)) in self.rows.iter().enumerate() {
+        for (row, (i, pair)) in self.rows.iter().enumerate() {
             let position = &mut self.positions[local(*i)];
             let at = *position - self.start;
-            self.columns[at] = *column;
+            self.pairs[at] = *pair;
             if let Some(weight) = self.weight.get(row) {
                 self.weights[at] = *weight;
             }
@@ -111,7 +111,7 @@ impl RangeSort<'_> {
 
 /// Rows by range of instances, in the order of the input within a range.
 struct PartitionedRows {
-    /// (Instance, column) of each row.
+    /// (Instance, pair) of each row.
     rows: Vec<(u32, u32)>,
     /// Empty if all weights are 1.
     weight: Vec<f64>,
@@ -160,7 +160,7 @@ fn partition(rows: &UngroupedRows, shift: u32, ranges: usize) -> PartitionedRows
     let parts: Vec<(usize, Vec<WriteCursors<'_>>)> = starts.zip(cursors).collect();
     parts.into_par_iter().with_max_len(1).for_each(|(start, mut cursors)| {
         for row in start..(start + at_once).min(n) {
-            let pair = (rows.instance[row], rows.column[row]);
+            let pair = (rows.instance[row], rows.pair[row]);
             let cursor = &mut cursors[range_of(pair.0)];
             cursor.rows.next().into_iter().for_each(|position| *position = pair);
             cursor.weight.next().into_iter().for_each(|position| *position = rows.weight[row]);
@@ -182,7 +182,7 @@ mod tests {
             let weight = |n: usize| n as f64 / 7.0;
             let rows = UngroupedRows {
                 instance: instance.clone(),
-                column: (0..20_000).map(|n| 50_000 - n).collect(),
+                pair: (0..20_000).map(|n| 50_000 - n).collect(),
                 weight: if is_weighted { (0..20_000).map(weight).collect() } else { Vec::new() },
             };
             let grouped = Grouped::by_ranges(1000, rows, ranges);
@@ -191,9 +191,8 @@ mod tests {
                 let of_instance: Vec<usize> =
                     (0..20_000).filter(|row| instance[*row] as usize == i).collect();
                 let position = grouped.offsets[i]..grouped.offsets[i + 1];
-                let columns: Vec<u32> =
-                    of_instance.iter().map(|row| 50_000 - *row as u32).collect();
-                assert_eq!(grouped.columns[position.clone()], columns, "{ranges} {i}");
+                let pairs: Vec<u32> = of_instance.iter().map(|row| 50_000 - *row as u32).collect();
+                assert_eq!(grouped.pairs[position.clone()], pairs, "{ranges} {i}");
                 assert_eq!(grouped.rows_of_instance[i] as usize, of_instance.len());
                 let weights: Vec<f64> =
                     of_instance.into_iter().filter(|_| is_weighted).map(weight).collect();

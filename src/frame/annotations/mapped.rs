@@ -1,7 +1,7 @@
 //! Builds the sparse views of rows that are in scratch files, one range of instances after the other.
 //!
 //! ```text
-//! rows, any order  --one pass-->  a file of (instance, column) for each range of instances
+//! rows, any order  --one pass-->  a file of (instance, pair) for each range of instances
 //! each range       --in memory->  grouped, sorted, repeated answers resolved, as all rows at once are elsewhere
 //! ```
 //! The views are the same to the byte as those of [`Annotations::build`].
@@ -52,16 +52,16 @@ impl Annotations {
         let rows_of_annotator = count(&annotator, dims.annotators);
         let sorted = sorted.singletons_last(&rows_of_annotator);
         let annotators = sorted.owners();
-        let mut column = annotator;
-        sorted.of_rows(&annotators, &mut column, &label, dims.labels);
+        let mut pair = annotator;
+        sorted.of_rows(&annotators, &mut pair, &label, dims.labels);
         label.release();
         drop(label);
         let rows_of_instance = count(&instance, dims.instances);
         instance.release();
         let ranges = Ranges::new(&rows_of_instance, rows_at_once(instance.len()));
-        let files = ranges.files((&instance, &column, &weight), folder);
+        let files = ranges.files((&instance, &pair, &weight), folder);
         let files = files.map_err(|e| failed(folder, &e))?;
-        drop((instance, column));
+        drop((instance, pair));
         let mut views = Views::new(dims.instances, &weight);
         drop(weight);
         let mut repeated = Vec::new();
@@ -83,14 +83,14 @@ impl Annotations {
         Ok(Ok(Self {
             dims,
             by_instance: Arc::new(views.offsets),
-            columns: Arc::new(views.columns),
+            pairs: Arc::new(views.pairs),
             weights: Arc::new(views.weights.into_weights()),
             slots: Arc::new(slots),
             in_slots: Arc::new(order),
             by_slot: Arc::new(by_slot),
             labels: Arc::new(labels),
             annotators: Arc::new(annotators),
-            by_column: Arc::default(),
+            by_pair: Arc::default(),
             rows_of_instance: Arc::new(rows_of_instance),
             rows_of_annotator: Arc::new(rows_of_annotator),
             trusted: None,
@@ -124,17 +124,17 @@ impl Ranges {
     /// A file with the rows of each range, by numbers within the range.
     fn files(
         &self,
-        (instance, columns, weight): (&Numbers, &Numbers, &[f64]),
+        (instance, pairs, weight): (&Numbers, &Numbers, &[f64]),
         folder: &ScratchFolder,
     ) -> std::io::Result<Vec<RangeFile>> {
         let mut files: Vec<RangeFile> = (1..self.bounds.len())
             .map(|_| RangeFile::new(folder, !weight.is_empty()))
             .collect::<Result<_, _>>()?;
-        for (row, (i, column)) in instance.iter().zip(columns.iter()).enumerate() {
+        for (row, (i, pair)) in instance.iter().zip(pairs.iter()).enumerate() {
             let range = self.bounds.partition_point(|first| first <= i) - 1;
             let (file, local) = (&mut files[range], i - self.bounds[range]);
             file.rows.write_all(&local.to_ne_bytes())?;
-            file.rows.write_all(&column.to_ne_bytes())?;
+            file.rows.write_all(&pair.to_ne_bytes())?;
             if let Some(weights) = &mut file.weights {
                 weights.write_all(&weight[row].to_ne_bytes())?;
             }
@@ -142,7 +142,7 @@ impl Ranges {
             if row.is_multiple_of(1 << 22) {
                 // The pages of the rows before it are of no more use.
                 instance.release();
-                columns.release();
+                pairs.release();
             }
         }
         Ok(files)
@@ -166,13 +166,13 @@ impl RangeFile {
     fn read(self) -> std::io::Result<UngroupedRows> {
         let mut rows = UngroupedRows {
             instance: Vec::with_capacity(self.n),
-            column: Vec::with_capacity(self.n),
+            pair: Vec::with_capacity(self.n),
             weight: Vec::new(),
         };
         let bytes = bytes_of(self.rows)?;
         for numbers in bytes.as_chunks::<4>().0.as_chunks::<2>().0 {
             rows.instance.push(u32::from_ne_bytes(numbers[0]));
-            rows.column.push(u32::from_ne_bytes(numbers[1]));
+            rows.pair.push(u32::from_ne_bytes(numbers[1]));
         }
         drop(bytes);
         if let Some(weights) = self.weights {
@@ -195,7 +195,7 @@ fn bytes_of(file: BufWriter<File>) -> std::io::Result<Vec<u8>> {
 /// The views of the ranges so far.
 struct Views {
     offsets: Vec<usize>,
-    columns: Vec<u32>,
+    pairs: Vec<u32>,
     weights: RangeWeights,
 }
 
@@ -216,13 +216,13 @@ impl Views {
         } else {
             RangeWeights::All(Vec::with_capacity(weight.len()))
         };
-        Self { offsets, columns: Vec::new(), weights }
+        Self { offsets, pairs: Vec::new(), weights }
     }
 
-    fn append(&mut self, (offsets, columns, weights): Resolved) {
-        let base = self.columns.len();
+    fn append(&mut self, (offsets, pairs, weights): Resolved) {
+        let base = self.pairs.len();
         self.offsets.extend(offsets[1..].iter().map(|end| base + end));
-        let own = weights.slice(0..columns.len()).iter().take(columns.len());
+        let own = weights.slice(0..pairs.len()).iter().take(pairs.len());
         match &mut self.weights {
             RangeWeights::All(all) => all.extend(own),
             RangeWeights::Few { positions, weights, n } => {
@@ -230,10 +230,10 @@ impl Views {
                     positions.push(base + at);
                     weights.push(weight);
                 }
-                *n += columns.len();
+                *n += pairs.len();
             }
         }
-        self.columns.extend(columns);
+        self.pairs.extend(pairs);
     }
 }
 
@@ -304,7 +304,7 @@ mod tests {
                         continue;
                     }
                 };
-                assert!(got.by_instance == want.by_instance && got.columns == want.columns);
+                assert!(got.by_instance == want.by_instance && got.pairs == want.pairs);
                 assert!(got.rows_of_instance == want.rows_of_instance);
                 assert!(got.rows_of_annotator == want.rows_of_annotator);
                 assert!(got.labels == want.labels && got.annotators == want.annotators);

@@ -1,24 +1,24 @@
-//! Annotations in two sparse (CSR) views: by instance for E-steps, by confusion column for M-steps.
+//! Annotations in two sparse (CSR) views: by instance for E-steps, by pair for M-steps.
 //!
 //! ```text
-//! a column     = one (annotator, label) pair that occurs: "annotator 7 chose `cat`", one column of 7's confusion matrix
-//! by instance    offsets[i] .. offsets[i+1]  ->  the columns of the annotations of instance i, ascending
-//! by column      offsets[c] .. offsets[c+1]  ->  the instances of the annotations in column c, ascending
-//! by slot        offsets[s] .. offsets[s+1]  ->  the columns of the annotator in slot s, by label
+//! a pair       = (annotator, label) that occurs: "annotator 7 chose `cat`", one column of 7's confusion matrix
+//! by instance    offsets[i] .. offsets[i+1]  ->  the pairs of the annotations of instance i, ascending
+//! by pair        offsets[p] .. offsets[p+1]  ->  the instances of the annotations in pair p, ascending
+//! by slot        offsets[s] .. offsets[s+1]  ->  the pairs of the annotator in slot s, by label
 //! ```
 //! # Why
 //! Dense confusion matrices have annotators x classes x labels cells, most of which have no count. At most as many
-//! columns occur as there are annotations, so time and memory of every kernel are proportional to the annotations. An
-//! E-step multiplies one contiguous column (one number per class) for each annotation and adds the posterior to the
-//! counts of the same columns. Each annotation takes four bytes; four more if the view by column is used, which is
+//! pairs occur as there are annotations, so time and memory of every kernel are proportional to the annotations. An
+//! E-step multiplies the row of a pair (one number per class) for each annotation and adds the posterior to the
+//! counts of the same pairs. Each annotation takes four bytes; four more if the view by pair is used, which is
 //! built on first use; and a weight if it differs from 1.
 //!
-//! A slot is the position of an annotator in the order of the columns: by index, but those with a single annotation come
+//! A slot is the position of an annotator in the order of the pairs: by index, but those with a single annotation come
 //! after all others, so that the sums of an instance begin with the annotators that are known best.
 
 pub(super) mod blocks;
 mod build;
-mod by_column;
+mod by_pair;
 mod duplicates;
 mod group;
 pub(super) mod joint;
@@ -34,7 +34,7 @@ use super::given::GivenTables;
 use joint::Joint;
 
 pub use build::AnnotationRows;
-use by_column::ByColumn;
+use by_pair::ByPair;
 pub use duplicates::{Duplicates, Repeated};
 pub(super) use mapped::{MappedRows, rows_at_once};
 use weights::Weights;
@@ -58,18 +58,18 @@ pub struct Dims {
 pub struct Annotations {
     dims: Dims,
     by_instance: Arc<Vec<usize>>,
-    columns: Arc<Vec<u32>>,
+    pairs: Arc<Vec<u32>>,
     weights: Arc<Weights>,
     /// The slot of each annotator.
     slots: Arc<Vec<u32>>,
     /// The annotator in each slot.
     in_slots: Arc<Vec<u32>>,
     by_slot: Arc<Vec<usize>>,
-    /// The label of each column.
+    /// The label of each pair.
     labels: Arc<Vec<u32>>,
-    /// The annotator of each column.
+    /// The annotator of each pair.
     annotators: Arc<Vec<u32>>,
-    by_column: Arc<OnceLock<ByColumn>>,
+    by_pair: Arc<OnceLock<ByPair>>,
     rows_of_instance: Arc<Vec<u32>>,
     rows_of_annotator: Arc<Vec<u32>>,
     /// The class of each instance that is trusted, where any is.
@@ -87,7 +87,7 @@ impl Annotations {
         self.dims
     }
 
-    /// Bytes of the views, with that by column, which is built when it is first read.
+    /// Bytes of the views, with that by pair, which is built when it is first read.
     pub(in crate::frame) fn bytes(&self) -> usize {
         let Dims { instances, annotators, .. } = self.dims;
         let of_annotation = size_of::<u32>() + self.weights.bytes_each();
@@ -95,33 +95,33 @@ impl Annotations {
         self.len() * 2 * of_annotation
             + instances * offset_and_count
             + annotators * (offset_and_count + 2 * size_of::<u32>())
-            + self.n_columns() * (size_of::<usize>() + 2 * size_of::<u32>())
+            + self.n_pairs() * (size_of::<usize>() + 2 * size_of::<u32>())
     }
 
     /// How many annotations are stored, after repeated answers were resolved.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.columns.len()
+        self.pairs.len()
     }
 
     /// Whether there are no annotations.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.columns.is_empty()
+        self.pairs.is_empty()
     }
 
     /// How many (annotator, label) pairs occur.
     #[must_use]
-    pub fn n_columns(&self) -> usize {
+    pub fn n_pairs(&self) -> usize {
         self.labels.len()
     }
 
-    /// The columns of the annotations of instance `i`, ascending, so that those of one annotator are
+    /// The pairs of the annotations of instance `i`, ascending, so that those of one annotator are
     /// adjacent.
     #[inline]
     #[must_use]
-    pub fn columns_of_instance(&self, i: usize) -> &[u32] {
-        &self.columns[self.by_instance[i]..self.by_instance[i + 1]]
+    pub fn pairs_of_instance(&self, i: usize) -> &[u32] {
+        &self.pairs[self.by_instance[i]..self.by_instance[i + 1]]
     }
 
     /// Whether an instance has annotations of two annotators.
@@ -129,32 +129,32 @@ impl Annotations {
     pub fn has_overlap(&self) -> bool {
         (0..self.dims.instances).any(|i| {
             // Those of one annotator are adjacent.
-            let columns = self.columns_of_instance(i);
-            let of = |column: Option<&u32>| column.map(|c| self.annotator_of(*c));
-            of(columns.first()) != of(columns.last())
+            let pairs = self.pairs_of_instance(i);
+            let of = |pair: Option<&u32>| pair.map(|c| self.annotator_of_pair(*c));
+            of(pairs.first()) != of(pairs.last())
         })
     }
 
-    /// The weights that go with [`Annotations::columns_of_instance`].
+    /// The weights that go with [`Annotations::pairs_of_instance`].
     #[inline]
     #[must_use]
-    pub fn weights_of(&self, i: usize) -> WeightSlice<'_> {
+    pub fn weights_of_instance(&self, i: usize) -> WeightSlice<'_> {
         self.weights.slice(self.by_instance[i]..self.by_instance[i + 1])
     }
 
-    /// (column, weight) of every annotation of instance `i`.
+    /// (pair, weight) of every annotation of instance `i`.
     #[must_use]
-    pub fn annotations_of(&self, i: usize) -> impl ExactSizeIterator<Item = (u32, f64)> {
-        let weights = self.weights_of(i);
-        self.columns_of_instance(i).iter().enumerate().map(move |(n, c)| (*c, weights.get(n)))
+    pub fn annotations_of_instance(&self, i: usize) -> impl ExactSizeIterator<Item = (u32, f64)> {
+        let weights = self.weights_of_instance(i);
+        self.pairs_of_instance(i).iter().enumerate().map(move |(n, c)| (*c, weights.get(n)))
     }
 
     /// (annotator, label, weight) of every annotation of instance `i`.
     #[must_use]
-    pub fn triples_of(&self, i: usize) -> impl ExactSizeIterator<Item = (u32, u32, f64)> {
-        let of_column = |c: u32| (self.annotators[c as usize], self.labels[c as usize]);
-        self.annotations_of(i).map(move |(column, weight)| {
-            let (annotator, label) = of_column(column);
+    pub fn triples_of_instance(&self, i: usize) -> impl ExactSizeIterator<Item = (u32, u32, f64)> {
+        let of_pair = |c: u32| (self.annotators[c as usize], self.labels[c as usize]);
+        self.annotations_of_instance(i).map(move |(pair, weight)| {
+            let (annotator, label) = of_pair(pair);
             (annotator, label, weight)
         })
     }
@@ -165,7 +165,7 @@ impl Annotations {
         let (first, last) = (self.by_instance[instances.start], self.by_instance[instances.end]);
         InstanceRange {
             offsets: &self.by_instance[instances.start..=instances.end],
-            columns: &self.columns[first..last],
+            pairs: &self.pairs[first..last],
             weights: self.weights.slice(first..last),
             trusted: self.trusted.as_ref().map(|t| &t[instances]),
             labels: &self.labels,
@@ -179,24 +179,24 @@ impl Annotations {
         matches!(*self.weights, Weights::All(_))
     }
 
-    /// The label of a column.
+    /// The label of a pair.
     #[inline]
     #[must_use]
-    pub fn label_of(&self, column: u32) -> u32 {
-        self.labels[column as usize]
+    pub fn label_of_pair(&self, pair: u32) -> u32 {
+        self.labels[pair as usize]
     }
 
-    /// The annotator of a column.
+    /// The annotator of a pair.
     #[inline]
     #[must_use]
-    pub fn annotator_of(&self, column: u32) -> u32 {
-        self.annotators[column as usize]
+    pub fn annotator_of_pair(&self, pair: u32) -> u32 {
+        self.annotators[pair as usize]
     }
 
-    /// The columns of annotator `r`, ascending by label.
+    /// The pairs of annotator `r`, ascending by label.
     #[inline]
     #[must_use]
-    pub fn columns_of(&self, r: usize) -> Range<usize> {
+    pub fn pairs_of_annotator(&self, r: usize) -> Range<usize> {
         let slot = self.slots[r] as usize;
         self.by_slot[slot]..self.by_slot[slot + 1]
     }
@@ -213,53 +213,54 @@ impl Annotations {
         self.slots[r] as usize
     }
 
-    /// The labels that annotator `r` used, ascending: one for each of its columns.
+    /// The labels that annotator `r` used, ascending: one for each of its pairs.
     #[inline]
     #[must_use]
-    pub fn labels_of(&self, r: usize) -> &[u32] {
-        &self.labels[self.columns_of(r)]
+    pub fn labels_of_annotator(&self, r: usize) -> &[u32] {
+        &self.labels[self.pairs_of_annotator(r)]
     }
 
-    /// The column of annotator `r` and a label, if `r` ever chose it.
+    /// The pair of annotator `r` and a label, if `r` ever chose it.
     #[must_use]
-    pub fn column_of(&self, r: usize, label: usize) -> Option<usize> {
-        let found = self.labels_of(r).binary_search_by_key(&label, |l| *l as usize).ok()?;
-        Some(self.columns_of(r).start + found)
+    pub fn pair_of(&self, r: usize, label: usize) -> Option<usize> {
+        let found =
+            self.labels_of_annotator(r).binary_search_by_key(&label, |l| *l as usize).ok()?;
+        Some(self.pairs_of_annotator(r).start + found)
     }
 
-    /// The first column of each slot, and one past the last.
+    /// The first pair of each slot, and one past the last.
     #[must_use]
-    pub fn column_offsets(&self) -> &[usize] {
+    pub fn pair_offsets(&self) -> &[usize] {
         &self.by_slot
     }
 
-    /// The labels of a range of columns.
+    /// The labels of a range of pairs.
     #[inline]
     #[must_use]
-    pub fn labels_in(&self, columns: Range<usize>) -> &[u32] {
-        &self.labels[columns]
+    pub fn labels_in(&self, pairs: Range<usize>) -> &[u32] {
+        &self.labels[pairs]
     }
 
-    /// The instances of a column's annotations, ascending.
+    /// The instances of a pair's annotations, ascending.
     #[inline]
     #[must_use]
-    pub fn instances_of(&self, column: usize) -> &[u32] {
-        let by_column = self.by_column();
-        &by_column.instances[by_column.offsets[column]..by_column.offsets[column + 1]]
+    pub fn instances_of_pair(&self, pair: usize) -> &[u32] {
+        let by_pair = self.by_pair();
+        &by_pair.instances[by_pair.offsets[pair]..by_pair.offsets[pair + 1]]
     }
 
-    /// The weights that go with [`Annotations::instances_of`].
+    /// The weights that go with [`Annotations::instances_of_pair`].
     #[inline]
     #[must_use]
-    pub fn column_weights_of(&self, column: usize) -> WeightSlice<'_> {
-        let by_column = self.by_column();
-        by_column.weights.slice(by_column.offsets[column]..by_column.offsets[column + 1])
+    pub fn weights_of_pair(&self, pair: usize) -> WeightSlice<'_> {
+        let by_pair = self.by_pair();
+        by_pair.weights.slice(by_pair.offsets[pair]..by_pair.offsets[pair + 1])
     }
 
-    /// The view by column, built on first use.
+    /// The view by pair, built on first use.
     #[inline]
-    fn by_column(&self) -> &ByColumn {
-        self.by_column.get_or_init(|| self.transposed())
+    fn by_pair(&self) -> &ByPair {
+        self.by_pair.get_or_init(|| self.transposed())
     }
 
     /// The number of input rows of instance `i`, including each repeated answer; in the parts of [`Annotations::split`],
@@ -287,8 +288,9 @@ impl Annotations {
     pub fn has_evidence(&self, i: usize) -> bool {
         let Dims { classes, labels, .. } = self.dims;
         // Where every label is a class, none is read: each would be a cache miss.
-        let names_class = |c: &u32| labels == classes || (self.label_of(*c) as usize) < classes;
-        self.trusted_class(i).is_some() || self.columns_of_instance(i).iter().any(names_class)
+        let names_class =
+            |c: &u32| labels == classes || (self.label_of_pair(*c) as usize) < classes;
+        self.trusted_class(i).is_some() || self.pairs_of_instance(i).iter().any(names_class)
     }
 }
 
@@ -297,15 +299,15 @@ impl Annotations {
 pub struct InstanceRange<'a> {
     /// Where the annotations of each instance begin, and one past the last; the first need not be 0.
     pub offsets: &'a [usize],
-    /// The column of every annotation.
-    pub columns: &'a [u32],
+    /// The pair of every annotation.
+    pub pairs: &'a [u32],
     /// The weight of every annotation.
     pub weights: WeightSlice<'a>,
     /// The class of each instance that is trusted, where any is.
     pub trusted: Option<&'a [Option<u32>]>,
-    /// The label of every column of the question.
+    /// The label of every pair of the question.
     pub labels: &'a [u32],
-    /// The annotator of every column of the question.
+    /// The annotator of every pair of the question.
     pub annotators: &'a [u32],
 }
 
@@ -323,7 +325,7 @@ impl InstanceRange<'_> {
         self.len() == 0
     }
 
-    /// The positions in `columns` of the annotations of the `i`-th instance.
+    /// The positions in `pairs` of the annotations of the `i`-th instance.
     #[inline]
     #[must_use]
     pub fn positions(&self, i: usize) -> Range<usize> {
@@ -334,8 +336,8 @@ impl InstanceRange<'_> {
     pub fn triples(&self, i: usize) -> impl Iterator<Item = (u32, u32, f64)> {
         let positions = self.positions(i);
         let weights = self.weights.slice(positions.clone()).iter();
-        self.columns[positions].iter().zip(weights).map(|(column, weight)| {
-            (self.annotators[*column as usize], self.labels[*column as usize], weight)
+        self.pairs[positions].iter().zip(weights).map(|(pair, weight)| {
+            (self.annotators[*pair as usize], self.labels[*pair as usize], weight)
         })
     }
 

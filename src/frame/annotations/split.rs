@@ -19,7 +19,9 @@ impl Annotations {
         let mut flags = is_first.iter();
         let mut parts = [AnnotationRows::default(), AnnotationRows::default()];
         for i in 0..self.dims.instances {
-            for ((annotator, label, weight), is_first) in self.triples_of(i).zip(flags.by_ref()) {
+            for ((annotator, label, weight), is_first) in
+                self.triples_of_instance(i).zip(flags.by_ref())
+            {
                 let rows = &mut parts[usize::from(!is_first)];
                 rows.instance.push(number(i));
                 rows.annotator.push(annotator);
@@ -48,11 +50,14 @@ impl Annotations {
         let mut is_training = Vec::with_capacity(self.len());
         for i in 0..self.dims.instances {
             // An annotator's rows of one instance are adjacent.
-            let columns = self.columns_of_instance(i);
-            let same = |one: &u32, next: &u32| self.annotator_of(*one) == self.annotator_of(*next);
-            for rows in columns.chunk_by(same) {
+            let pairs = self.pairs_of_instance(i);
+            let same = |one: &u32, next: &u32| {
+                self.annotator_of_pair(*one) == self.annotator_of_pair(*next)
+            };
+            for rows in pairs.chunk_by(same) {
                 let held_out = is_drawn(i);
-                let was_known = replace(&mut is_known[self.annotator_of(rows[0]) as usize], true);
+                let was_known =
+                    replace(&mut is_known[self.annotator_of_pair(rows[0]) as usize], true);
                 is_training.extend(rows.iter().map(|_| !was_known || !held_out));
             }
         }
@@ -90,7 +95,7 @@ mod tests {
             })
             .unwrap();
         let of = |part: &Annotations| -> Vec<usize> {
-            (0..3).map(|i| part.triples_of(i).len()).collect()
+            (0..3).map(|i| part.triples_of_instance(i).len()).collect()
         };
         assert_eq!(asked, [0, 1, 1, 2]);
         assert_eq!((of(&training), of(&held_out)), (vec![1, 1, 1], vec![0, 2, 0]));
@@ -109,7 +114,9 @@ mod tests {
         whole.trusted = Some(vec![None, Some(1), None]);
         let [first, second] = whole.split(&[true, false, false, true]).unwrap();
         let all = |part: &Annotations| -> Vec<(usize, (u32, u32, f64))> {
-            (0..3).flat_map(|i| part.triples_of(i).map(move |triple| (i, triple))).collect()
+            (0..3)
+                .flat_map(|i| part.triples_of_instance(i).map(move |triple| (i, triple)))
+                .collect()
         };
         assert_eq!(all(&first), [(0, (0, 0, 0.5)), (2, (0, 1, 4.0))]);
         assert_eq!(all(&second), [(0, (1, 1, 2.0)), (1, (1, 1, 3.0))]);

@@ -21,10 +21,10 @@ use crate::frame::gold::{Gold, GoldNumber, GoldRows, UnknownGold, replace_values
 use crate::frame::ids::id_columns::id_columns;
 use crate::frame::ids::shown_column::ShownColumn;
 use crate::frame::ids::{Ids, Interner, NULL};
-use crate::frame::memory::budget::{
-    BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, Reservation, grown_bytes,
-};
 use crate::frame::memory::estimate::QuestionSizes;
+use crate::frame::memory::reservation::{
+    BYTES_PER_ANNOTATION, BYTES_PER_TIME, BYTES_PER_WEIGHT, QuestionReservation, grown_bytes,
+};
 use crate::frame::question_frame::Frame;
 use crate::frame::rejects::{Reason, Rejects};
 
@@ -192,7 +192,7 @@ impl Collector {
         mut self,
         gold: Option<&GoldRows>,
         spec: &FrameSpec,
-        held: &mut Reservation<'_>,
+        held: &mut QuestionReservation<'_>,
         folder: &ScratchFolder,
     ) -> Result<Finished> {
         let of_rows = [&self.instances, &self.annotators, &self.labels].map(Interner::len);
@@ -304,7 +304,7 @@ impl Collector {
     fn make_room(
         &mut self,
         spec: &FrameSpec,
-        held: &Reservation<'_>,
+        held: &QuestionReservation<'_>,
         folder: &ScratchFolder,
     ) -> Result<()> {
         let looking = looking_bytes([&self.instances, &self.annotators, &self.labels]);

@@ -20,7 +20,7 @@ use crate::frame::gold::GoldRows;
 use crate::frame::ids::id_columns::{id_columns, label_column};
 use crate::frame::ids::shown_column::ShownColumn;
 use crate::frame::ids::{Ids, Interner, NULL, as_text};
-use crate::frame::memory::budget::{Budget, Reservation};
+use crate::frame::memory::reservation::{QuestionReservation, Reservation};
 use crate::frame::question_frame::subject_of;
 use crate::frame::question_frame::{Frame, QuestionLeftOut};
 use crate::frame::rejects::{Reason, Rejects};
@@ -81,7 +81,7 @@ impl Questions {
     }
 
     /// Adds the rows of batches.
-    pub(super) fn push(&mut self, batches: &[RecordBatch], budget: &Budget) -> Result<()> {
+    pub(super) fn push(&mut self, batches: &[RecordBatch], budget: &Reservation) -> Result<()> {
         if self.ids.is_none() {
             let mut collectors = self.collectors.values_mut();
             return collectors.try_for_each(|collector| collector.push(batches, &self.folder));
@@ -89,7 +89,7 @@ impl Questions {
         batches.iter().try_for_each(|batch| self.push_by_question(batch, budget))
     }
 
-    fn push_by_question(&mut self, batch: &RecordBatch, budget: &Budget) -> Result<()> {
+    fn push_by_question(&mut self, batch: &RecordBatch, budget: &Reservation) -> Result<()> {
         let Some(ids) = &mut self.ids else { return Ok(()) };
         let column = batch
             .column_by_name("question")
@@ -125,7 +125,7 @@ impl Questions {
         self,
         gold: Option<&GoldRows>,
         spec: &FrameSpec,
-        mut held: Reservation<'_>,
+        mut held: QuestionReservation<'_>,
         job: &mut JobContext,
     ) -> Result<Vec<(Frame, Option<GoldRows>)>> {
         let Some(ids) = self.ids else {
@@ -285,8 +285,8 @@ mod tests {
 
     use super::*;
     use crate::engine::EngineSpec;
-    use crate::frame::memory::budget::{BYTES_PER_TIME, BYTES_PER_WEIGHT};
     use crate::frame::memory::estimate::dense_memory_estimate;
+    use crate::frame::memory::reservation::{BYTES_PER_TIME, BYTES_PER_WEIGHT};
 
     /// Annotations, some of which cannot be used; `more` names the columns in addition to the ids.
     fn batch(from: i64, more: &[&str]) -> RecordBatch {
@@ -311,7 +311,7 @@ mod tests {
         RecordBatch::try_from_iter(columns.map(|(_, column)| column)).unwrap()
     }
 
-    fn questions(batches: &[RecordBatch], spec: &FrameSpec, budget: &Budget) -> Questions {
+    fn questions(batches: &[RecordBatch], spec: &FrameSpec, budget: &Reservation) -> Questions {
         let mut questions =
             Questions::new(&batches[0].schema(), spec, ScratchFolder::default()).unwrap();
         questions.push(batches, budget).unwrap();
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn batches_that_come_together_are_the_rows_of_one() {
-        let budget = Budget::new(&EngineSpec::default().session().unwrap().task_ctx(), "test");
+        let budget = Reservation::new(&EngineSpec::default().session().unwrap().task_ctx(), "test");
         for more in [&[][..], &["weight"], &["weight", "annotated_at"]] {
             let duplicates = if more.len() < 2 { Duplicates::default() } else { Duplicates::Last };
             let spec = FrameSpec { duplicates, ..FrameSpec::default() };
@@ -328,8 +328,11 @@ mod tests {
             let whole = concat_batches(&parts[0].schema(), &parts).unwrap();
             let frame = |batches: &[RecordBatch]| {
                 let questions = questions(batches, &spec, &budget);
-                let held =
-                    Reservation::new(&budget, Box::new(dense_memory_estimate), questions.rows());
+                let held = QuestionReservation::new(
+                    &budget,
+                    Box::new(dense_memory_estimate),
+                    questions.rows(),
+                );
                 questions.finish(None, &spec, held, &mut JobContext::new(0)).unwrap().remove(0).0
             };
             let (parts, whole) = (frame(&parts), frame(&[whole]));
@@ -342,7 +345,8 @@ mod tests {
             assert_eq!(rejects(&whole).len(), 3 + more.len());
             let triples = |frame: &Frame| {
                 let instances = 0..frame.instances.len();
-                let all = instances.map(|i| frame.annotations.triples_of(i).collect::<Vec<_>>());
+                let all =
+                    instances.map(|i| frame.annotations.triples_of_instance(i).collect::<Vec<_>>());
                 all.collect::<Vec<_>>()
             };
             assert_eq!(triples(&parts), triples(&whole));
@@ -353,7 +357,7 @@ mod tests {
 
     #[test]
     fn weights_and_times_count_while_views_are_built() {
-        let budget = Budget::new(&EngineSpec::default().session().unwrap().task_ctx(), "test");
+        let budget = Reservation::new(&EngineSpec::default().session().unwrap().task_ctx(), "test");
         let bytes = |more: &[&str]| {
             let spec = FrameSpec::default();
             let all = questions(&[batch(0, more)], &spec, &budget);

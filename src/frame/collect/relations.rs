@@ -26,9 +26,9 @@ use crate::frame::frame_spec::FrameSpec;
 use crate::frame::gold::GoldRows;
 use crate::frame::ids::Ids;
 use crate::frame::memory::batch_bytes::BytesInFlight;
-use crate::frame::memory::budget::{Budget, Reservation};
 use crate::frame::memory::estimate::EstimateOfJob;
 use crate::frame::memory::read_all::read_all_within;
+use crate::frame::memory::reservation::{QuestionReservation, Reservation};
 use crate::frame::question_frame::Frame;
 use crate::job_context::JobContext;
 use crate::source::{BATCHES_IN_FLIGHT, Relation, batches_at_once};
@@ -64,7 +64,7 @@ pub async fn collect(
 ) -> Result<Vec<Frame>> {
     let Relations { annotations, gold, features, annotator_features, given, fit_memory, scratch } =
         relations;
-    let gold_budget = Budget::new(&annotations.task_ctx(), "gold");
+    let gold_budget = Reservation::new(&annotations.task_ctx(), "gold");
     let gold = match gold {
         Some(query) => Some(catch_panics(GoldRows::read(query, &gold_budget, job)).await?),
         None => None,
@@ -79,9 +79,9 @@ pub async fn collect(
         Duplicates::Last => annotations,
         _ => annotations.drop_columns(&["annotated_at"])?,
     };
-    let budget = Budget::new(&annotations.task_ctx(), "annotations");
+    let budget = Reservation::new(&annotations.task_ctx(), "annotations");
     read_annotations(annotations, (&mut questions, spec), &budget, job).await?;
-    let held = Reservation::new(&budget, fit_memory, questions.rows());
+    let held = QuestionReservation::new(&budget, fit_memory, questions.rows());
     let pool = job.pool();
     let frames = tokio::task::block_in_place(|| {
         pool.install(|| questions.finish(gold.as_ref(), spec, held, job))
@@ -97,7 +97,7 @@ pub async fn collect(
     frames.iter_mut().for_each(|frame| frame.unread_gold = Vec::new());
     for (relation, query) in given {
         let table = relation.table();
-        let budget = Budget::new(&query.task_ctx(), table);
+        let budget = Reservation::new(&query.task_ctx(), table);
         let rows = format!("rows of {table}");
         let read = catch_panics(read_all_within(query, &rows, &budget)).await;
         let added = read.and_then(|batch| add_given(&mut frames, (relation, batch), job));
@@ -111,7 +111,7 @@ pub async fn collect(
 async fn read_annotations(
     annotations: DataFrame,
     (questions, spec): (&mut Questions, &FrameSpec),
-    budget: &Budget,
+    budget: &Reservation,
     job: &mut JobContext,
 ) -> Result<()> {
     let context = Arc::new(annotations.task_ctx());
@@ -235,7 +235,7 @@ async fn read_within(
     scratch: Scratch,
     location: &str,
     job: &JobContext,
-) -> Result<(Features, Budget)> {
+) -> Result<(Features, Reservation)> {
     let schema = SchemaRef::clone(query.schema().inner());
     let context = Arc::new(query.task_ctx());
     let plan = catch_panics(async { Ok(query.create_physical_plan().await?) }).await;
@@ -244,7 +244,7 @@ async fn read_within(
     refuse_permuted(&schema)?;
     let mut reader =
         FeatureReader::new(&schema, Scratch { rows, ..scratch }).of_integers(are_integers);
-    let budget = Budget::new(&context, "features");
+    let budget = Reservation::new(&context, "features");
     job.progress.begin("features", rows.get_value().map(|rows| *rows as u64));
     let mut batches = spawn(execute_stream_partitioned(plan, context)?, 1);
     let mut in_flight = BytesInFlight::new(batches.at_once);

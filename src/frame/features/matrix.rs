@@ -15,7 +15,7 @@ use memmap2::{Advice, Mmap};
 
 use crate::engine::ScratchFolder;
 use crate::error::{Error, Result};
-use crate::frame::memory::budget::grown_bytes;
+use crate::frame::memory::reservation::grown_bytes;
 
 /// The type of one number as it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,8 +15,8 @@ use datafusion::prelude::DataFrame;
 
 use super::classes::LabelAxis;
 use super::ids::{IdIndex, Ids, Interner, NULL, finite, without_run_ends};
-use super::memory::budget::Budget;
 use super::memory::read_all::read_all_within;
+use super::memory::reservation::Reservation;
 use crate::error::{Error, Result, UnknownValues, offenders};
 use crate::job_context::JobContext;
 use role::Role;
@@ -92,7 +92,7 @@ impl GoldRows {
     /// Reads all rows; `budget` holds them. Warns of those that cannot be used.
     pub(super) async fn read(
         query: DataFrame,
-        budget: &Budget,
+        budget: &Reservation,
         job: &mut JobContext,
     ) -> Result<Self> {
         let batch = read_all_within(query, "rows of gold", budget).await;

@@ -12,7 +12,7 @@ pub struct QuestionSizes {
     /// The number of annotations.
     pub annotations: usize,
     /// The number of (annotator, label) pairs that occur.
-    pub columns: usize,
+    pub pairs: usize,
     /// The roles of the gold of instances that were read with annotations.
     pub gold_roles: Vec<Role>,
 }
@@ -20,8 +20,8 @@ pub struct QuestionSizes {
 impl QuestionSizes {
     /// The sizes of a question with gold of these roles.
     pub(in crate::frame) fn new(annotations: &Annotations, gold_roles: Vec<Role>) -> Self {
-        let (dims, columns) = (annotations.dims(), annotations.n_columns());
-        Self { dims, annotations: annotations.len(), columns, gold_roles }
+        let (dims, pairs) = (annotations.dims(), annotations.n_pairs());
+        Self { dims, annotations: annotations.len(), pairs, gold_roles }
     }
 }
 

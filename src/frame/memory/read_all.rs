@@ -7,14 +7,14 @@ use futures::StreamExt;
 
 use crate::error::Result;
 use crate::frame::memory::batch_bytes::HeldBuffers;
-use crate::frame::memory::budget::Budget;
+use crate::frame::memory::reservation::Reservation;
 
 /// All rows of a query, as one batch; `rows` names them in errors.
 ///
 /// # Errors
 /// When the query fails, or its rows do not fit into the session's memory.
 pub async fn read_all(query: DataFrame, rows: &str) -> Result<RecordBatch> {
-    let budget = Budget::new(&query.task_ctx(), rows);
+    let budget = Reservation::new(&query.task_ctx(), rows);
     read_all_within(query, rows, &budget).await
 }
 
@@ -22,7 +22,7 @@ pub async fn read_all(query: DataFrame, rows: &str) -> Result<RecordBatch> {
 pub(in crate::frame) async fn read_all_within(
     query: DataFrame,
     rows: &str,
-    budget: &Budget,
+    budget: &Reservation,
 ) -> Result<RecordBatch> {
     let schema = query.schema().inner().clone();
     let mut stream = query.execute_stream().await?;

@@ -23,7 +23,7 @@ pub(super) struct HeldOut {
     training: Annotations,
     annotations: Annotations,
     fitted: Fitted,
-    /// ln P(label given class) of each held-out (annotator, label) pair, `[column, class]`.
+    /// ln P(label given class) of each held-out (annotator, label) pair, `[pair, class]`.
     log_likelihoods: Vec<f64>,
 }
 
@@ -166,7 +166,7 @@ impl HeldOut {
     /// Whether the held-out annotations of instance `i` tell something about these rows.
     fn is_compared(&self, i: usize, rows: RowKind) -> bool {
         let a = &self.annotations;
-        let is_held_out = a.trusted_class(i).is_none() && !a.columns_of_instance(i).is_empty();
+        let is_held_out = a.trusted_class(i).is_none() && !a.pairs_of_instance(i).is_empty();
         is_held_out && self.training.has_evidence(i) == (rows == RowKind::Posteriors)
     }
 
@@ -174,8 +174,8 @@ impl HeldOut {
     fn likelihood(&self, i: usize) -> Vec<f64> {
         let n = self.annotations.dims().classes;
         let mut logs = vec![0.0; n];
-        for (column, weight) in self.annotations.annotations_of(i) {
-            let cells = &self.log_likelihoods[column as usize * n..(column as usize + 1) * n];
+        for (pair, weight) in self.annotations.annotations_of_instance(i) {
+            let cells = &self.log_likelihoods[pair as usize * n..(pair as usize + 1) * n];
             logs.iter_mut().zip(cells).for_each(|(log, cell)| *log += weight * cell);
         }
         let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -190,10 +190,10 @@ pub(super) fn nothing_to_hold_out(a: &Annotations, predicts: bool) -> Option<&'s
     let mut is_anyone_known = false;
     for i in 0..a.dims().instances {
         let (mut n_annotators, mut n_known) = (0, 0);
-        let same = |one: &u32, next: &u32| a.annotator_of(*one) == a.annotator_of(*next);
-        for columns in a.columns_of_instance(i).chunk_by(same) {
+        let same = |one: &u32, next: &u32| a.annotator_of_pair(*one) == a.annotator_of_pair(*next);
+        for pairs in a.pairs_of_instance(i).chunk_by(same) {
             n_annotators += 1;
-            let was_known = replace(&mut is_known[a.annotator_of(columns[0]) as usize], true);
+            let was_known = replace(&mut is_known[a.annotator_of_pair(pairs[0]) as usize], true);
             n_known += usize::from(was_known);
         }
         is_anyone_known |= n_known > 0;
@@ -275,8 +275,8 @@ mod tests {
             MajorityVote::default().fit((&training).into(), &mut JobContext::new(1)).unwrap();
         // Annotator 1 gives the label 0 to class 0 with a probability of .8, and to class 1 with .2; so does annotator 0
         // with the label 1 and class 1.
-        let log_likelihoods = (0..annotations.n_columns()).flat_map(|column| {
-            let of_first = annotations.annotator_of(column as u32) == 1;
+        let log_likelihoods = (0..annotations.n_pairs()).flat_map(|pair| {
+            let of_first = annotations.annotator_of_pair(pair as u32) == 1;
             if of_first { [0.8_f64.ln(), 0.2_f64.ln()] } else { [0.2_f64.ln(), 0.8_f64.ln()] }
         });
         let log_likelihoods = log_likelihoods.collect();

@@ -24,26 +24,26 @@ use crate::model::confusion::{Cells, Confusion, common_counts};
 use crate::model::fitted::Report;
 use crate::model::numerics::{MIN_PROBABILITY, at_least};
 
-/// ln P(label given class) of each (annotator, label) pair of the held-out annotations, `[column, class]`, by the report of
+/// ln P(label given class) of each (annotator, label) pair of the held-out annotations, `[pair, class]`, by the report of
 /// a fit to the training annotations.
 pub(super) fn log_likelihoods(
     training: &Annotations,
     held_out: &Annotations,
     report: &Report,
 ) -> Vec<f64> {
-    let annotators = held_out.column_offsets().par_windows(2).filter(|own| own[0] < own[1]);
+    let annotators = held_out.pair_offsets().par_windows(2).filter(|own| own[0] < own[1]);
     let labels_of = |own: &[usize]| {
-        let annotator = held_out.annotator_of(own[0] as u32) as usize;
+        let annotator = held_out.annotator_of_pair(own[0] as u32) as usize;
         (annotator, held_out.labels_in(own[0]..own[1]))
     };
     let annotators = annotators.map(labels_of);
     let log = |p: f64| at_least(p, MIN_PROBABILITY).ln();
     if let Some(confusion) = &report.confusion {
         let crowd = CrowdMatrices::new(training, confusion);
-        annotators.flat_map_iter(|(r, labels)| crowd.columns(r, labels)).map(log).collect()
+        annotators.flat_map_iter(|(r, labels)| crowd.pairs(r, labels)).map(log).collect()
     } else {
         let crowd = CrowdSkills::new(training, &report.skill);
-        annotators.flat_map_iter(|(r, labels)| crowd.columns(r, labels)).map(log).collect()
+        annotators.flat_map_iter(|(r, labels)| crowd.pairs(r, labels)).map(log).collect()
     }
 }
 
@@ -67,7 +67,7 @@ struct CrowdMatrices<'a> {
 impl<'a> CrowdMatrices<'a> {
     fn new(training: &'a Annotations, confusion: &'a Confusion) -> Self {
         let n = training.dims().classes;
-        let mut labels = training.labels_in(0..training.n_columns()).to_vec();
+        let mut labels = training.labels_in(0..training.n_pairs()).to_vec();
         labels.sort_unstable();
         labels.dedup();
         let classes: Vec<usize> = (0..n).collect();
@@ -80,14 +80,14 @@ impl<'a> CrowdMatrices<'a> {
     }
 
     /// P(label given class) of annotator `r` for some labels, `[label, class]`.
-    fn columns(&self, r: usize, labels: &[u32]) -> Vec<f64> {
+    fn pairs(&self, r: usize, labels: &[u32]) -> Vec<f64> {
         let Self { training, confusion, .. } = self;
         let n = training.dims().classes;
         let mut row_sums = Vec::new();
         let matrix = confusion.matrix(training, r, &mut row_sums);
         let mut support = vec![0.0; n];
-        for column in training.columns_of(r) {
-            let counts = &confusion.expected_count[column * n..(column + 1) * n];
+        for pair in training.pairs_of_annotator(r) {
+            let counts = &confusion.expected_count[pair * n..(pair + 1) * n];
             support.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
         // One accuracy rests on the annotations of all classes.
@@ -98,8 +98,8 @@ impl<'a> CrowdMatrices<'a> {
         let is_counted = matches!(confusion.cells, Cells::Counted(_) | Cells::Drawn(_));
         let mut cells = Vec::with_capacity(labels.len() * n);
         for label in labels {
-            let column = training.column_of(r, *label as usize);
-            let own = |k: usize| match matrix.cell(k, *label as usize, column) {
+            let pair = training.pair_of(r, *label as usize);
+            let own = |k: usize| match matrix.cell(k, *label as usize, pair) {
                 (_, count) if is_counted => count,
                 (probability, _) => support[k] * probability,
             };
@@ -138,7 +138,7 @@ impl<'a> CrowdSkills<'a> {
     }
 
     /// P(label given class) of annotator `r` for some labels, `[label, class]`.
-    fn columns(&self, r: usize, labels: &[u32]) -> Vec<f64> {
+    fn pairs(&self, r: usize, labels: &[u32]) -> Vec<f64> {
         let dims = self.training.dims();
         let n = f64::from(self.training.rows_of_annotator(r));
         let right = shrunk(self.skill.get(r).copied().unwrap_or_default(), n, self.common);
@@ -155,7 +155,7 @@ mod tests {
     use crate::model::confusion::Smoothing;
     use crate::testing::annotations;
 
-    /// Asserts the probabilities of every held-out column.
+    /// Asserts the probabilities of every held-out pair.
     fn assert_likelihoods<const N: usize>(
         [training, held_out]: [&Annotations; 2],
         report: &Report,
@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn report(cells: Cells) -> Report {
-        // [column, class]
+        // [pair, class]
         let expected_count = [[4.0, 0.0, 0.0], [0.0, 6.0, 1.0], [0.0, 0.0, 3.0]];
         let expected_count = expected_count.as_flattened().to_vec();
         Report { confusion: Some(Confusion { cells, expected_count }), ..Report::default() }
@@ -242,7 +242,7 @@ mod tests {
     }
 
     /// Skills of 1 and 0 rest on four annotations and one. That of all is (4 + 1/3) / 6 = 13/18, so that the annotators
-    /// have (4 + 13/18) / 5 = 17/18 and (0 + 13/18) / 2 = 13/36. The columns of an annotator with a single one come last.
+    /// have (4 + 13/18) / 5 = 17/18 and (0 + 13/18) / 2 = 13/36. The pairs of an annotator with a single one come last.
     #[test]
     fn skills_are_shrunk_towards_that_of_all() {
         let dims = Dims { instances: 8, annotators: 2, classes: 3, labels: 3 };

@@ -32,7 +32,7 @@ impl CalibrationSpec {
         let (points, annotations) = self.held_out(sizes);
         // The probabilities of a compared row, its likelihoods, and their logarithms.
         let points = points.checked_mul(row.checked_mul(3)?)?;
-        let likelihoods = annotations.min(sizes.columns).checked_mul(row)?;
+        let likelihoods = annotations.min(sizes.pairs).checked_mul(row)?;
         let compared = points.checked_add(likelihoods)?;
         // The second fit needs its own working memory before the rows are compared.
         let second = own.kept()?.checked_add(own.working.max(compared))?;
@@ -62,7 +62,7 @@ mod tests {
     fn sizes(gold_roles: &[Role]) -> QuestionSizes {
         let dims = Dims { instances: 20_000_000, annotators: 100_000, classes: 4, labels: 4 };
         let gold_roles = gold_roles.to_vec();
-        QuestionSizes { dims, annotations: 100_000_000, columns: 400_000, gold_roles }
+        QuestionSizes { dims, annotations: 100_000_000, pairs: 400_000, gold_roles }
     }
 
     fn working(method: Method, fit_on: FitOn, gold_roles: &[Role]) -> usize {
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn no_more_instances_are_compared_than_annotations_are_held_out() {
         let dims = Dims { instances: 40, annotators: 2, classes: 2, labels: 2 };
-        let sizes = QuestionSizes { dims, annotations: 10, columns: 4, gold_roles: Vec::new() };
+        let sizes = QuestionSizes { dims, annotations: 10, pairs: 4, gold_roles: Vec::new() };
         assert_eq!(CalibrationSpec::default().held_out(&sizes), (2, 2));
     }
 }

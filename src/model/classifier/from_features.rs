@@ -51,7 +51,7 @@ pub(in crate::model) fn without(
     has_features: impl Fn(usize) -> bool,
 ) -> Option<String> {
     let (mut all, mut without) = (0, 0);
-    for i in (0..a.dims().instances).filter(|i| !a.columns_of_instance(*i).is_empty()) {
+    for i in (0..a.dims().instances).filter(|i| !a.pairs_of_instance(*i).is_empty()) {
         all += 1;
         without += usize::from(!has_features(i));
     }
@@ -88,10 +88,11 @@ pub(in crate::model) fn warn_of_annotator_features(
 /// as one.
 pub(in crate::model) fn single_annotations(a: &Annotations) -> Option<String> {
     // The columns of one annotator are adjacent.
-    let is_of_one =
-        |columns: &[u32]| columns.windows(2).all(|c| a.annotator_of(c[0]) == a.annotator_of(c[1]));
+    let is_of_one = |columns: &[u32]| {
+        columns.windows(2).all(|c| a.annotator_of_pair(c[0]) == a.annotator_of_pair(c[1]))
+    };
     let is_single =
-        !a.is_empty() && (0..a.dims().instances).all(|i| is_of_one(a.columns_of_instance(i)));
+        !a.is_empty() && (0..a.dims().instances).all(|i| is_of_one(a.pairs_of_instance(i)));
     let warning = "no instance has a second annotator: nothing tells the annotators' mistakes from the classifier's, so \
                    that the posteriors follow the one or the other; `trace_regularised` learns from single annotations";
     is_single.then(|| warning.to_owned())

@@ -222,14 +222,14 @@ impl Params {
         let (ability, b) = self.x.split_at(a.dims().annotators);
         let (mut right, is_certain) = (vec![(0.0, 0.0); ability.len()], !has_wrong_labels(a));
         for (i, b) in b.iter().enumerate() {
-            for (r, _, weight) in a.triples_of(i) {
+            for (r, _, weight) in a.triples_of_instance(i) {
                 let (sum, weights) = &mut right[r as usize];
                 let sigma = sigmoid(ability[r as usize] * clamped_exp(*b));
                 *sum += weight * if is_certain { 1.0 } else { sigma };
                 *weights += weight;
             }
         }
-        let has_any = |i: usize| !a.columns_of_instance(i).is_empty();
+        let has_any = |i: usize| !a.pairs_of_instance(i).is_empty();
         let difficulty =
             |(i, b): (usize, &f64)| if has_any(i) { clamped_exp(-b) } else { f64::NAN };
         let difficulties = b.iter().enumerate().map(difficulty).collect();
@@ -322,7 +322,7 @@ impl<'a> MStepObjective<'a> {
                     value -= spec.easiness_square(b[i]);
                     // exp(b) does not change beyond the bound of b.
                     let slope = if b[i].abs() > MAX_LOG_INVERSE_DIFFICULTY { 0.0 } else { 1.0 };
-                    for (r, label, weight) in a.triples_of(i) {
+                    for (r, label, weight) in a.triples_of_instance(i) {
                         let (t, z) = (right(i, label), ability[r as usize] * inverse_difficulty[i]);
                         // t ln sigma + (1 - t) ln(1 - sigma), as 1 - sigma(z) = sigma(-z) and ln of both differ by z.
                         value += weight * (ln_sigmoid(-z) + t * z);
@@ -334,9 +334,9 @@ impl<'a> MStepObjective<'a> {
             .collect();
         of_ability.par_iter_mut().enumerate().with_min_len(16).for_each(|(r, of_ability)| {
             *of_ability = (spec.ability_mean - ability[r]) / spec.ability_variance;
-            for column in a.columns_of(r) {
-                let (label, weights) = (a.label_of(column as u32), a.column_weights_of(column));
-                for (n, i) in a.instances_of(column).iter().enumerate() {
+            for pair in a.pairs_of_annotator(r) {
+                let (label, weights) = (a.label_of_pair(pair as u32), a.weights_of_pair(pair));
+                for (n, i) in a.instances_of_pair(pair).iter().enumerate() {
                     let (i, exp_b) = (*i as usize, inverse_difficulty[*i as usize]);
                     let off = right(i, label) - sigmoid(ability[r] * exp_b);
                     *of_ability += weights.get(n) * off * exp_b;

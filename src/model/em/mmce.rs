@@ -114,7 +114,7 @@ impl EmSteps for Mmce {
 
     fn params(&self, a: &Annotations) -> Params {
         let Dims { instances, annotators, classes, labels } = a.dims();
-        let annotated = (0..instances).filter(|i| !a.columns_of_instance(*i).is_empty()).count();
+        let annotated = (0..instances).filter(|i| !a.pairs_of_instance(*i).is_empty()).count();
         let of_annotators = self.strength * (classes * classes) as f64;
         let ratio = annotated.max(1) as f64 / annotators.max(1) as f64;
         Params {
@@ -140,9 +140,9 @@ impl EmSteps for Mmce {
         let blocks = annotators.par_chunks_mut(size).enumerate().with_max_len(1);
         blocks.try_for_each(|(r, own)| {
             maximise(search, own, *of_annotators, cancel, || {
-                a.columns_of(r).flat_map(|column| {
-                    let (y, weights) = (a.label_of(column as u32), a.column_weights_of(column));
-                    a.instances_of(column).iter().zip(weights.iter()).map(move |(i, weight)| {
+                a.pairs_of_annotator(r).flat_map(|pair| {
+                    let (y, weights) = (a.label_of_pair(pair as u32), a.weights_of_pair(pair));
+                    a.instances_of_pair(pair).iter().zip(weights.iter()).map(move |(i, weight)| {
                         let i = *i as usize;
                         (&others[i * size..(i + 1) * size], y, weight, t.row(i))
                     })
@@ -152,7 +152,7 @@ impl EmSteps for Mmce {
         let others = annotators.as_slice();
         instances.par_chunks_mut(size).enumerate().try_for_each(|(i, own)| {
             maximise(search, own, *of_instances, cancel, || {
-                a.triples_of(i).map(|(r, y, weight)| {
+                a.triples_of_instance(i).map(|(r, y, weight)| {
                     (&others[r as usize * size..][..size], y, weight, t.row(i))
                 })
             })
@@ -201,7 +201,7 @@ impl EmModel for Mmce {
         };
         let difficulty = |(i, w): (usize, &[f64])| {
             let sum: f64 = w.chunks_exact(n).map(entropy).sum();
-            if a.columns_of_instance(i).is_empty() { f64::NAN } else { sum / classes as f64 }
+            if a.pairs_of_instance(i).is_empty() { f64::NAN } else { sum / classes as f64 }
         };
         let rows = instances.par_chunks(size).enumerate().with_min_len(ITEMS_PER_BLOCK);
         let difficulty = rows.map(difficulty).collect();
@@ -242,7 +242,7 @@ impl EmModel for Mmce {
         let Dims { instances, annotators, classes, labels } = sizes.dims;
         let bytes = |n: usize, each: usize| n.checked_mul(each)?.checked_mul(size_of::<f64>());
         let size = classes.checked_mul(labels)?;
-        let matrices = bytes(annotators, size)?.checked_add(bytes(sizes.columns, classes)?)?;
+        let matrices = bytes(annotators, size)?.checked_add(bytes(sizes.pairs, classes)?)?;
         let working = bytes(instances.checked_add(annotators)?, size)?;
         Some(MemoryEstimate { posteriors: bytes(instances, classes)?, matrices, working })
     }

@@ -1,7 +1,7 @@
 //! EM models: the steps that a model implements ([`EmSteps`]). The loop that calls them is in `maximise.rs`.
 //!
 //! A model whose likelihood is a product over (annotator, label) pairs is a [`PairModel`]: an
-//! [`Estimator`](kernels::Estimator), a prior of the classes and a report; [`ColumnEm`] makes its steps. A model whose
+//! [`Estimator`](kernels::Estimator), a prior of the classes and a report; [`PairEm`] makes its steps. A model whose
 //! likelihood is not such a product implements [`LogLikelihood`](kernels::LogLikelihood). A model with a classifier has
 //! steps with the data of a fit, and reports with the classifier itself ([`gem`](super::with_classifier::gem)).
 
@@ -26,7 +26,6 @@ pub(crate) use maximise::{Optimum, maximise};
 pub use mmce::Mmce;
 pub use pairs::clusters::community_bcc::CommunityBcc;
 pub use pairs::clusters::worker_clustering::WorkerClustering;
-pub use pairs::column_em::{ClassPrior, ColumnEm, PairFit, PairModel};
 pub use pairs::conal_em::ConalEm;
 pub(crate) use pairs::conal_em::MixtureEstimator;
 pub(crate) use pairs::dawid_skene::few_annotations;
@@ -36,6 +35,7 @@ pub use pairs::ibcc::Ibcc;
 pub use pairs::known_confusion::KnownConfusion;
 pub use pairs::mace::{Mace, MaceMethod};
 pub use pairs::one_coin::OneCoin;
+pub use pairs::pair_em::{ClassPrior, PairEm, PairFit, PairModel};
 pub use pairs::snorkel::Snorkel;
 pub use random_effects::RandomEffects;
 pub(in crate::model) use start::first_start;

@@ -177,7 +177,7 @@ impl EmSteps for RandomEffects {
         let Params { annotators, states, prior, t, learns_prior, .. } = params;
         if *learns_prior {
             let mut sums = vec![0.0; prior.len()];
-            for i in (0..t.len()).filter(|i| !a.columns_of_instance(*i).is_empty()) {
+            for i in (0..t.len()).filter(|i| !a.pairs_of_instance(*i).is_empty()) {
                 sums.iter_mut().zip(t.row(i)).for_each(|(sum, p)| *sum += p);
             }
             *prior = shares(&sums);

@@ -28,7 +28,7 @@ fn write_first(a: &Annotations, given: Option<&GivenConfusion>, i: usize, row: &
         return write_votes(a, i, row);
     };
     let mut logs = vec![0.0; row.len()];
-    for (r, label, weight) in a.triples_of(i) {
+    for (r, label, weight) in a.triples_of_instance(i) {
         for (k, log) in logs.iter_mut().enumerate() {
             *log += weight * given.cell(r as usize, k, label as usize).ln();
         }

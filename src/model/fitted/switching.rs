@@ -33,7 +33,7 @@ pub fn switched(
         return Ok(None);
     }
     let columns = confusion.expected_count.chunks_exact(n).enumerate();
-    let of_label = columns.map(|(c, counts)| (a.label_of(c as u32) as usize, counts));
+    let of_label = columns.map(|(c, counts)| (a.label_of_pair(c as u32) as usize, counts));
     let (mut totals, mut is_given) = (vec![0.0; n], vec![false; n]);
     for (label, counts) in of_label.filter(|(label, _)| *label < n) {
         is_given[label] = true;
@@ -92,7 +92,7 @@ mod tests {
             expected_count,
             cells: Cells::Dense(vec![0.0; 4]),
         };
-        // [column, class]: label 0 given class 1, label 1 given class 0
+        // [pair, class]: label 0 given class 1, label 1 given class 0
         assert_eq!(switched(&a, &confusion(vec![0.1, 0.9, 0.9, 0.1])), Ok(Some(vec![1, 0])));
         assert_eq!(switched(&a, &confusion(vec![0.9, 0.1, 0.1, 0.9])), Ok(None));
     }
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn a_cycle_of_three_classes_is_told_in_its_direction() {
         let a = tiny(3, &[(0, 0, 0), (1, 0, 1), (2, 0, 2)]);
-        // [column, class]: label 0 given class 2, label 1 given class 0, label 2 given class 1
+        // [pair, class]: label 0 given class 2, label 1 given class 0, label 2 given class 1
         let expected_count = vec![0.0, 0.1, 0.9, 0.9, 0.0, 0.1, 0.1, 0.9, 0.0];
         let confusion = Confusion { expected_count, cells: Cells::Dense(vec![0.0; 9]) };
         assert_eq!(switched(&a, &confusion), Ok(Some(vec![1, 2, 0])));
@@ -125,7 +125,7 @@ mod tests {
     fn a_tiny_expected_count_does_not_make_a_class_occur() {
         let a = tiny(3, &[(0, 0, 0), (1, 0, 1)]);
         let switched_with = |unused: f64| {
-            // [column, class]
+            // [pair, class]
             let expected_count = vec![40.0, 10.0, unused, 60.0, 90.0, unused];
             switched(&a, &Confusion { expected_count, cells: Cells::Dense(Vec::new()) })
         };
@@ -152,7 +152,7 @@ mod tests {
     fn a_class_whose_name_is_taken_by_another_takes_one_that_is_left() {
         let a = tiny(5, &[(0, 0, 1), (1, 0, 3)]);
         let mut expected_count = vec![0.0; 10];
-        // [column, class]: label 1 given class 0, label 3 given class 4
+        // [pair, class]: label 1 given class 0, label 3 given class 4
         (expected_count[0], expected_count[9]) = (2.0, 2.0);
         let confusion = Confusion { expected_count, cells: Cells::Dense(Vec::new()) };
         assert_eq!(switched(&a, &confusion), Ok(Some(vec![1, 0, 2, 4, 3])));

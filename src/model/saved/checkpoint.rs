@@ -49,7 +49,7 @@ impl Fingerprint {
         for i in 0..instances {
             cancel.check()?;
             self.0.update(a.trusted_class(i).unwrap_or(u32::MAX).to_le_bytes());
-            for (annotator, label, weight) in a.triples_of(i) {
+            for (annotator, label, weight) in a.triples_of_instance(i) {
                 self.0.update(annotator.to_le_bytes());
                 self.0.update(label.to_le_bytes());
                 self.0.update(weight.to_le_bytes());

@@ -65,8 +65,8 @@ impl<'a> CoOccurrence<'a> {
     /// The votes of each annotator, who are in no order; the one who knows the trusted classes, where any is, comes last.
     pub(super) fn annotators(&self) -> Vec<(u32, Range<usize>)> {
         let Dims { annotators, .. } = self.a.dims();
-        let of = |r: usize| (r as u32, self.a.columns_of(r));
-        let gold = self.a.n_columns()..self.totals.len();
+        let of = |r: usize| (r as u32, self.a.pairs_of_annotator(r));
+        let gold = self.a.n_pairs()..self.totals.len();
         let gold = (!gold.is_empty()).then_some((annotators as u32, gold));
         (0..annotators).map(of).chain(gold).collect()
     }
@@ -78,14 +78,14 @@ impl<'a> CoOccurrence<'a> {
     }
 
     pub(super) fn annotator_of(&self, vote: u32) -> u32 {
-        let of_gold = vote as usize >= self.a.n_columns();
-        if of_gold { self.a.dims().annotators as u32 } else { self.a.annotator_of(vote) }
+        let of_gold = vote as usize >= self.a.n_pairs();
+        if of_gold { self.a.dims().annotators as u32 } else { self.a.annotator_of_pair(vote) }
     }
 
     /// The class of a vote; a label that is no class is at least the number of classes, and never counted.
     pub(super) fn class_of(&self, vote: u32) -> u32 {
-        let of_gold = (vote as usize).checked_sub(self.a.n_columns());
-        of_gold.map_or_else(|| self.a.label_of(vote), |class| class as u32)
+        let of_gold = (vote as usize).checked_sub(self.a.n_pairs());
+        of_gold.map_or_else(|| self.a.label_of_pair(vote), |class| class as u32)
     }
 }
 
@@ -98,9 +98,9 @@ pub(super) fn memory_estimate(
     let own = dense_memory_estimate(sizes)?;
     let mean = sizes.annotations.div_ceil(sizes.dims.instances.max(1));
     let met = sizes.annotations.checked_mul((2 * mean).min(MAX_OTHERS))?;
-    let met = met.min(sizes.columns.saturating_mul(sizes.columns));
+    let met = met.min(sizes.pairs.saturating_mul(sizes.pairs));
     let entries = met.checked_mul(size_of::<u32>() + size_of::<f64>())?.checked_mul(2)?;
-    let pairs = sizes.columns.checked_mul(numbers_of_pair)?.checked_mul(size_of::<f64>())?;
+    let pairs = sizes.pairs.checked_mul(numbers_of_pair)?.checked_mul(size_of::<f64>())?;
     Some(MemoryEstimate { working: entries.checked_add(pairs)?, ..own })
 }
 
@@ -133,32 +133,32 @@ impl<'a> Counter<'a> {
     }
 
     fn n_votes(&self) -> usize {
-        self.a.n_columns() + self.trusted.len()
+        self.a.n_pairs() + self.trusted.len()
     }
 
     fn instances_of(&self, vote: usize) -> &[u32] {
-        let of_gold = vote.checked_sub(self.a.n_columns());
-        of_gold.map_or_else(|| self.a.instances_of(vote), |class| &self.trusted[class])
+        let of_gold = vote.checked_sub(self.a.n_pairs());
+        of_gold.map_or_else(|| self.a.instances_of_pair(vote), |class| &self.trusted[class])
     }
 
     /// The annotator, the vote and its value, of every vote of an instance, ascending by vote.
     fn write_votes(&self, i: usize, votes: &mut Vec<(u32, u32, f64)>) {
         let Dims { annotators, classes, .. } = self.a.dims();
         votes.clear();
-        for (column, weight) in self.a.annotations_of(i) {
-            if self.a.label_of(column) as usize >= classes {
+        for (column, weight) in self.a.annotations_of_instance(i) {
+            if self.a.label_of_pair(column) as usize >= classes {
                 continue;
             }
             match votes.last_mut() {
                 Some((_, last, sum)) if *last == column => *sum += weight,
-                _ => votes.push((self.a.annotator_of(column), column, weight)),
+                _ => votes.push((self.a.annotator_of_pair(column), column, weight)),
             }
         }
         for own in votes.chunk_by_mut(|one, next| one.0 == next.0) {
             let all: f64 = own.iter().map(|(.., weight)| weight).sum();
             own.iter_mut().for_each(|(.., weight)| *weight = (self.value)(*weight, all));
         }
-        let vote = |class: u32| (annotators as u32, self.a.n_columns() as u32 + class, 1.0);
+        let vote = |class: u32| (annotators as u32, self.a.n_pairs() as u32 + class, 1.0);
         votes.extend(self.a.trusted_class(i).map(vote));
     }
 

@@ -33,7 +33,7 @@ pub static KINDS: &[ModelKind] = &[
 fn votes(a: &Annotations, i: usize) -> impl Iterator<Item = (u32, u32, f64)> {
     let classes = a.dims().classes as u32;
     let gold = a.trusted_class(i).map(|class| (a.dims().annotators as u32, class, 1.0));
-    a.triples_of(i).filter(move |(_, label, _)| *label < classes).chain(gold)
+    a.triples_of_instance(i).filter(move |(_, label, _)| *label < classes).chain(gold)
 }
 
 /// With fewer trusted instances, most annotators are taken to be right rather than wrong.
@@ -42,8 +42,7 @@ const MIN_TRUSTED: usize = 10;
 /// Whether trusted classes, rather than most annotators, tell which of two mirrored answers is right.
 fn gold_decides(a: &Annotations) -> bool {
     let trusted = (0..a.dims().instances).filter(|i| a.trusted_class(*i).is_some());
-    trusted.filter(|i| !a.columns_of_instance(*i).is_empty()).take(MIN_TRUSTED).count()
-        == MIN_TRUSTED
+    trusted.filter(|i| !a.pairs_of_instance(*i).is_empty()).take(MIN_TRUSTED).count() == MIN_TRUSTED
 }
 
 /// The number of annotators in words, where there are fewer than three: of two who differ, nobody can tell who is right.
@@ -62,7 +61,7 @@ struct PairLogs<'a> {
 
 impl LogLikelihood for PairLogs<'_> {
     fn add(&self, _: usize, annotator: u32, label: u32, logs: &mut [f64]) {
-        let Some(pair) = self.a.column_of(annotator as usize, label as usize) else { return };
+        let Some(pair) = self.a.pair_of(annotator as usize, label as usize) else { return };
         let own = &self.logs[pair * logs.len()..];
         logs.iter_mut().zip(own).for_each(|(log, own)| *log += own);
     }

@@ -36,10 +36,10 @@ pub(super) struct AnnotatorGroup {
 fn groups(a: &Annotations, job: &JobContext) -> Vec<usize> {
     // Of equal weights, the iterator has no end.
     let weight_of = |column: usize| -> f64 {
-        let weights = a.column_weights_of(column).iter();
-        a.instances_of(column).iter().zip(weights).map(|(_, weight)| weight).sum()
+        let weights = a.weights_of_pair(column).iter();
+        a.instances_of_pair(column).iter().zip(weights).map(|(_, weight)| weight).sum()
     };
-    let weight = |r: usize| -> f64 { a.columns_of(r).map(weight_of).sum() };
+    let weight = |r: usize| -> f64 { a.pairs_of_annotator(r).map(weight_of).sum() };
     let weights: Vec<f64> = (0..a.dims().annotators).into_par_iter().map(weight).collect();
     let mut order: Vec<usize> = (0..weights.len()).collect();
     order.shuffle(&mut job.rng("groups"));
@@ -115,7 +115,7 @@ impl<'a> GroupSums<'a> {
     fn write(&self, i: usize, z: &mut [f64]) {
         z.fill(0.0);
         for (r, label, weight) in
-            self.a.triples_of(i).filter(|(_, label, _)| (*label as usize) < self.n)
+            self.a.triples_of_instance(i).filter(|(_, label, _)| (*label as usize) < self.n)
         {
             z[self.groups[r as usize] * self.n + label as usize] += weight;
         }
@@ -143,7 +143,7 @@ impl<'a> GroupSums<'a> {
             }
         }
         let annotated =
-            (0..n_instances).filter(|i| !self.a.columns_of_instance(*i).is_empty()).count();
+            (0..n_instances).filter(|i| !self.a.pairs_of_instance(*i).is_empty()).count();
         all.iter_mut().for_each(|cell| *cell /= annotated.max(1) as f64);
         all
     }
@@ -181,12 +181,12 @@ impl<'a> GroupSums<'a> {
     /// ln P(label given class) of every pair, `[pair, class]`, from the moments with the other two groups.
     pub(super) fn logs(&self, found: &[AnnotatorGroup]) -> Found<Vec<f64>> {
         let (a, n, mut annotated) = (self.a, self.n, 0.0);
-        let (mut rows, mut z) = (vec![0.0; a.n_columns() * n], vec![0.0; N_GROUPS * n]);
-        for i in (0..a.dims().instances).filter(|i| !a.columns_of_instance(*i).is_empty()) {
+        let (mut rows, mut z) = (vec![0.0; a.n_pairs() * n], vec![0.0; N_GROUPS * n]);
+        for i in (0..a.dims().instances).filter(|i| !a.pairs_of_instance(*i).is_empty()) {
             annotated += 1.0;
             self.write(i, &mut z);
-            for (pair, weight) in a.annotations_of(i) {
-                let group = self.groups[a.annotator_of(pair) as usize];
+            for (pair, weight) in a.annotations_of_instance(i) {
+                let group = self.groups[a.annotator_of_pair(pair) as usize];
                 let row = &mut rows[pair as usize * n..(pair as usize + 1) * n];
                 for other in (0..N_GROUPS).filter(|other| *other != group) {
                     row.iter_mut().zip(&z[other * n..]).for_each(|(sum, z)| *sum += weight * z);
@@ -204,7 +204,7 @@ impl<'a> GroupSums<'a> {
         let inverses: Vec<Square> = (0..N_GROUPS).map(inverse_without).collect::<Found<_>>()?;
         let mut probability = vec![0.0; n];
         for (r, group) in self.groups.iter().enumerate() {
-            let pairs = a.columns_of(r);
+            let pairs = a.pairs_of_annotator(r);
             let mut sums = vec![(a.dims().labels - pairs.len()) as f64 * MIN_CELL; n];
             let rows = &mut rows[pairs.start * n..pairs.end * n];
             for row in rows.chunks_exact_mut(n) {

@@ -40,9 +40,8 @@ impl<'a> Overlaps<'a> {
         let annotated = (0..a.dims().instances).filter(|i| a.has_evidence(*i)).count();
         let mut annotators = co.annotators();
         annotators.sort_by_key(|(_, votes)| votes.start);
-        let is_sampled =
-            (0..a.dims().instances).any(|i| a.columns_of_instance(i).len() > MAX_OTHERS);
-        let (n_pairs, gold_decides) = (a.n_columns(), gold_decides(a));
+        let is_sampled = (0..a.dims().instances).any(|i| a.pairs_of_instance(i).len() > MAX_OTHERS);
+        let (n_pairs, gold_decides) = (a.n_pairs(), gold_decides(a));
         let n_instances = annotated.max(1) as f64;
         Self { co, annotators, p, n_instances, n_pairs, gold_decides, is_sampled }
     }

@@ -52,9 +52,7 @@ use crate::error::Result;
 use crate::frame::{Annotations, Dims, Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::{Cancel, JobContext, WarningCode};
 use crate::model::em::kernels::{self, Prior, log_domain};
-use crate::model::em::{
-    self, ColumnEm, DawidSkene, EmModel, EmResult, EmSteps, Objective, StopRule,
-};
+use crate::model::em::{self, DawidSkene, EmModel, EmResult, EmSteps, Objective, PairEm, StopRule};
 use crate::model::fitted::Fitted;
 use crate::model::posterior::Posterior;
 use crate::model::{Capabilities, Model, Spec};
@@ -112,13 +110,13 @@ impl Model for SpectralDawidSkene {
         let Self { smoothing, stop, .. } = self.clone();
         let inner =
             DawidSkene { smoothing, stop, fixed_prior: true, ..DawidSkene::maximum_likelihood() };
-        em::fit(&FromPosteriors { inner: ColumnEm(inner), start }, Self::KIND, a, job)
+        em::fit(&FromPosteriors { inner: PairEm(inner), start }, Self::KIND, a, job)
     }
 
     /// That of other models of pairs, and the matrices and posteriors of the start.
     fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
         let own = kernels::memory_estimate(sizes)?;
-        let rows = sizes.columns.checked_mul(2)?.checked_add(sizes.dims.instances)?;
+        let rows = sizes.pairs.checked_mul(2)?.checked_add(sizes.dims.instances)?;
         let start = rows.checked_mul(sizes.dims.classes)?.checked_mul(size_of::<f64>())?;
         Some(MemoryEstimate { working: own.working.checked_add(start)?, ..own })
     }
@@ -130,7 +128,7 @@ const MIN_REDUNDANCY: usize = 2 * N_GROUPS;
 
 /// Warns where most instances say little of how three annotators go together.
 fn warn_of_thin_labels(a: &Annotations, job: &mut JobContext) {
-    let annotated = (0..a.dims().instances).filter(|i| !a.columns_of_instance(*i).is_empty());
+    let annotated = (0..a.dims().instances).filter(|i| !a.pairs_of_instance(*i).is_empty());
     let mean = a.len() as f64 / annotated.count().max(1) as f64;
     if mean < MIN_REDUNDANCY as f64 {
         job.warn_code(
@@ -145,12 +143,12 @@ fn warn_of_thin_labels(a: &Annotations, job: &mut JobContext) {
 
 /// Dawid-Skene that starts at these posteriors, or at the votes.
 struct FromPosteriors {
-    inner: ColumnEm<DawidSkene>,
+    inner: PairEm<DawidSkene>,
     start: Option<Posterior>,
 }
 
 impl EmSteps for FromPosteriors {
-    type Params = <ColumnEm<DawidSkene> as EmSteps>::Params;
+    type Params = <PairEm<DawidSkene> as EmSteps>::Params;
 
     fn params(&self, a: &Annotations) -> Self::Params {
         self.inner.params(a)

@@ -130,8 +130,8 @@ impl Model for Crh {
 
 /// The summed weight of an annotator's annotations.
 fn total_weight(a: &Annotations, r: usize) -> f64 {
-    let of_column = |column| a.column_weights_of(column).iter().take(a.instances_of(column).len());
-    a.columns_of(r).flat_map(of_column).sum()
+    let of_pair = |pair| a.weights_of_pair(pair).iter().take(a.instances_of_pair(pair).len());
+    a.pairs_of_annotator(r).flat_map(of_pair).sum()
 }
 
 /// The mean squared distance of every annotator's annotations from the shares of the vote.

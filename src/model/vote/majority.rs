@@ -9,7 +9,7 @@
 //! Ties break to the lowest class. A weighted vote is the same model: weights come with the annotations. An instance
 //! for which nobody chose a class keeps a uniform row and gets no label.
 //!
-//! Differs from crowd-kit's `MajorityVote`: ties there go to the first column of a pivoted table, whose order depends
+//! Differs from crowd-kit's `MajorityVote`: ties there go to the first pair of a pivoted table, whose order depends
 //! on the version of pandas; here to the lowest class, whatever the order of the rows.
 //!
 //! ```
@@ -117,12 +117,12 @@ fn agreed_of_all(
         let class = best(first + i).filter(|_| a.has_evidence(first + i));
         let label = class.map(|(class, _)| class as u32);
         let weights = range.weights.slice(own.clone());
-        for (at, column) in range.columns[own].iter().enumerate() {
+        for (at, pair) in range.pairs[own].iter().enumerate() {
             let weight = if weights.is_ones() { 1.0 } else { weights.get(at) };
-            let [agreed, all] = &mut sums[a.annotator_of(*column) as usize];
+            let [agreed, all] = &mut sums[a.annotator_of_pair(*pair) as usize];
             *all += weight;
             // Without a branch, which no processor could predict.
-            *agreed += if Some(range.labels[*column as usize]) == label { weight } else { 0.0 };
+            *agreed += if Some(range.labels[*pair as usize]) == label { weight } else { 0.0 };
         }
     }
     sums

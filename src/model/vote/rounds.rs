@@ -117,7 +117,7 @@ pub(super) fn weighted_vote(a: &Annotations, weights: &[f64]) -> Posterior {
     let mut posterior = Posterior::zeros(instances, classes);
     posterior.par_rows_mut(|i, row| {
         if a.trusted_class(i).is_none() {
-            for (annotator, label, weight) in a.triples_of(i) {
+            for (annotator, label, weight) in a.triples_of_instance(i) {
                 if let Some(vote) = row.get_mut(label as usize) {
                     *vote += weight * weights[annotator as usize].max(0.0);
                 }
@@ -159,7 +159,7 @@ pub(super) fn mean_by_annotator<F: Fn(usize) -> f64>(
         let mut sums = vec![[0.0; 2]; annotators];
         for i in instances {
             let Some(value_of) = of_instance(i) else { continue };
-            for (annotator, label, weight) in a.triples_of(i) {
+            for (annotator, label, weight) in a.triples_of_instance(i) {
                 let [sum, all] = &mut sums[annotator as usize];
                 *sum += weight * value_of(label as usize);
                 *all += weight;

@@ -35,7 +35,8 @@ impl PosteriorRows for VoteShares {
         if let Some(class) = a.trusted_class(i) {
             return Some((vec![class], vec![1.0]));
         }
-        let labels = a.annotations_of(i).map(|(pair, weight)| (a.label_of(pair), weight));
+        let labels =
+            a.annotations_of_instance(i).map(|(pair, weight)| (a.label_of_pair(pair), weight));
         let mut votes: Vec<_> = labels.filter(|(label, _)| (*label as usize) < n).collect();
         // A stable order: the weights of a class are summed as they are in a whole row.
         votes.sort_by_key(|(class, _)| *class);

@@ -124,7 +124,8 @@ pub(crate) fn warn_of_agreement(
 fn is_mostly_soft(a: &Annotations) -> bool {
     let (mut soft, mut all) = (0_u64, 0);
     for i in 0..a.dims().instances {
-        let mut labels: Vec<(u32, u32)> = a.triples_of(i).map(|(r, label, _)| (r, label)).collect();
+        let mut labels: Vec<(u32, u32)> =
+            a.triples_of_instance(i).map(|(r, label, _)| (r, label)).collect();
         labels.dedup();
         for own in labels.chunk_by(|one, next| one.0 == next.0) {
             soft += u64::from(own.len() > 1);

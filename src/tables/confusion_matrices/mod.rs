@@ -118,7 +118,7 @@ fn block_spans(result: &QuestionResult) -> BlockSpans<'_> {
             let row = UnitSpan { blocks: 1, rows: dims.labels };
             return if whole.rows <= room { whole } else { row };
         };
-        let labels = a.labels_of(r).len().max(1);
+        let labels = a.labels_of_annotator(r).len().max(1);
         let weight = weights.get_or_init(|| weights_of_annotators(a))[r];
         // The weight is never negative, and the cast saturates.
         #[allow(clippy::cast_sign_loss)]
@@ -144,7 +144,7 @@ fn weights_of_annotators(a: &Annotations) -> Vec<f64> {
     }
     let mut weights = vec![0.0; dims.annotators];
     for i in 0..dims.instances {
-        a.triples_of(i).for_each(|(r, _, weight)| weights[r as usize] += weight);
+        a.triples_of_instance(i).for_each(|(r, _, weight)| weights[r as usize] += weight);
     }
     weights
 }
@@ -157,7 +157,7 @@ fn is_whole(a: &Annotations, r: usize) -> bool {
 /// Whether annotator `r` counts as having observed class `k`.
 fn has_observed(confusion: &Confusion, a: &Annotations, r: usize, k: usize) -> bool {
     let n = a.dims().classes;
-    a.columns_of(r).map(|column| confusion.expected_count[column * n + k]).sum::<f64>()
+    a.pairs_of_annotator(r).map(|column| confusion.expected_count[column * n + k]).sum::<f64>()
         >= MIN_OBSERVED_COUNT
 }
 
@@ -186,7 +186,12 @@ impl CellRows {
         let a = &result.frame.annotations;
         let Some(confusion) = &result.fitted.report.confusion else { return };
         let is_whole = is_whole(a, r);
-        let mut own = a.labels_of(r).iter().map(|l| *l as usize).zip(a.columns_of(r)).peekable();
+        let mut own = a
+            .labels_of_annotator(r)
+            .iter()
+            .map(|l| *l as usize)
+            .zip(a.pairs_of_annotator(r))
+            .peekable();
         self.columns.clear();
         if is_whole {
             self.columns.extend((0..a.dims().labels).map(|label| {

@@ -27,13 +27,13 @@ fn outcome() -> Outcome {
     let annotations = tiny(CLASSES, &rows);
     let ids = |n: usize| Ids::in_order(Arc::new((0..n as u32).map(Some).collect::<UInt32Array>()));
     // Three quarters of the annotations with a label are of its class, and a quarter of the next class.
-    let count = |(column, k): (u32, usize)| match annotations.label_of(column) as usize {
+    let count = |(pair, k): (u32, usize)| match annotations.label_of_pair(pair) as usize {
         label if label == k => 0.75,
         label if (label + 1) % CLASSES == k => 0.25,
         _ => 0.0,
     };
-    let cells = (0..annotations.n_columns() as u32)
-        .flat_map(|column| (0..CLASSES).map(move |k| (column, k)));
+    let cells =
+        (0..annotations.n_pairs() as u32).flat_map(|pair| (0..CLASSES).map(move |k| (pair, k)));
     let expected_count: Vec<f64> = cells.map(count).collect();
     let common: Vec<f64> = (0..CLASSES * CLASSES).map(|cell| cell as f64).collect();
     let common = CommonConfusion::new(&annotations, common, &expected_count);
@@ -93,9 +93,9 @@ fn wanted(outcome: &Outcome) -> Vec<CellRow> {
         let matrix = confusion.matrix(a, r, &mut sums);
         let is_whole = n as usize >= CLASSES;
         for k in 0..CLASSES {
-            let columns = (0..CLASSES).map(|label| (label, a.column_of(r, label)));
-            let columns = columns.filter(|(_, column)| is_whole || column.is_some());
-            let cells = columns.map(|(label, column)| (label, matrix.cell(k, label, column)));
+            let pairs = (0..CLASSES).map(|label| (label, a.pair_of(r, label)));
+            let pairs = pairs.filter(|(_, pair)| is_whole || pair.is_some());
+            let cells = pairs.map(|(label, pair)| (label, matrix.cell(k, label, pair)));
             let cells: Vec<(usize, (f64, f64))> = cells.collect();
             let expected: f64 = cells.iter().map(|(_, (_, count))| count).sum();
             if is_whole || expected >= MIN_OBSERVED_COUNT {

@@ -67,13 +67,14 @@ pub fn fit(a: &Annotations, model: &impl DenseModel, iterations: usize) -> Dense
 #[must_use]
 pub fn quads(a: &Annotations) -> Vec<(usize, usize, usize, f64)> {
     let of = |i: usize| {
-        a.triples_of(i).map(move |(r, label, weight)| (i, r as usize, label as usize, weight))
+        a.triples_of_instance(i)
+            .map(move |(r, label, weight)| (i, r as usize, label as usize, weight))
     };
     (0..a.dims().instances).flat_map(of).collect()
 }
 
 fn is_annotated(a: &Annotations, i: usize) -> bool {
-    a.triples_of(i).len() > 0
+    a.triples_of_instance(i).len() > 0
 }
 
 /// The share of each class in the votes for an instance; uniform without a vote; one-hot where the class is trusted.
@@ -148,8 +149,9 @@ pub fn e_step(
     let (mut t, mut objective) = (Vec::new(), 0.0);
     for i in 0..a.dims().instances {
         let log = |(k, p): (usize, &f64)| {
-            let terms =
-                a.triples_of(i).map(|(r, l, w)| w * likelihood(i, r as usize, k, l as usize).ln());
+            let terms = a
+                .triples_of_instance(i)
+                .map(|(r, l, w)| w * likelihood(i, r as usize, k, l as usize).ln());
             p.ln() + terms.sum::<f64>()
         };
         let logs: Vec<f64> = prior(i).iter().enumerate().map(log).collect();

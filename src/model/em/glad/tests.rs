@@ -6,7 +6,7 @@ use crate::testing::{annotations, fit, iterations, tiny, weighted};
 #[test]
 fn the_memory_of_a_search_is_more_than_that_of_the_posteriors() {
     let dims = Dims { instances: 3_000_000, annotators: 1000, classes: 2, labels: 2 };
-    let sizes = QuestionSizes { dims, annotations: 1, columns: 1, gold_roles: Vec::new() };
+    let sizes = QuestionSizes { dims, annotations: 1, pairs: 1, gold_roles: Vec::new() };
     let want = MemoryEstimate { posteriors: 48_000_000, matrices: 0, working: 3_001_000 * 184 };
     assert_eq!(Glad::memory_estimate(&sizes), Some(want));
 }

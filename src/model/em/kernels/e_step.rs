@@ -152,8 +152,8 @@ impl<const W: usize> Pass<'_, W> {
             let positions = range.positions(i);
             prefetch(range.offsets, i + LIST_DISTANCE);
             let ahead = positions.start + PREFETCH_DISTANCE..positions.end + PREFETCH_DISTANCE;
-            if let Some(ahead) = range.columns.get(ahead) {
-                prefetch(range.columns, positions.end + LIST_DISTANCE);
+            if let Some(ahead) = range.pairs.get(ahead) {
+                prefetch(range.pairs, positions.end + LIST_DISTANCE);
                 for pair in ahead {
                     prefetch_row(factors, *pair, m);
                 }
@@ -163,7 +163,7 @@ impl<const W: usize> Pass<'_, W> {
                     }
                 }
             }
-            let pairs = &range.columns[positions.clone()];
+            let pairs = &range.pairs[positions.clone()];
             let trusted = range.trusted_class(i);
             let is_weighted = weighted.is_next(positions.end);
             let in_logs = trusted.is_some() || is_weighted;

@@ -93,18 +93,18 @@ impl StateLayout {
 
     /// The state of the annotators of adjacent slots.
     pub(super) fn of_slots(self, a: &Annotations, slots: &Range<usize>) -> Range<usize> {
-        let begin = |slot| slot * self.of_annotator + a.column_offsets()[slot] * self.of_pair;
+        let begin = |slot| slot * self.of_annotator + a.pair_offsets()[slot] * self.of_pair;
         begin(slots.start)..begin(slots.end)
     }
 
     /// The number of numbers.
     pub(super) fn len(self, a: &Annotations) -> usize {
-        a.dims().annotators * self.of_annotator + a.n_columns() * self.of_pair
+        a.dims().annotators * self.of_annotator + a.n_pairs() * self.of_pair
     }
 
     /// The numbers of a pair.
     fn of_pair(self, a: &Annotations, pair: usize) -> Range<usize> {
-        let slot = a.slot_of(a.annotator_of(pair as u32) as usize);
+        let slot = a.slot_of(a.annotator_of_pair(pair as u32) as usize);
         let begin = (slot + 1) * self.of_annotator + pair * self.of_pair;
         begin..begin + self.of_pair
     }
@@ -126,8 +126,8 @@ impl PooledCounts<'_> {
     /// The labels that annotator `r` used, ascending, each with its counts, `[class]`.
     pub fn of_annotator(&self, r: usize) -> impl Iterator<Item = (usize, &[f64])> {
         let n = self.a.dims().classes;
-        let labels = self.a.labels_of(r).iter().map(|label| *label as usize);
-        labels.zip(self.a.columns_of(r).map(move |pair| &self.rows.row(pair)[..n]))
+        let labels = self.a.labels_of_annotator(r).iter().map(|label| *label as usize);
+        labels.zip(self.a.pairs_of_annotator(r).map(move |pair| &self.rows.row(pair)[..n]))
     }
 
     /// How often all annotators together are expected to have met each class and given each label, `[label, class]`.
@@ -146,8 +146,8 @@ impl PooledCounts<'_> {
     ) -> Vec<f64> {
         let (n, n_labels) = self.axes();
         self.sum_blocks(n_clusters * n_labels * n, |pair, counts, sums| {
-            let label = self.a.label_of(pair as u32) as usize;
-            let shares = membership(self.a.annotator_of(pair as u32) as usize);
+            let label = self.a.label_of_pair(pair as u32) as usize;
+            let shares = membership(self.a.annotator_of_pair(pair as u32) as usize);
             for (share, sums) in shares.iter().zip(sums.chunks_exact_mut((n_labels * n).max(1))) {
                 let sums = &mut sums[label * n..(label + 1) * n];
                 sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += share * count);
@@ -166,7 +166,7 @@ impl PooledCounts<'_> {
     pub fn shares_by_label(&self) -> Vec<f64> {
         let (n, n_labels) = self.axes();
         self.sum_blocks(n_labels * n, |pair, counts, sums| {
-            let label = self.a.label_of(pair as u32) as usize;
+            let label = self.a.label_of_pair(pair as u32) as usize;
             let sums = &mut sums[label * n..(label + 1) * n];
             let shares = &self.state[self.layout.of_pair(self.a, pair)];
             for ((sum, count), share) in sums.iter_mut().zip(counts).zip(shares) {
@@ -180,7 +180,7 @@ impl PooledCounts<'_> {
     pub fn right(&self) -> [f64; 2] {
         let n = self.a.dims().classes;
         let sums = self.sum_blocks(2, |pair, counts, sums| {
-            let label = self.a.label_of(pair as u32) as usize;
+            let label = self.a.label_of_pair(pair as u32) as usize;
             sums[0] += counts[..n].get(label).copied().unwrap_or_default();
             sums[1] += counts[..n].iter().sum::<f64>();
         });

@@ -1,4 +1,4 @@
-//! The E-step of models whose likelihood is not a product of confusion columns.
+//! The E-step of models whose likelihood is not a product over pairs.
 
 use rayon::prelude::*;
 

@@ -47,7 +47,7 @@ pub(super) fn estimate<E: Estimator>(
     // Few enough for an even distribution, many enough that the cost of scheduling is small.
     let at_once = (a.dims().annotators / 512).clamp(8, 4096);
     let (stride, to_logs) = (likelihood.rows.stride(), likelihood.are_logs);
-    let work = split_by(likelihood.rows.cells_mut(), a.column_offsets(), stride, at_once);
+    let work = split_by(likelihood.rows.cells_mut(), a.pair_offsets(), stride, at_once);
     let layout = StateLayout::new(estimator, a.dims().classes);
     let mut rest = state;
     let mut units = Vec::with_capacity(work.len());
@@ -87,7 +87,7 @@ impl<const W: usize, E: Estimator> WithSimd for AnnotatorChunk<'_, W, E> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> f64 {
         let Self { a, estimator, source, slots, state, rows, to_logs } = self;
-        let (offsets, n_classes) = (a.column_offsets(), a.dims().classes);
+        let (offsets, n_classes) = (a.pair_offsets(), a.dims().classes);
         let layout = StateLayout::new(estimator, n_classes);
         let (mut terms, mut rest, mut rest_of_state) = (0.0, rows, state);
         for slot in slots {
@@ -128,12 +128,12 @@ impl<const W: usize, E: Estimator> WithSimd for AnnotatorChunk<'_, W, E> {
 #[must_use]
 pub fn expected_counts_of(a: &Annotations, t: &Posterior) -> Vec<f64> {
     let n = a.dims().classes.max(1);
-    let mut counts = vec![0.0; a.n_columns() * n];
+    let mut counts = vec![0.0; a.n_pairs() * n];
     counts.par_chunks_mut(ITEMS_PER_BLOCK * n).enumerate().for_each(|(block, counts)| {
         let pairs = block * ITEMS_PER_BLOCK..;
         for (pair, counts) in pairs.zip(counts.chunks_exact_mut(n)) {
-            let weights = a.column_weights_of(pair).iter();
-            for (i, weight) in a.instances_of(pair).iter().zip(weights) {
+            let weights = a.weights_of_pair(pair).iter();
+            for (i, weight) in a.instances_of_pair(pair).iter().zip(weights) {
                 let row = t.row(*i as usize);
                 counts.iter_mut().zip(row).for_each(|(count, p)| *count += weight * p);
             }

@@ -66,9 +66,9 @@ impl PairKernel {
     pub fn new(a: &Annotations) -> Self {
         let Dims { instances, classes, .. } = a.dims();
         let ranges: Vec<_> =
-            ranges_of_instances(instances, n_ranges(a.dims(), a.len(), a.n_columns())).collect();
-        let part = |instances| Statistics::new(a.n_columns(), classes, instances);
-        let rows = PairRows::zeros(a.n_columns(), classes);
+            ranges_of_instances(instances, n_ranges(a.dims(), a.len(), a.n_pairs())).collect();
+        let part = |instances| Statistics::new(a.n_pairs(), classes, instances);
+        let rows = PairRows::zeros(a.n_pairs(), classes);
         Self {
             parts: ranges.into_iter().map(part).collect(),
             likelihood: Likelihood { rows, are_logs: a.are_weighted() },
@@ -97,11 +97,11 @@ impl PairKernel {
                 write(instances.clone(), &mut rows);
                 let stride = part.counts.stride();
                 for (i, row) in instances.zip(rows.chunks_exact(n)) {
-                    for (pair, weight) in a.annotations_of(i) {
+                    for (pair, weight) in a.annotations_of_instance(i) {
                         let counts = &mut part.counts.cells_mut()[pair as usize * stride..][..n];
                         counts.iter_mut().zip(row).for_each(|(count, p)| *count += weight * p);
                     }
-                    if !a.columns_of_instance(i).is_empty() {
+                    if !a.pairs_of_instance(i).is_empty() {
                         statistics::add(&mut part.class_counts, row);
                     }
                 }
@@ -184,7 +184,7 @@ impl PairKernel {
     /// Takes the likelihood of the last M-step out, before the next one replaces it.
     #[must_use]
     pub fn take_likelihood(&mut self, a: &Annotations) -> Likelihood {
-        let rows = PairRows::zeros(a.n_columns(), a.dims().classes);
+        let rows = PairRows::zeros(a.n_pairs(), a.dims().classes);
         std::mem::replace(&mut self.likelihood, Likelihood { rows, are_logs: a.are_weighted() })
     }
 
@@ -219,7 +219,7 @@ impl Likelihood {
     #[must_use]
     pub fn estimated<E: Estimator>(a: &Annotations, counts: &[f64], estimator: &E) -> Self {
         let n = a.dims().classes.max(1);
-        let mut rows = PairRows::zeros(a.n_columns(), n);
+        let mut rows = PairRows::zeros(a.n_pairs(), n);
         let stride = rows.stride();
         for (row, counts) in rows.cells_mut().chunks_exact_mut(stride).zip(counts.chunks_exact(n)) {
             row[..n].copy_from_slice(counts);
@@ -273,9 +273,9 @@ fn n_ranges(dims: Dims, annotations: usize, pairs: usize) -> usize {
 /// expected counts that are reported, and a table of counts for each range and for their sums.
 #[must_use]
 pub fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
-    let table = sizes.columns.checked_mul(stride(sizes.dims.classes))?;
+    let table = sizes.pairs.checked_mul(stride(sizes.dims.classes))?;
     let table = table.checked_mul(size_of::<f64>())?;
-    let tables = n_ranges(sizes.dims, sizes.annotations, sizes.columns);
+    let tables = n_ranges(sizes.dims, sizes.annotations, sizes.pairs);
     let matrices = dense_memory_estimate(sizes)?.matrices.checked_add(table.checked_mul(2)?)?;
     let working = table.checked_mul(tables.checked_add(1)?)?;
     Some(MemoryEstimate { posteriors: 0, matrices, working })

@@ -80,7 +80,7 @@ fn the_longest_plain_product_does_not_underflow() {
 #[test]
 fn smaller_likelihoods_are_raised_to_the_least_one() {
     for (annotator, diagonal) in [(0, 0.0), (1, 1e15)] {
-        // With many others few annotations have a weight other than 1, and columns do not hold logarithms.
+        // With many others few annotations have a weight other than 1, and rows do not hold logarithms.
         for (weight, others) in [(1.0, 0), (0.5, 0), (1.0, 90)] {
             let others = (0..others).map(|n| (2 + n, 2, n % 2));
             let rows: Vec<_> = [(0, 0, 0), (1, annotator, 1)].into_iter().chain(others).collect();
@@ -165,10 +165,10 @@ fn assert_naive<E: Estimator>(estimator: impl Fn(&Annotations) -> E, naive: &imp
             // Without the floor of counts, which adds 1e-10 to a cell that has none.
             close(&[kernel.terms()], &[terms], 1e-7, &what);
             let counts = dense::counts(&a, &rows_of(&t));
-            let counts: Vec<f64> = (0..a.n_columns())
+            let counts: Vec<f64> = (0..a.n_pairs())
                 .flat_map(|pair| {
-                    let of = &counts[a.annotator_of(pair as u32) as usize];
-                    let label = a.label_of(pair as u32) as usize;
+                    let of = &counts[a.annotator_of_pair(pair as u32) as usize];
+                    let label = a.label_of_pair(pair as u32) as usize;
                     of.iter().map(move |row| row[label])
                 })
                 .collect();
@@ -258,7 +258,7 @@ fn merged_statistics_are_those_of_the_joined_range() {
         &Smoothing::new(&a, 0.1, 0.0),
     );
     let sweep = |instances: std::ops::Range<usize>| {
-        let mut statistics = Statistics::new(a.n_columns(), 5, instances.clone());
+        let mut statistics = Statistics::new(a.n_pairs(), 5, instances.clone());
         let (range, prior) = (a.range(instances), Prior::Class(&[0.2; 5]));
         Sweep { range, prior, likelihood: &likelihood }.run(5, Some(&mut statistics), None);
         statistics

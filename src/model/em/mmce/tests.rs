@@ -78,7 +78,7 @@ fn an_m_step_ends_where_the_objective_is_flat() {
     let value = |params: &Params| {
         let mut sum = -params.strengths[1] / 2.0 * squares(&params.instances);
         for i in 0..6 {
-            for (r, y, weight) in a.triples_of(i) {
+            for (r, y, weight) in a.triples_of_instance(i) {
                 let mut logs = [0.0; 3];
                 let (annotators, instances) = (&params.annotators, &params.instances);
                 Confusions { annotators, instances, n_labels: 4 }.add(i, r, y, &mut logs);
@@ -130,7 +130,7 @@ fn an_m_step_can_be_interrupted() {
 #[test]
 fn the_memory_is_that_of_the_parameters() {
     let dims = Dims { instances: 10, annotators: 4, classes: 2, labels: 3 };
-    let sizes = QuestionSizes { dims, annotations: 1, columns: 5, gold_roles: Vec::new() };
+    let sizes = QuestionSizes { dims, annotations: 1, pairs: 5, gold_roles: Vec::new() };
     let want = MemoryEstimate { posteriors: 160, matrices: 8 * (24 + 10), working: 8 * 14 * 6 };
     assert_eq!(Mmce::memory_estimate(&sizes), Some(want));
 }

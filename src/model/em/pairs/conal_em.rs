@@ -26,12 +26,12 @@
 //! authors call the EM unstable there.
 //!
 //! ```
-//! use labelmill::model::{Model, em::{ColumnEm, ConalEm}};
+//! use labelmill::model::{Model, em::{PairEm, ConalEm}};
 //! use labelmill::testing::tiny;
 //!
 //! // (instance, annotator, label): all agree but for the last, who always says 0.
 //! let rows: Vec<_> = (0..40).map(|n| (n / 4, n % 4, if n % 4 == 3 { 0 } else { n / 4 % 2 })).collect();
-//! let fitted = ColumnEm(ConalEm::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
+//! let fitted = PairEm(ConalEm::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! let common = &fitted.report.annotator_parameters[0].1;
 //! assert!(fitted.posterior.row(1)[1] > 0.99 && common[3] < common[0]);
 //! ```
@@ -107,7 +107,7 @@ impl PairModel for ConalEm {
     fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
         let own = kernels::memory_estimate(sizes)?;
         let Dims { annotators, classes, labels, .. } = sizes.dims;
-        let state = sizes.columns.checked_mul(classes)?.checked_add(annotators)?;
+        let state = sizes.pairs.checked_mul(classes)?.checked_add(annotators)?;
         let common = labels.checked_mul(classes)?.checked_mul(4)?;
         let more = state.checked_add(common)?.checked_mul(size_of::<f64>())?;
         Some(MemoryEstimate { working: own.working.checked_add(more)?, ..own })

@@ -27,13 +27,13 @@
 //! an assignment confirms itself even more than a posterior does.
 //!
 //! ```
-//! use labelmill::model::{Model, em::{ColumnEm, FastDawidSkene}};
+//! use labelmill::model::{Model, em::{PairEm, FastDawidSkene}};
 //! use labelmill::testing::tiny;
 //!
 //! // (instance, annotator, label): two agree on everything; the third gives the opposite, which the model inverts.
 //! let row = |i: u32, r: u32| (i, r, if r == 2 { 1 - i % 2 } else { i % 2 });
 //! let rows: Vec<_> = (0..12).map(|n| row(n / 3, n % 3)).collect();
-//! let fitted = ColumnEm(FastDawidSkene::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
+//! let fitted = PairEm(FastDawidSkene::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert!(fitted.posterior.row(1)[1] > 0.9 && fitted.report.skill[2] < 0.5);
 //! ```
 

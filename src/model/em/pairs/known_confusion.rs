@@ -22,7 +22,7 @@
 //! ```
 //! use std::sync::Arc;
 //! use labelmill::frame::GivenConfusion;
-//! use labelmill::model::{Model, em::{ColumnEm, KnownConfusion}};
+//! use labelmill::model::{Model, em::{PairEm, KnownConfusion}};
 //! use labelmill::testing::tiny;
 //!
 //! // Annotator 0 is right in nine of ten cases, and annotator 1 in six; they contradict each other.
@@ -30,7 +30,7 @@
 //! let cells = vec![0.9, 0.1, 0.1, 0.9, 0.6, 0.4, 0.4, 0.6];
 //! a.given.confusion = Some(Arc::new(GivenConfusion::new((2, 2), vec![0, 1], cells)));
 //! let model = KnownConfusion { class_prior: Some(vec![0.5, 0.5]), ..KnownConfusion::default() };
-//! let fitted = ColumnEm(model).fit((&a).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
+//! let fitted = PairEm(model).fit((&a).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! // 0.9 * 0.4 to 0.1 * 0.6
 //! assert!((fitted.posterior.row(0)[0] - 0.36 / 0.42).abs() < 1e-12);
 //! ```
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
     use crate::frame::{Dims, GivenConfusion};
     use crate::model::Model as _;
-    use crate::model::em::{ColumnEm, DawidSkene};
+    use crate::model::em::{DawidSkene, PairEm};
     use crate::testing::{assert_close, fit, iterations, tiny, weighted};
 
     /// Two annotators with matrices of their own, and a third with that of the first; three labels, of which the last is no
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn a_table_that_is_not_there_and_shares_of_other_classes_are_refused() {
         let fit = |spec: KnownConfusion, a: &Annotations| {
-            ColumnEm(spec).fit(a.into(), &mut JobContext::new(0)).unwrap_err().to_string()
+            PairEm(spec).fit(a.into(), &mut JobContext::new(0)).unwrap_err().to_string()
         };
         let error = fit(KnownConfusion::default(), &tiny(2, &[(0, 0, 1)]));
         assert!(error.contains("where: source.confusion"), "{error}");

@@ -25,12 +25,12 @@
 //! and from crowd-kit 1.4 in that each start has noise of its own. An adversary cannot be inverted: `knows` is not below 0.
 //!
 //! ```
-//! use labelmill::model::{Model, em::{ColumnEm, Mace}};
+//! use labelmill::model::{Model, em::{PairEm, Mace}};
 //! use labelmill::testing::tiny;
 //!
 //! // Annotators 0, 1 and 2 agree on eight instances; annotator 3 always says 0.
 //! let rows: Vec<_> = (0..32).map(|n| (n / 4, n % 4, if n % 4 == 3 { 0 } else { n / 4 % 2 })).collect();
-//! let fitted = ColumnEm(Mace::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
+//! let fitted = PairEm(Mace::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert!(fitted.report.skill[0] > 0.8 && fitted.report.skill[3] < 0.5);
 //! ```
 

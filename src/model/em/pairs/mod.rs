@@ -2,7 +2,6 @@
 
 pub(super) mod assignments;
 pub(super) mod clusters;
-pub(super) mod column_em;
 pub(super) mod conal_em;
 pub(super) mod crowd_rows;
 pub(super) mod dawid_skene;
@@ -11,4 +10,5 @@ pub(super) mod ibcc;
 pub(super) mod known_confusion;
 pub(super) mod mace;
 pub(super) mod one_coin;
+pub(super) mod pair_em;
 pub(super) mod snorkel;

@@ -41,12 +41,12 @@
 //! that are not a class count as wrong.
 //!
 //! ```
-//! use labelmill::model::{Model, em::{ColumnEm, OneCoin}};
+//! use labelmill::model::{Model, em::{PairEm, OneCoin}};
 //! use labelmill::testing::tiny;
 //!
 //! // Annotators 0 and 1 agree; annotator 2 agrees with them on two of four instances.
 //! let rows: Vec<_> = (0..12).map(|n| (n / 3, n % 3, (n / 3 + u32::from(n % 3 == 2 && n > 5)) % 2)).collect();
-//! let fitted = ColumnEm(OneCoin::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
+//! let fitted = PairEm(OneCoin::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert!(fitted.report.skill[0] > 0.9 && (fitted.report.skill[2] - 0.6).abs() < 0.05);
 //! ```
 
@@ -232,7 +232,7 @@ impl Estimator for OneCoinEstimator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::em::pairs::column_em::StepFrom;
+    use crate::model::em::pairs::pair_em::StepFrom;
     use crate::model::posterior::Posterior;
     use crate::testing::{fit, tiny};
 

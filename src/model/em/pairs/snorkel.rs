@@ -40,12 +40,12 @@
 //! ```
 //!
 //! ```
-//! use labelmill::model::{Model, em::{ColumnEm, Snorkel}};
+//! use labelmill::model::{Model, em::{PairEm, Snorkel}};
 //! use labelmill::testing::tiny;
 //!
 //! // Annotators 0 and 1 agree; annotator 2 agrees with them on two of four instances.
 //! let rows: Vec<_> = (0..12).map(|n| (n / 3, n % 3, (n / 3 + u32::from(n % 3 == 2 && n > 5)) % 2)).collect();
-//! let fitted = ColumnEm(Snorkel::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
+//! let fitted = PairEm(Snorkel::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert!(fitted.report.skill[0] > 0.9 && (fitted.report.skill[2] - 0.5).abs() < 0.05);
 //! ```
 
@@ -217,7 +217,7 @@ impl Estimator for ThetaEstimator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::em::pairs::column_em::StepFrom;
+    use crate::model::em::pairs::pair_em::StepFrom;
     use crate::model::posterior::Posterior;
     use crate::testing::{assert_close, erring_half, fit, iterations, tiny};
 

@@ -65,7 +65,7 @@ impl Annotators {
         let (Dims { classes: n, labels, .. }, size) = (self.dims, self.size());
         let mut crowd = vec![POOLED_COUNT; labels * n];
         for (pair, counts) in counts.chunks_exact(n.max(1)).enumerate() {
-            let row = &mut crowd[a.label_of(pair as u32) as usize * n..][..n];
+            let row = &mut crowd[a.label_of_pair(pair as u32) as usize * n..][..n];
             row.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
         let sums = sums_over_labels(&crowd, n);
@@ -146,7 +146,7 @@ impl Annotators {
 
 /// Adds the expected counts of an annotator, `[pair, class]`, to `cells`, `[label, class]`.
 pub(super) fn add_counts(a: &Annotations, r: usize, counts: &[f64], n: usize, cells: &mut [f64]) {
-    for (pair, label) in a.columns_of(r).zip(a.labels_of(r)) {
+    for (pair, label) in a.pairs_of_annotator(r).zip(a.labels_of_annotator(r)) {
         let row = &mut cells[*label as usize * n..][..n];
         row.iter_mut().zip(&counts[pair * n..]).for_each(|(sum, count)| *sum += count);
     }

@@ -58,9 +58,9 @@ impl AnnotatorSearch {
         let n = self.n;
         self.totals.fill(0.0);
         self.followed = [0.0; 2];
-        for (column, y) in a.columns_of(r).zip(a.labels_of(r)) {
-            let weights = a.column_weights_of(column).iter();
-            for (i, weight) in a.instances_of(column).iter().zip(weights) {
+        for (pair, y) in a.pairs_of_annotator(r).zip(a.labels_of_annotator(r)) {
+            let weights = a.weights_of_pair(pair).iter();
+            for (i, weight) in a.instances_of_pair(pair).iter().zip(weights) {
                 let (none, effects) = states.joint_row(*i as usize).split_at(n);
                 let add = |sums: &mut [f64], p: &[f64]| {
                     sums.iter_mut().zip(p).for_each(|(sum, p)| *sum += weight * p);

@@ -31,8 +31,8 @@ impl States {
             offsets.extend((1..=dims.instances).map(|i| i * (1 + 2 * dims.labels)));
         } else {
             for i in 0..dims.instances {
-                let columns = a.columns_of_instance(i).iter();
-                let mut own: Vec<u32> = columns.map(|column| a.label_of(*column)).collect();
+                let pairs = a.pairs_of_instance(i).iter();
+                let mut own: Vec<u32> = pairs.map(|pair| a.label_of_pair(*pair)).collect();
                 own.sort_unstable();
                 own.dedup();
                 labels.append(&mut own);
@@ -76,7 +76,7 @@ impl States {
                 let (row, others) = rest.split_at_mut(own);
                 this.write_logs(a, annotators, prior, i, &mut logs);
                 let term = softmax(&logs, row);
-                sum += if a.columns_of_instance(i).is_empty() { 0.0 } else { term };
+                sum += if a.pairs_of_instance(i).is_empty() { 0.0 } else { term };
                 rest = others;
             }
             sum
@@ -100,8 +100,8 @@ impl States {
         logs.clear();
         logs.resize((1 + 2 * own.len()) * n, 0.0);
         let (none, effects) = logs.split_at_mut(n);
-        for (column, weight) in a.annotations_of(i) {
-            let (r, given) = (a.annotator_of(column) as usize, a.label_of(column));
+        for (pair, weight) in a.annotations_of_instance(i) {
+            let (r, given) = (a.annotator_of_pair(pair) as usize, a.label_of_pair(pair));
             let row = annotators.ln_row(r, given as usize);
             none.iter_mut().zip(row).for_each(|(log, ln_p)| *log += weight * ln_p);
             let follows = weight * annotators.follows(r);
@@ -141,7 +141,7 @@ impl States {
     pub(super) fn effects(&self, a: &Annotations) -> Vec<(String, Vec<f64>)> {
         let n = self.dims.classes;
         let of = |i: usize| {
-            if a.columns_of_instance(i).is_empty() {
+            if a.pairs_of_instance(i).is_empty() {
                 return (f64::NAN, f64::NAN);
             }
             let (mut effect, mut top, mut of_top) = (0.0, 0.0, f64::NAN);
@@ -174,7 +174,7 @@ pub(super) fn publish(
         if a.trusted_class(i).is_some() {
             return;
         }
-        let n: f64 = a.weights_of(i).iter().take(a.columns_of_instance(i).len()).sum();
+        let n: f64 = a.weights_of_instance(i).iter().take(a.pairs_of_instance(i).len()).sum();
         let power = n.max(1.0).powf(-discount);
         for (p, independent) in row.iter_mut().zip(independent.row(i)) {
             *p = (*p + share * (independent - *p)).powf(power);

@@ -114,7 +114,7 @@ fn single_annotations_are_warned_of() {
 fn the_memory_is_that_of_all_states_and_of_dense_matrices() {
     let dims = Dims { instances: 3, annotators: 5, classes: 2, labels: 2 };
     let bytes = |dims: Dims| {
-        let sizes = QuestionSizes { dims, annotations: 4, columns: 4, gold_roles: Vec::new() };
+        let sizes = QuestionSizes { dims, annotations: 4, pairs: 4, gold_roles: Vec::new() };
         let (own, start) =
             (RandomEffects::memory_estimate(&sizes), kernels::memory_estimate(&sizes));
         own.unwrap().working - start.unwrap().working

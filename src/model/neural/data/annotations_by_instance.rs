@@ -20,7 +20,7 @@ impl AnnotationsByInstance {
     pub(super) fn new(a: &Annotations) -> Self {
         let mut by_instance = Self { offsets: vec![0], all: Vec::with_capacity(a.len()) };
         for i in 0..a.dims().instances {
-            by_instance.all.extend(a.triples_of(i));
+            by_instance.all.extend(a.triples_of_instance(i));
             by_instance.offsets.push(by_instance.all.len());
         }
         by_instance

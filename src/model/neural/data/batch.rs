@@ -59,7 +59,7 @@ impl Batch {
 
     /// The annotations of row `b`.
     #[must_use]
-    pub fn annotations_of(&self, b: usize) -> &[BatchAnnotation] {
+    pub fn annotations_of_instance(&self, b: usize) -> &[BatchAnnotation] {
         &self.annotations[self.offsets[b]..self.offsets[b + 1]]
     }
 

@@ -78,7 +78,7 @@ fn matrices_of_gold(a: &Annotations) -> Result<Option<GivenConfusion>> {
     let mut counts = vec![0.0; (annotators + 1) * width];
     for i in 0..instances {
         let Some(class) = a.trusted_class(i) else { continue };
-        for (annotator, label, weight) in a.triples_of(i) {
+        for (annotator, label, weight) in a.triples_of_instance(i) {
             for r in [annotator as usize, annotators] {
                 counts[r * width + class as usize * labels + label as usize] += weight;
             }

@@ -55,7 +55,7 @@ pub(super) fn pair_competence<N: CrowdNet>(
 /// The pairs of the annotations and those that the job asks about, each once.
 fn pairs_of(a: &Annotations) -> Vec<InstanceAnnotator> {
     let annotated = (0..a.dims().instances).flat_map(|i| {
-        a.triples_of(i).map(move |(annotator, ..)| InstanceAnnotator {
+        a.triples_of_instance(i).map(move |(annotator, ..)| InstanceAnnotator {
             instance: i as u32,
             annotator,
             is_annotated: true,

@@ -70,7 +70,8 @@ impl BatchContext<'_> {
 
     /// Every annotation of the batch with its row.
     pub fn annotations(&self) -> impl Iterator<Item = (usize, &BatchAnnotation)> {
-        (0..self.batch.len()).flat_map(|b| self.batch.annotations_of(b).iter().map(move |a| (b, a)))
+        (0..self.batch.len())
+            .flat_map(|b| self.batch.annotations_of_instance(b).iter().map(move |a| (b, a)))
     }
 
     /// The classifier's probability of each annotation's label, for models without confusion matrices; 0 for a label
@@ -179,7 +180,7 @@ impl BatchContext<'_> {
         for (b, (out, prior)) in rows.enumerate() {
             let mut logs: Vec<f64> =
                 prior.iter().map(|p| at_least(*p, f64::MIN_POSITIVE).ln()).collect();
-            for annotation in self.batch.annotations_of(b) {
+            for annotation in self.batch.annotations_of_instance(b) {
                 let terms =
                     (0..classes).map(|k| at_least(cell(b, annotation, k), MIN_PROBABILITY).ln());
                 logs.iter_mut().zip(terms).for_each(|(l, term)| *l += annotation.weight * term);

@@ -17,7 +17,7 @@ pub(crate) fn table(dims: Dims) -> ParamTable {
     ParamTable::each("confusion", dims.annotators, &row).fixed()
 }
 
-/// Sets the matrices to the expected counts `[column, class]`, clamped to at least `floor` and divided by the sums of
+/// Sets the matrices to the expected counts `[pair, class]`, clamped to at least `floor` and divided by the sums of
 /// their rows. A row of zeros stays zero, and the rows of a class that nobody names are zero.
 ///
 /// # Why
@@ -45,7 +45,7 @@ pub(crate) fn count(a: &Annotations, counts: &[f64], floor: f64, params: &mut An
 /// Whether an annotation or a trusted instance names each class.
 pub(crate) fn named_classes(a: &Annotations) -> Vec<bool> {
     let mut is_named = vec![false; a.dims().classes];
-    let labels = a.labels_in(0..a.n_columns()).iter();
+    let labels = a.labels_in(0..a.n_pairs()).iter();
     for class in labels.chain(a.trusted.iter().flatten().flatten()) {
         if let Some(is_named) = is_named.get_mut(*class as usize) {
             *is_named = true;
@@ -69,13 +69,13 @@ pub(crate) fn normalise(params: &mut AnnotatorParams, dims: Dims) {
     }
 }
 
-/// The expected counts of annotator `r`, `[class, label]`, out of those of all columns, `[column, class]`.
+/// The expected counts of annotator `r`, `[class, label]`, out of those of all pairs, `[pair, class]`.
 pub(crate) fn of_annotator(a: &Annotations, counts: &[f64], r: usize) -> Vec<f64> {
     let Dims { classes, labels, .. } = a.dims();
     let mut matrix = vec![0.0; classes * labels];
-    for (column, label) in a.columns_of(r).zip(a.labels_of(r)) {
-        let of_column = &counts[column * classes..(column + 1) * classes];
-        for (row, count) in matrix.chunks_exact_mut(labels).zip(of_column) {
+    for (pair, label) in a.pairs_of_annotator(r).zip(a.labels_of_annotator(r)) {
+        let of_pair = &counts[pair * classes..(pair + 1) * classes];
+        for (row, count) in matrix.chunks_exact_mut(labels).zip(of_pair) {
             row[*label as usize] = *count;
         }
     }
@@ -134,7 +134,7 @@ mod tests {
         }
     }
 
-    /// Two annotators, two classes and labels: columns are (annotator, label). The second annotator's counts of class 1
+    /// Two annotators, two classes and labels: pairs are (annotator, label). The second annotator's counts of class 1
     /// are no numbers.
     #[test]
     fn counts_that_are_no_numbers_stay_visible() {

@@ -58,7 +58,7 @@ pub(crate) fn of_better_annotators(a: &Annotations) -> Result<(Annotations, usiz
     for i in 0..instances {
         let Some(class) = a.trusted_class(i) else { continue };
         of_class[class as usize] += 1.0;
-        for (annotator, label, weight) in a.triples_of(i) {
+        for (annotator, label, weight) in a.triples_of_instance(i) {
             all[annotator as usize] += weight;
             right[annotator as usize] += if label == class { weight } else { 0.0 };
         }
@@ -68,7 +68,8 @@ pub(crate) fn of_better_annotators(a: &Annotations) -> Result<(Annotations, usiz
     let n_left_out = (0..annotators).filter(|r| !is_good(*r)).count();
     let stay: Vec<bool> = (0..instances)
         .flat_map(|i| {
-            let good = || a.triples_of(i).map(|(annotator, ..)| is_good(annotator as usize));
+            let good =
+                || a.triples_of_instance(i).map(|(annotator, ..)| is_good(annotator as usize));
             let keeps_all = !good().any(|is_good| is_good);
             good().map(move |is_good| is_good || keeps_all)
         })
@@ -92,7 +93,7 @@ mod tests {
         let mut a = tiny(2, &rows);
         a.trusted = Some((0..12).map(|i| (i < 10).then_some(i % 2)).collect());
         let (good, n_left_out) = of_better_annotators(&a).unwrap();
-        let who = |i: usize| good.triples_of(i).map(|(r, ..)| r).collect::<Vec<_>>();
+        let who = |i: usize| good.triples_of_instance(i).map(|(r, ..)| r).collect::<Vec<_>>();
         assert_eq!([who(0), who(9), who(10), who(11)], [[0], [0], [2], [1]]);
         assert_eq!(n_left_out, 1);
         a.trusted = Some((0..12).map(|i| (i < 4).then_some(i % 2)).collect());

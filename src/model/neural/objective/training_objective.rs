@@ -103,7 +103,7 @@ pub trait TrainingObjective {
         true
     }
 
-    /// The M-step: estimates parameters of annotators from `counts`, the expected counts `[column, class]` of the targets
+    /// The M-step: estimates parameters of annotators from `counts`, the expected counts `[pair, class]` of the targets
     /// that the act names, and other numbers from the targets of `state`.
     fn m_step(
         &self,

@@ -7,13 +7,13 @@ use crate::model::neural::numerics::{MIN_PROBABILITY, at_least};
 use crate::model::numerics::{MIN_LIKELIHOOD, normalise};
 use crate::model::posterior::Posterior;
 
-/// The memory of a fit with such E-steps: the columns, and the prior beside the posteriors; and the targets of the best
+/// The memory of a fit with such E-steps: the pairs, and the prior beside the posteriors; and the targets of the best
 /// epoch.
 pub(in crate::model::neural) fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
     let dense = dense_memory_estimate(sizes)?;
-    let columns = sizes.columns.checked_mul(stride(sizes.dims.classes))?;
-    let columns = columns.checked_mul(size_of::<f64>())?;
-    let matrices = dense.matrices.checked_add(columns)?;
+    let pairs = sizes.pairs.checked_mul(stride(sizes.dims.classes))?;
+    let pairs = pairs.checked_mul(size_of::<f64>())?;
+    let matrices = dense.matrices.checked_add(pairs)?;
     Some(MemoryEstimate { matrices, working: dense.posteriors.checked_mul(2)?, ..dense })
 }
 
@@ -71,12 +71,12 @@ mod tests {
     use super::*;
     use crate::frame::Dims;
 
-    /// Of one million instances and five classes, in rows of 8 numbers for each of 60 columns.
+    /// Of one million instances and five classes, in rows of 8 numbers for each of 60 pairs.
     #[test]
     fn the_memory_of_a_fit_has_columns_and_two_more_rows_for_each_instance() {
         let dims = Dims { instances: 1_000_000, annotators: 12, classes: 5, labels: 5 };
         let gold_roles = Vec::new();
-        let sizes = QuestionSizes { dims, annotations: 5_000_000, columns: 60, gold_roles };
+        let sizes = QuestionSizes { dims, annotations: 5_000_000, pairs: 60, gold_roles };
         let posteriors = 40_000_000;
         let matrices = 60 * 8 * 8 + 25 * 8;
         let want = MemoryEstimate { posteriors, matrices, working: 2 * posteriors };

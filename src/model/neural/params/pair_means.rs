@@ -39,7 +39,7 @@ impl PairMeans {
         for b in 0..batch.len() {
             let row = b * classes..(b + 1) * classes;
             let (p, t) = (&p[row.clone()], &posterior[row]);
-            for (annotation, matrix) in batch.annotations_of(b).iter().zip(&mut matrices) {
+            for (annotation, matrix) in batch.annotations_of_instance(b).iter().zip(&mut matrices) {
                 let (r, weight) =
                     (batch.annotators[annotation.annotator as usize] as usize, annotation.weight);
                 for (k, t) in t.iter().enumerate() {

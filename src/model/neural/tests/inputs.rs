@@ -131,7 +131,8 @@ fn what_nobody_has_annotated_has_no_row_of_annotations() {
 #[test]
 fn a_batch_without_annotators_has_no_rows_of_them() {
     let agreeing = agreeing();
-    let rows = (0..40).flat_map(|i| agreeing.triples_of(i).map(move |(r, l, _)| (i as u32, r, l)));
+    let rows = (0..40)
+        .flat_map(|i| agreeing.triples_of_instance(i).map(move |(r, l, _)| (i as u32, r, l)));
     let dims = Dims { instances: 41, ..agreeing.dims() };
     let mut a = crate::testing::annotations(dims, &rows.collect::<Vec<_>>());
     a.trusted = Some((0..41).map(|i| (i == 40).then_some(2)).collect());

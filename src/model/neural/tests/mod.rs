@@ -232,7 +232,7 @@ impl<'a, N: CrowdNet> Case<'a, N> {
 
     /// The annotations of the batch.
     fn annotations(&self) -> Annotations {
-        let of_row = |b| self.batch.annotations_of(b).iter().map(move |a| (b as u32, a));
+        let of_row = |b| self.batch.annotations_of_instance(b).iter().map(move |a| (b as u32, a));
         let row = |(b, a): (u32, &BatchAnnotation)| ((b, a.annotator, a.label), a.weight);
         let rows = (0..2).flat_map(of_row).map(row);
         let (rows, weights): (Vec<_>, Vec<f64>) = rows.unzip();

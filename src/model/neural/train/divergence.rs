@@ -75,7 +75,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
         if a.is_empty() || !self.model.weighs_annotations() {
             return None;
         }
-        let all = (0..a.dims().instances).flat_map(|i| a.annotations_of(i));
+        let all = (0..a.dims().instances).flat_map(|i| a.annotations_of_instance(i));
         let both =
             |(least, largest): (f64, f64), (_, weight)| (least.min(weight), largest.max(weight));
         let (least, largest) = all.fold((f64::INFINITY, 0.0), both);

@@ -197,9 +197,10 @@ impl<N: TrainingObjective> Trainer<'_, N> {
     /// The model's learning rate of annotators' parameters for these data.
     fn default_annotator_rate(&self) -> f64 {
         let a = self.data.annotations;
-        let is_annotated = |i: &usize| !a.columns_of_instance(*i).is_empty();
+        let is_annotated = |i: &usize| !a.pairs_of_instance(*i).is_empty();
         let annotated = (0..a.dims().instances).filter(is_annotated).count();
-        let weights = (0..a.dims().instances).flat_map(|i| a.annotations_of(i)).map(|(_, w)| w);
+        let weights =
+            (0..a.dims().instances).flat_map(|i| a.annotations_of_instance(i)).map(|(_, w)| w);
         let weight: f64 = weights.sum();
         self.model.annotator_rate(weight / annotated.max(1) as f64)
     }

@@ -123,7 +123,7 @@ impl<'a> Crowd<'a> {
 
     /// (annotator, class, weight) of the annotations of instance `i` that name a class.
     fn triples(&self, i: usize) -> impl Iterator<Item = (u32, u32, f64)> {
-        self.a.triples_of(i).filter(|(_, y, _)| (*y as usize) < self.n_classes)
+        self.a.triples_of_instance(i).filter(|(_, y, _)| (*y as usize) < self.n_classes)
     }
 
     fn votes_of(&self, i: usize) -> Vec<f64> {

@@ -128,7 +128,7 @@ mod tests {
     fn the_memory_of_a_fit_has_two_priors_a_target_and_a_posterior_for_each_instance() {
         let dims = Dims { instances: 1_000_000, annotators: 12, classes: 5, labels: 5 };
         let gold_roles = Vec::new();
-        let sizes = QuestionSizes { dims, annotations: 5_000_000, columns: 60, gold_roles };
+        let sizes = QuestionSizes { dims, annotations: 5_000_000, pairs: 60, gold_roles };
         let got = memory_estimate::<Gem>(&sizes).unwrap();
         let (posteriors, counts) = (40_000_000, 60 * 8 * 8);
         let (matrices, working) = (2 * counts + 25 * 8, 17 * counts + 4 * posteriors);

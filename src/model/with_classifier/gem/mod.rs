@@ -261,7 +261,7 @@ impl<'a, M: ClassifierEm> Steps<'a, M> {
         if !instances.iter().any(|i| a.has_evidence(*i)) {
             return Err(from_features::no_examples(a));
         }
-        let is_annotated = |i: usize| !a.columns_of_instance(i).is_empty();
+        let is_annotated = |i: usize| !a.pairs_of_instance(i).is_empty();
         let has_term = |i: &usize| is_annotated(*i) || a.trusted_class(*i).is_some();
         let weights = instances.iter().map(|i| f64::from(u8::from(has_term(i)))).collect();
         let alone = instances.iter().filter(|i| !is_annotated(**i));

@@ -196,7 +196,7 @@ fn naive(
     let model = dense::DenseDawidSkene { smoothing: spec.smoothing, diagonal: spec.diagonal };
     let known: Vec<usize> = (0..features.len()).filter(|i| features[*i].is_some()).collect();
     let x: Vec<f64> = features.iter().flatten().map(|x| f64::from(*x)).collect();
-    let is_annotated = |i: usize| a.triples_of(i).len() > 0;
+    let is_annotated = |i: usize| a.triples_of_instance(i).len() > 0;
     let has_term = |i: &usize| is_annotated(*i) || a.trusted_class(*i).is_some();
     let weights: Vec<f64> = known.iter().map(|i| if has_term(i) { 1.0 } else { 0.0 }).collect();
     let (mut t, mut values) = (dense::votes(a), Vec::new());

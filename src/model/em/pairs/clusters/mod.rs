@@ -124,7 +124,7 @@ pub(super) fn blocks(
 
 /// The annotators who have annotations: others follow the shares of the clusters.
 pub(super) fn annotated(a: &Annotations) -> Vec<usize> {
-    (0..a.dims().annotators).filter(|r| !a.columns_of(*r).is_empty()).collect()
+    (0..a.dims().annotators).filter(|r| !a.pairs_of_annotator(*r).is_empty()).collect()
 }
 
 /// What is known about the cluster of every annotator, P(cluster) `[annotator, cluster]`.

@@ -27,13 +27,13 @@
 //! not start again: `restarts` does, from votes mixed with noise.
 //!
 //! ```
-//! use labelmill::model::{Model, em::{ColumnEm, WorkerClustering}};
+//! use labelmill::model::{Model, em::{PairEm, WorkerClustering}};
 //! use labelmill::testing::tiny;
 //!
 //! // Annotators 0 to 3 agree; annotators 4 and 5 always say 0.
 //! let label = |i: u32, r: u32| if r > 3 { 0 } else { i % 2 };
 //! let rows: Vec<_> = (0..60).map(|n| (n / 6, n % 6, label(n / 6, n % 6))).collect();
-//! let fitted = ColumnEm(WorkerClustering::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
+//! let fitted = PairEm(WorkerClustering::default()).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! let (_, cluster) = &fitted.report.annotator_parameters[0];
 //! assert_eq!(cluster, &[0.0, 0.0, 0.0, 0.0, 1.0, 1.0]);
 //! ```
@@ -265,7 +265,7 @@ fn add(sums: &mut [f64], row: &[f64]) {
 mod tests {
     use super::*;
     use crate::model::Model as _;
-    use crate::model::em::ColumnEm;
+    use crate::model::em::PairEm;
     use crate::testing::{assert_close, erring_half, fit, iterations, objectives, tiny};
 
     /// The votes for instances 0 and 1 are (1, 0) and (1/2, 1/2). Annotator 0: (1, 0), (1/2, 1/2) to labels 0 and 1, so that
@@ -307,7 +307,7 @@ mod tests {
         let mut job = JobContext::new(0);
         for (n_clusters, n_warnings) in [(2, 0), (3, 1)] {
             let spec = WorkerClustering { n_clusters, ..WorkerClustering::default() };
-            ColumnEm(spec).fit((&a).into(), &mut job).unwrap();
+            PairEm(spec).fit((&a).into(), &mut job).unwrap();
             assert_eq!(job.warnings().len(), n_warnings, "{n_clusters}");
         }
         let want = "3 clusters are more than the annotators: lower model.n_clusters to at most 2";

@@ -36,14 +36,14 @@
 //! of a matrix's diagonal, whatever the class shares.
 //!
 //! ```
-//! use labelmill::model::{Model, em::{DawidSkene, ColumnEm}};
+//! use labelmill::model::{Model, em::{DawidSkene, PairEm}};
 //! use labelmill::testing::tiny;
 //!
 //! // (instance, annotator, label): two agree on everything; the third gives the opposite, which the model inverts.
 //! let row = |i: u32, r: u32| (i, r, if r == 2 { 1 - i % 2 } else { i % 2 });
 //! let rows: Vec<_> = (0..12).map(|n| row(n / 3, n % 3)).collect();
 //! let a = tiny(2, &rows);
-//! let fitted = ColumnEm(DawidSkene::default()).fit((&a).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
+//! let fitted = PairEm(DawidSkene::default()).fit((&a).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert!(fitted.posterior.row(1)[1] > 0.9);
 //! assert!(fitted.report.skill[2] < 0.5);
 //! ```
@@ -179,13 +179,13 @@ impl PairModel for DawidSkene {
 pub(in crate::model::em) fn is_redundant(a: &Annotations) -> bool {
     let opinions = |i: usize| {
         // The pairs of an annotator are adjacent.
-        let pairs = a.columns_of_instance(i);
-        pairs.chunk_by(|one, next| a.annotator_of(*one) == a.annotator_of(*next)).count()
+        let pairs = a.pairs_of_instance(i);
+        pairs.chunk_by(|one, next| a.annotator_of_pair(*one) == a.annotator_of_pair(*next)).count()
     };
     let (opinions, annotated) = (0..a.dims().instances)
         .into_par_iter()
         .with_min_len(ITEMS_PER_BLOCK)
-        .map(|i| (opinions(i), usize::from(!a.columns_of_instance(i).is_empty())))
+        .map(|i| (opinions(i), usize::from(!a.pairs_of_instance(i).is_empty())))
         .reduce(|| (0, 0), |one, other| (one.0 + other.0, one.1 + other.1));
     2 * opinions >= 3 * annotated
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::model::Model as _;
-use crate::model::em::ColumnEm;
-use crate::model::em::pairs::column_em::StepFrom;
+use crate::model::em::PairEm;
+use crate::model::em::pairs::pair_em::StepFrom;
 use crate::model::posterior::Posterior;
 use crate::testing::{assert_close, fit, iterations, tiny, weighted};
 
@@ -12,7 +12,7 @@ fn few_annotations_are_cautioned_against_once_for_a_subject() {
     let mut job = JobContext::new(0);
     for n in [18, 12] {
         let a = tiny(2, &rows[..n]);
-        ColumnEm(DawidSkene::maximum_likelihood()).fit((&a).into(), &mut job).unwrap();
+        PairEm(DawidSkene::maximum_likelihood()).fit((&a).into(), &mut job).unwrap();
     }
     assert_eq!(job.warnings().len(), 1, "{:?}", job.warnings());
     assert!(job.warnings()[0].contains("fewer than 10 annotations, few for a 2 x 2"));
@@ -21,7 +21,7 @@ fn few_annotations_are_cautioned_against_once_for_a_subject() {
     for (smoothing, diagonal, n) in [(0.1, 0.0, 1), (0.0, 0.1, 1), (1.0, 0.0, 0), (0.0, 1.0, 0)] {
         let spec = DawidSkene { smoothing, diagonal, ..DawidSkene::maximum_likelihood() };
         let mut job = JobContext::new(0);
-        ColumnEm(spec).fit((&a).into(), &mut job).unwrap();
+        PairEm(spec).fit((&a).into(), &mut job).unwrap();
         assert_eq!(job.warnings().len(), n, "{smoothing} {diagonal}: {:?}", job.warnings());
     }
 }

@@ -25,11 +25,11 @@
 //! and gives no ELBO.
 //!
 //! ```
-//! use labelmill::model::{Model, em::{ColumnEm, Ibcc}};
+//! use labelmill::model::{Model, em::{PairEm, Ibcc}};
 //! use labelmill::testing::tiny;
 //!
 //! // One annotation proves little: the prior alone says that annotators are right in 4 of 6 cases of three classes.
-//! let fitted = ColumnEm(Ibcc::default()).fit((&tiny(3, &[(0, 0, 1)])).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
+//! let fitted = PairEm(Ibcc::default()).fit((&tiny(3, &[(0, 0, 1)])).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! assert!(fitted.posterior.row(0)[1] > 0.66 && fitted.posterior.row(0)[1] < 0.99);
 //! ```
 
@@ -188,7 +188,7 @@ impl PairModel for Ibcc {
         let deviation = |sums: &mut Vec<f64>, r: usize| {
             let matrix = confusion.matrix(a, r, sums);
             let variance = |k: usize| {
-                let mean = matrix.cell(k, k, a.column_of(r, k)).0;
+                let mean = matrix.cell(k, k, a.pair_of(r, k)).0;
                 mean * (1.0 - mean) / (matrix.row_sum(k) + 1.0)
             };
             (0..n).map(variance).sum::<f64>().sqrt() / n as f64

@@ -2,8 +2,8 @@ use statrs::function::gamma::{digamma, ln_gamma};
 
 use super::*;
 use crate::model::Model;
-use crate::model::em::ColumnEm;
-use crate::model::em::pairs::column_em::StepFrom;
+use crate::model::em::PairEm;
+use crate::model::em::pairs::pair_em::StepFrom;
 use crate::model::fitted::Fitted;
 use crate::model::numerics::MIN_LIKELIHOOD;
 use crate::model::posterior::Posterior;
@@ -25,7 +25,7 @@ fn bound(spec: &Ibcc, a: &Annotations, t: &Posterior) -> f64 {
     for i in 0..d.instances {
         for k in 0..d.classes {
             nu[k] += t.row(i)[k];
-            for (r, l, w) in a.triples_of(i) {
+            for (r, l, w) in a.triples_of_instance(i) {
                 al[r as usize][k][l as usize] += w * t.row(i)[k];
             }
         }
@@ -50,7 +50,7 @@ fn bound(spec: &Ibcc, a: &Annotations, t: &Posterior) -> f64 {
     for i in 0..d.instances {
         let logs: Vec<f64> = (0..d.classes)
             .map(|k| {
-                let own = a.triples_of(i);
+                let own = a.triples_of_instance(i);
                 let terms = own.map(|(r, l, w)| w * log_means(&al[r as usize][k])[l as usize]);
                 log_means(&nu)[k] + terms.sum::<f64>()
             })
@@ -187,7 +187,7 @@ fn pseudo_counts_of_another_shape_or_below_the_least_are_refused() {
         let error = problems(counts, off).unwrap_err();
         assert!(error.contains(what) && error.contains("model.pseudo_counts"), "{error}");
     }
-    let model = ColumnEm(Ibcc { pseudo_counts: Some(vec![vec![1.0; 2]; 2]), ..Ibcc::default() });
+    let model = PairEm(Ibcc { pseudo_counts: Some(vec![vec![1.0; 2]; 2]), ..Ibcc::default() });
     let error = model.fit((&tiny(3, &[(0, 0, 2)])).into(), &mut JobContext::new(0)).unwrap_err();
     assert!(error.to_string().contains("2 x 2, where there are 3 classes"), "{error}");
 }

@@ -172,7 +172,7 @@ fn row_gradients(
     for (b, (d_p, d_auxiliary)) in outputs.enumerate() {
         d_mixed.fill(0.0);
         d_row.fill(0.0);
-        for annotation in context.batch.annotations_of(b) {
+        for annotation in context.batch.annotations_of_instance(b) {
             let at = locations.next(annotation.annotator) * width;
             let (of_p, term) = terms[at..at + width].split_at(dims.classes);
             let (of_mixed, d_dot_and_loss) = term.split_at(dims.labels);

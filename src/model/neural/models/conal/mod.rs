@@ -295,7 +295,7 @@ impl TrainingObjective for Conal {
         for b in 0..context.batch.len() {
             let common = &forward.mixed[b * labels..(b + 1) * labels];
             let (mut shares, mut total) = (0.0, 0.0);
-            for annotation in context.batch.annotations_of(b) {
+            for annotation in context.batch.annotations_of_instance(b) {
                 let annotator = annotation.annotator as usize;
                 let share = Self::share(&forward, b, annotator);
                 let individual = self.individual(context, &forward, annotator);

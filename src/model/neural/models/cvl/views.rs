@@ -18,7 +18,7 @@ pub(super) struct CoupledViews<'a> {
 impl CoupledViews<'_> {
     fn annotated(&self, is_trusted: bool) -> impl Iterator<Item = usize> {
         (0..self.a.dims().instances).filter(move |i| {
-            let is_annotated = !self.a.columns_of_instance(*i).is_empty();
+            let is_annotated = !self.a.pairs_of_instance(*i).is_empty();
             is_annotated && self.a.trusted_class(*i).is_some() == is_trusted
         })
     }
@@ -42,24 +42,24 @@ impl CoupledViews<'_> {
     }
 
     /// The error of naive Bayes on trusted instances with annotations, each of which is taken out of the counts
-    /// `[column, class]`; else the disagreement.
+    /// `[pair, class]`; else the disagreement.
     pub(super) fn error_of_annotations(&self, counts: &[f64]) -> f64 {
         let (n, labels) = (self.a.dims().classes, self.a.dims().labels as f64);
         let is_named = counted::named_classes(self.a);
         let of_annotator = |r: usize, k: usize| -> f64 {
-            self.a.columns_of(r).map(|column| counts[column * n + k]).sum()
+            self.a.pairs_of_annotator(r).map(|pair| counts[pair * n + k]).sum()
         };
         let wrong = self.annotated(true).map(|i| {
             let class = self.a.trusted_class(i).map(|class| class as usize);
             let log = |k: usize| -> f64 {
-                let term = |(column, weight): (u32, f64)| {
+                let term = |(pair, weight): (u32, f64)| {
                     let own = if class == Some(k) { weight } else { 0.0 };
-                    let r = self.a.annotator_of(column) as usize;
-                    let cell = at_least(counts[column as usize * n + k] - own, MIN_PROBABILITY);
+                    let r = self.a.annotator_of_pair(pair) as usize;
+                    let cell = at_least(counts[pair as usize * n + k] - own, MIN_PROBABILITY);
                     let all = at_least(of_annotator(r, k) - own, labels * MIN_PROBABILITY);
                     weight * if is_named[k] { cell / all } else { MIN_PROBABILITY }.ln()
                 };
-                self.a.annotations_of(i).map(term).sum()
+                self.a.annotations_of_instance(i).map(term).sum()
             };
             let logs: Vec<f64> = (0..n).map(log).collect();
             best(&logs).map(|(k, _)| k) != class

@@ -210,7 +210,9 @@ impl CrowdNet for DoctorNet {
         let mut weights = vec![1.0; task.dims.annotators];
         if self.weight_by_annotations {
             weights.fill(0.0);
-            for (annotator, _, weight) in (0..task.dims.instances).flat_map(|i| a.triples_of(i)) {
+            for (annotator, _, weight) in
+                (0..task.dims.instances).flat_map(|i| a.triples_of_instance(i))
+            {
                 weights[annotator as usize] += weight;
             }
         }

@@ -113,7 +113,7 @@ impl WeightedDoctorNet {
 /// The shares of the labels among the weighted annotations of row `b`, as (label, share), ascending; empty where the
 /// annotations have no weight.
 fn target(context: &BatchContext<'_>, b: usize) -> Vec<(usize, f64)> {
-    let annotations = context.batch.annotations_of(b);
+    let annotations = context.batch.annotations_of_instance(b);
     let total: f64 = annotations.iter().map(|a| a.weight).sum();
     let mut shares = vec![0.0; context.dims.labels];
     annotations.iter().for_each(|a| shares[a.label as usize] += a.weight / total);
@@ -151,7 +151,7 @@ fn weights_loss_of_row(
         return (0.0, d_logits);
     }
     let mut is_other = vec![true; logits.len()];
-    for annotation in context.batch.annotations_of(b) {
+    for annotation in context.batch.annotations_of_instance(b) {
         is_other[context.batch.annotators[annotation.annotator as usize] as usize] = false;
     }
     let mut others: Vec<usize> = (0..logits.len()).filter(|r| is_other[*r]).collect();

@@ -12,7 +12,7 @@ pub(super) fn counts_of_questions(a: &Annotations, joint: &Joint) -> Vec<f64> {
     let mut counts = vec![START_COUNT; joint.questions.len() * classes * labels];
     for (question, own) in joint.questions.iter().zip(counts.chunks_exact_mut(classes * labels)) {
         for i in joint.instances_of(*question) {
-            for (_, label, weight) in a.triples_of(i) {
+            for (_, label, weight) in a.triples_of_instance(i) {
                 let rows = own.chunks_exact_mut(labels).zip(votes.row(i));
                 rows.for_each(|(row, t)| row[label as usize] += weight * t);
             }

@@ -74,7 +74,7 @@ impl CrowdNet for LiaMulti {
         let numbers = |n: usize| n.checked_mul(size_of::<f64>());
         let posteriors = numbers(instances.checked_mul(classes)?)?;
         let cells = annotators.checked_mul(classes)?.checked_mul(labels)?;
-        let counts = sizes.columns.checked_mul(classes)?;
+        let counts = sizes.pairs.checked_mul(classes)?;
         let crowd = sizes.annotations.checked_mul(BYTES_PER_ANNOTATION as usize)?;
         let matrices = numbers(cells.checked_add(counts)?)?;
         let working =
@@ -170,7 +170,7 @@ mod tests {
     fn the_memory_of_a_fit_has_the_crowd_and_four_more_rows_for_each_instance() {
         let dims = Dims { instances: 1000, annotators: 20, classes: 3, labels: 4 };
         let gold_roles = Vec::new();
-        let sizes = QuestionSizes { dims, annotations: 4000, columns: 50, gold_roles };
+        let sizes = QuestionSizes { dims, annotations: 4000, pairs: 50, gold_roles };
         let (posteriors, cells) = (1000 * 3 * 8, 20 * 3 * 4 * 8);
         let working = 4 * posteriors + 4000 * 44 + cells;
         let want = MemoryEstimate { posteriors, matrices: cells + 50 * 3 * 8, working };

@@ -91,7 +91,7 @@ impl Lia {
         let scale = 1.0 / context.batch.len().max(1) as f64;
         let mut loss = pairs.penalty([self.difficulty_penalty, self.competence_penalty], gradient);
         for (b, target) in context.batch.targets.chunks_exact(classes).enumerate() {
-            let annotations = context.batch.annotations_of(b);
+            let annotations = context.batch.annotations_of_instance(b);
             let matrices: Vec<Vec<f64>> =
                 annotations.iter().map(|a| pairs.log_matrix(b, a.annotator as usize)).collect();
             let is_open = is_marginal && context.batch.trusted[b].is_none();
@@ -148,7 +148,7 @@ impl Lia {
         let mut prediction =
             BatchPrediction { classes: context.out.p.clone(), ..BatchPrediction::default() };
         for b in 0..context.batch.len() {
-            let annotations = context.batch.annotations_of(b);
+            let annotations = context.batch.annotations_of_instance(b);
             let matrices: Vec<Vec<f64>> =
                 annotations.iter().map(|a| pairs.log_matrix(b, a.annotator as usize)).collect();
             let prior = self.prior(context, b);

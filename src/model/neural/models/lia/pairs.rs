@@ -162,7 +162,9 @@ impl<'a> PairMatrices<'a> {
         let labels = self.dims.labels;
         let mut logs: Vec<f64> =
             prior.iter().map(|p| at_least(*p, f64::MIN_POSITIVE).ln()).collect();
-        for (annotation, matrix) in self.context.batch.annotations_of(b).iter().zip(matrices) {
+        for (annotation, matrix) in
+            self.context.batch.annotations_of_instance(b).iter().zip(matrices)
+        {
             let column = matrix.iter().skip(annotation.label as usize).step_by(labels);
             logs.iter_mut().zip(column).for_each(|(log, q)| *log += annotation.weight * q);
         }

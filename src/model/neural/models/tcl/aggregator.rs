@@ -52,11 +52,11 @@ pub(super) fn aggregation(round: u32, rounds: u32, epochs: u32) -> Act {
 pub(super) fn check_complete(a: &Annotations, max_missing: f64) -> Result<()> {
     let (mut instances, mut answers) = (0, 0);
     for i in 0..a.dims().instances {
-        let columns = a.columns_of_instance(i);
-        // The columns of one annotator are adjacent.
-        let same = |c: &&[u32]| a.annotator_of(c[0]) == a.annotator_of(c[1]);
-        answers += columns.len() - columns.windows(2).filter(same).count();
-        instances += usize::from(!columns.is_empty() || a.trusted_class(i).is_some());
+        let pairs = a.pairs_of_instance(i);
+        // The pairs of one annotator are adjacent.
+        let same = |c: &&[u32]| a.annotator_of_pair(c[0]) == a.annotator_of_pair(c[1]);
+        answers += pairs.len() - pairs.windows(2).filter(same).count();
+        instances += usize::from(!pairs.is_empty() || a.trusted_class(i).is_some());
     }
     let (annotators, all) = (a.dims().annotators, instances * a.dims().annotators);
     let missing = (all - answers) as f64 / all.max(1) as f64;

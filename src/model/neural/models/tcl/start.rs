@@ -92,7 +92,7 @@ fn by_trusted_instances(a: &Annotations) -> Result<Posterior> {
         if let Some(class) = a.trusted_class(i) {
             t.row_mut(i)[class as usize] = 1.0;
             prior[class as usize] += 1.0;
-            annotated += a.columns_of_instance(i).len();
+            annotated += a.pairs_of_instance(i).len();
         }
     }
     if annotated == 0 {

@@ -218,7 +218,7 @@ impl TrainingObjective for Tcls {
             if tied(context.out.p(b)).count() == n {
                 row.copy_from_slice(prior);
             }
-            if !context.batch.annotations_of(b).is_empty() {
+            if !context.batch.annotations_of_instance(b).is_empty() {
                 row.iter_mut().zip(aggregated).zip(prior).for_each(|((t, g), q)| *t *= g / q);
             }
             normalise(row, |t| at_least(t, MIN_LIKELIHOOD));

@@ -211,7 +211,7 @@ fn a_soft_annotation_is_held_out_as_a_whole() {
     assert!(held_out.len() > 90 && training.len() > 90, "{}", held_out.len());
     for part in [training, held_out] {
         for i in 0..60 {
-            let rows = part.columns_of_instance(i).len();
+            let rows = part.pairs_of_instance(i).len();
             assert!(rows % 3 == 0, "{rows} rows of instance {i}");
         }
     }

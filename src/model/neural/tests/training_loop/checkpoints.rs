@@ -156,8 +156,8 @@ fn a_checkpoint_of_other_held_out_labels_or_of_another_backbone_is_not_resumed()
     let mut rows: Vec<(u32, u32, u32)> = Vec::new();
     let mut changed = 0;
     for i in 0..40 {
-        let is_held = |r: u32| held_out.triples_of(i).any(|(held, ..)| held == r);
-        for (r, label, _) in a.triples_of(i) {
+        let is_held = |r: u32| held_out.triples_of_instance(i).any(|(held, ..)| held == r);
+        for (r, label, _) in a.triples_of_instance(i) {
             let is_other = changed == 0 && is_held(r);
             changed += u32::from(is_other);
             rows.push((i as u32, r, if is_other { (label + 1) % 3 } else { label }));

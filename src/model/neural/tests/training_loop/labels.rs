@@ -275,8 +275,8 @@ fn the_matrices_of_the_best_epoch_are_kept() {
     let factor = |r: u32, l: u32, k: usize| {
         confusion.column(&a, r as usize, l as usize)[k] + agg_net::MIN_ANNOTATOR_PROBABILITY
     };
-    let terms =
-        [0, 1, 2].map(|k| a.triples_of(7).map(|(r, l, _)| factor(r, l, k)).product::<f64>());
+    let terms = [0, 1, 2]
+        .map(|k| a.triples_of_instance(7).map(|(r, l, _)| factor(r, l, k)).product::<f64>());
     let sum: f64 = terms.iter().sum();
     near(&fitted.posterior.row(7), &terms.map(|term| term / sum));
     // Annotator 2 gives the label 0 to the instances 5, 20 and 35, whose votes are (1/3, 0, 2/3), and to instance 7;

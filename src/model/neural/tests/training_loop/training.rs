@@ -114,7 +114,9 @@ fn held_out_annotations_change_no_parameter() {
     let [training, held_out] = split_annotations(&train, &a, &JobContext::new(1)).unwrap().unwrap();
     let rows = |part: &Annotations, shift: u32| {
         (0..40)
-            .flat_map(|i| part.triples_of(i).map(move |(r, label, _)| (i as u32, r, label)))
+            .flat_map(|i| {
+                part.triples_of_instance(i).map(move |(r, label, _)| (i as u32, r, label))
+            })
             .map(|(i, r, label)| (i, r, (label + shift) % 3))
             .collect::<Vec<_>>()
     };

@@ -36,14 +36,14 @@
 //! variance 1 about mu, where theirs is fitted to Dirichlet rows.
 //!
 //! ```
-//! use labelmill::model::{Model, em::{ColumnEm, CommunityBcc}};
+//! use labelmill::model::{Model, em::{PairEm, CommunityBcc}};
 //! use labelmill::testing::tiny;
 //!
 //! // Annotators 0 to 3 agree; annotators 4 and 5 always say 0.
 //! let label = |i: u32, r: u32| if r > 3 { 0 } else { i % 2 };
 //! let rows: Vec<_> = (0..120).map(|n| (n / 6, n % 6, label(n / 6, n % 6))).collect();
 //! let spec = CommunityBcc { n_communities: 2, ..CommunityBcc::default() };
-//! let fitted = ColumnEm(spec).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
+//! let fitted = PairEm(spec).fit((&tiny(2, &rows)).into(), &mut labelmill::job_context::JobContext::new(0)).unwrap();
 //! let (_, community) = &fitted.report.annotator_parameters[0];
 //! assert!(community[..4] == [community[0]; 4] && community[4..] == [1.0 - community[0]; 2]);
 //! ```

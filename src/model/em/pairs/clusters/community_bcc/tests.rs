@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::Model as _;
-use crate::model::em::ColumnEm;
+use crate::model::em::PairEm;
 use crate::testing::{erring_half, fit, iterations, objectives, tiny};
 
 // keys: community_bcc.n_communities, community_bcc.precision, community_bcc.pseudo_count
@@ -90,7 +90,7 @@ fn the_seed_changes_nothing_but_further_starts() {
     let starts = |seed, restarts| {
         let mut job = JobContext::new(seed);
         let spec = CommunityBcc { restarts, stop: iterations(1), ..CommunityBcc::default() };
-        objectives(&ColumnEm(spec).fit((&a).into(), &mut job).unwrap())
+        objectives(&PairEm(spec).fit((&a).into(), &mut job).unwrap())
     };
     assert_eq!(starts(1, 0), starts(2, 0));
     let (one, other) = (starts(1, 3), starts(2, 3));
@@ -104,7 +104,7 @@ fn communities_that_the_data_cannot_tell_apart_are_a_warning() {
         let row = |n: u32| (n / n_annotators, n % n_annotators, n / n_annotators % 2);
         let a = tiny(2, &(0..n_annotators * n_instances).map(row).collect::<Vec<_>>());
         let mut job = JobContext::new(0);
-        ColumnEm(CommunityBcc::default()).fit((&a).into(), &mut job).unwrap();
+        PairEm(CommunityBcc::default()).fit((&a).into(), &mut job).unwrap();
         job.warnings().first().map(ToString::to_string).unwrap_or_default()
     };
     let few = "3 clusters are more than the annotators: lower model.n_communities to at most 2";

@@ -100,9 +100,9 @@ impl<E> PairFit<E> {
 }
 
 /// The EM of a model of pairs.
-pub struct ColumnEm<M>(pub M);
+pub struct PairEm<M>(pub M);
 
-impl<M> From<M> for ColumnEm<M> {
+impl<M> From<M> for PairEm<M> {
     fn from(model: M) -> Self {
         Self(model)
     }
@@ -126,7 +126,7 @@ impl<E> Params<E> {
     }
 }
 
-impl<M: PairModel> EmSteps for ColumnEm<M> {
+impl<M: PairModel> EmSteps for PairEm<M> {
     type Params = Params<M::Rows>;
 
     fn params(&self, a: &Annotations) -> Self::Params {
@@ -209,7 +209,7 @@ impl<M: PairModel> EmSteps for ColumnEm<M> {
     }
 }
 
-impl<M: PairModel> EmModel for ColumnEm<M> {
+impl<M: PairModel> EmModel for PairEm<M> {
     fn finish(&self, a: &Annotations, params: Self::Params, _: &Cancel) -> Result<EmResult> {
         let Params { mut classes, mut estimator, mut kernel, .. } = params;
         let likelihood = kernel.take_likelihood(a);
@@ -245,7 +245,7 @@ impl PosteriorRows for PairPosterior {
         Sweep { range, prior, likelihood: &self.likelihood }.run(n, None, Some(rows));
         let Some(shares) = &self.unannotated else { return };
         for (i, row) in instances.zip(rows.chunks_exact_mut(n.max(1))) {
-            if a.columns_of_instance(i).is_empty() && a.trusted_class(i).is_none() {
+            if a.pairs_of_instance(i).is_empty() && a.trusted_class(i).is_none() {
                 row.copy_from_slice(shares);
             }
         }
@@ -256,7 +256,7 @@ impl PosteriorRows for PairPosterior {
     }
 }
 
-impl<M: PairModel> Model for ColumnEm<M> {
+impl<M: PairModel> Model for PairEm<M> {
     fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
         fit(self, M::KIND, evidence.annotations, job)
     }
@@ -332,7 +332,7 @@ pub(super) struct StepFrom {
 #[cfg(test)]
 impl StepFrom {
     pub(super) fn new(model: &impl PairModel, a: &Annotations, t: &Posterior) -> Self {
-        let steps = ColumnEm(model.clone());
+        let steps = PairEm(model.clone());
         let counted = || {
             let mut params = steps.params(a);
             params.count(a, t);

@@ -41,12 +41,12 @@ pub(in crate::frame) fn grown_bytes<T>(values: &Vec<T>, more: usize) -> usize {
 }
 
 /// A reservation in the session's memory pool.
-pub(in crate::frame) struct Budget {
+pub(in crate::frame) struct Reservation {
     pool: Arc<dyn MemoryPool>,
     reservation: MemoryReservation,
 }
 
-impl Budget {
+impl Reservation {
     /// Nothing reserved yet; `what` names the holder in other consumers' errors.
     pub(in crate::frame) fn new(context: &TaskContext, what: &str) -> Self {
         let pool = Arc::clone(context.memory_pool());
@@ -63,7 +63,7 @@ impl Budget {
         self.reservation.try_resize(counted).map_err(|_| self.too_little(bytes as u64, &what()))
     }
 
-    /// Adds `bytes` to the reservation, until the next [`Budget::hold`] sets its size.
+    /// Adds `bytes` to the reservation, until the next [`Reservation::hold`] sets its size.
     pub(in crate::frame) fn add(&self, bytes: usize) -> Result<(), ()> {
         self.reservation.try_grow(bytes).map_err(drop)
     }
@@ -90,8 +90,8 @@ impl Budget {
 }
 
 /// The memory that is reserved while the questions of a run are finished, one after the other.
-pub(in crate::frame) struct Reservation<'a> {
-    budget: &'a Budget,
+pub(in crate::frame) struct QuestionReservation<'a> {
+    budget: &'a Reservation,
     /// Bytes that are held in addition to those of the question that is finished.
     beside: usize,
     /// The number of annotations of all questions.
@@ -106,10 +106,10 @@ pub(in crate::frame) struct Reservation<'a> {
     fit_memory: EstimateOfJob,
 }
 
-impl<'a> Reservation<'a> {
+impl<'a> QuestionReservation<'a> {
     /// The memory before the first question is finished; `rows` is the number of annotations of all questions.
     pub(in crate::frame) fn new(
-        budget: &'a Budget,
+        budget: &'a Reservation,
         fit_memory: EstimateOfJob,
         rows: usize,
     ) -> Self {
@@ -184,14 +184,14 @@ mod tests {
     use crate::frame::annotations::Dims;
     use crate::frame::memory::estimate::dense_memory_estimate;
 
-    fn budget(limit: &str) -> Budget {
+    fn budget(limit: &str) -> Reservation {
         let engine = EngineSpec { memory_limit: Some(limit.to_owned()), ..EngineSpec::default() };
-        Budget::new(&engine.session().unwrap().task_ctx(), "test")
+        Reservation::new(&engine.session().unwrap().task_ctx(), "test")
     }
 
     fn sizes(instances: usize, classes: usize) -> QuestionSizes {
         let dims = Dims { instances, annotators: 1, classes, labels: classes };
-        QuestionSizes { dims, annotations: 1, columns: 1, gold_roles: Vec::new() }
+        QuestionSizes { dims, annotations: 1, pairs: 1, gold_roles: Vec::new() }
     }
 
     #[test]
@@ -212,9 +212,9 @@ mod tests {
             let engine =
                 EngineSpec { memory_limit: Some(limit.to_owned()), ..EngineSpec::default() };
             let context = engine.session().unwrap().task_ctx();
-            let gold = Budget::new(&context, "gold");
+            let gold = Reservation::new(&context, "gold");
             gold.hold(21 << 20, || "gold".to_owned()).unwrap();
-            (gold, Budget::new(&context, "annotations"))
+            (gold, Reservation::new(&context, "annotations"))
         };
         let (_gold, budget) = budget_beside_gold("64MiB");
         budget.hold(10 << 20, || "ids".to_owned()).unwrap();
@@ -233,7 +233,7 @@ mod tests {
     fn the_part_that_is_not_counted_is_the_same_in_every_step() {
         let budget = budget("64MiB");
         let of_fit = |_: &QuestionSizes| Some(MemoryEstimate::of_posteriors(40 << 20));
-        let mut held = Reservation::new(&budget, Box::new(of_fit), 1);
+        let mut held = QuestionReservation::new(&budget, Box::new(of_fit), 1);
         held.add_beside(2 << 20);
         held.hold(10 << 20).unwrap();
         assert_eq!(budget.reservation.size(), 11 << 20);
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn products_that_overflow_are_refused() {
         let budget = budget("64MiB");
-        let mut held = Reservation::new(&budget, Box::new(dense_memory_estimate), 1);
+        let mut held = QuestionReservation::new(&budget, Box::new(dense_memory_estimate), 1);
         assert!(held.expect_fit(0, &sizes(1000, 1000)).is_ok());
         assert!(held.expect_fit(0, &sizes(100_000, 1000)).is_err());
         assert!(held.expect_fit(0, &sizes(usize::MAX / 2, 3)).is_err());
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn results_of_finished_questions_stay_reserved() {
         let budget = budget("64MiB");
-        let mut held = Reservation::new(&budget, Box::new(dense_memory_estimate), 7);
+        let mut held = QuestionReservation::new(&budget, Box::new(dense_memory_estimate), 7);
         // 24 MiB: 2048 instances, and a matrix of half the size.
         let sizes = sizes(2048, 1024);
         for _ in 0..2 {
@@ -277,7 +277,7 @@ mod tests {
             let working = sizes.dims.instances << 20;
             Some(MemoryEstimate { working, ..MemoryEstimate::of_posteriors(10 << 20) })
         };
-        let mut held = Reservation::new(&budget, Box::new(of_fit), 1);
+        let mut held = QuestionReservation::new(&budget, Box::new(of_fit), 1);
         for (instances, reserved) in [(20, 29), (30, 49), (5, 59)] {
             held.expect_fit(0, &sizes(instances, 2)).unwrap();
             assert_eq!(budget.reservation.size() >> 20, reserved);
