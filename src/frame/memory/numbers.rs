@@ -11,7 +11,7 @@ use std::ops::{Deref, DerefMut};
 
 use memmap2::{MmapMut, UncheckedAdvice};
 
-use super::budget::grown_bytes;
+use super::reservation::grown_bytes;
 use crate::engine::ScratchFolder;
 use crate::error::{Error, Result};
 
