@@ -4,7 +4,9 @@
 //! loss = -(1/B) sum_i ln p_i[class of i]      over the trusted instances with features
 //! ```
 //! The optimiser is that of the training, with new moments, at the rate of the last epoch, but no less than a tenth of the
-//! first: a schedule that ends near 0 would leave the classifier as it is. Annotators' parameters stay as they are.
+//! first: a schedule that ends near 0 would leave the classifier as it is. Annotators' parameters stay as they are, and so do
+//! the running statistics of batch norm: batches of few classes have other means, and the classifier would unlearn the very
+//! classes that gold names.
 
 use crate::error::Result;
 use crate::frame::Evidence;
@@ -63,6 +65,8 @@ pub(super) fn fine_tuned<'a, N: CrowdNet>(
         average: 0.0,
         ..trainer.spec.clone()
     };
+    let mut learners = trainer.learners;
+    learners.keep_statistics();
     let mut state = trainer.state;
     let mut tuner = Trainer {
         model: &TrustedClasses,
@@ -72,7 +76,7 @@ pub(super) fn fine_tuned<'a, N: CrowdNet>(
         dims: trainer.dims,
         valid: trainer.valid,
         valid_questions: trainer.valid_questions,
-        learners: trainer.learners,
+        learners,
         annotator_params: trainer.annotator_params,
         state: TrainState { trace: std::mem::take(&mut state.trace), ..TrainState::default() },
         position: LoopPosition::default(),

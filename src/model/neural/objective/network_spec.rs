@@ -22,14 +22,16 @@ pub struct NetworkSpec {
     pub backbone: BackboneSpec,
     /// How it is trained.
     pub train: TrainSpec,
-    /// Epochs after the training in which the classifier learns from trusted classes alone (gold of the role `train`).
+    /// Epochs after the training in which the classifier learns from trusted classes alone (gold of the role `train`); its
+    /// batch norm keeps its statistics. With `train.select = "valid"` the best of these epochs is kept.
     pub fine_tune: u32,
     /// Whether trusted classes wait for the fine-tuning: until then their instances are like all others, and without
     /// `fine_tune` they train nothing.
     pub hold_back_gold: bool,
     /// Whether the fit starts at the confusion matrices that the annotations of trusted instances give, one added to each
     /// count. Models of targets start at the posteriors that follow from them; `dl` with an aggregator that has no such
-    /// start leaves out annotators who are worse than the most frequent trusted class.
+    /// start leaves out annotators who are worse than the most frequent trusted class, by five or more answers, where
+    /// others answered. Gold that is held back counts too.
     pub init_from_gold: bool,
 }
 

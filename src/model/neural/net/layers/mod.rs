@@ -131,7 +131,7 @@ impl Layer {
             Self::Residual(block) => return block.forward(x, mode, backend),
             Self::Activation(activation) => activation.forward(x, backend),
             Self::Dropout(share) => match mode {
-                Mode::Training(rng) if *share > 0.0 => {
+                Mode::Training(rng) | Mode::Tuning(rng) if *share > 0.0 => {
                     let mask = Mask::draw(rng, x.elem_count(), *share);
                     match backend {
                         Backend::Host => host::pointwise::dropout(x, &mask),

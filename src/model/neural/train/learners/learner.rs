@@ -83,6 +83,8 @@ pub(crate) struct Learner {
     job: JobContext,
     /// The network's outputs for all training rows, in a phase that does not train it.
     pub(in crate::model::neural) frozen: Option<FrozenOutputs>,
+    /// Whether batch norm keeps its running statistics in training.
+    pub(in crate::model::neural) keeps_statistics: bool,
 }
 
 impl Learner {
@@ -110,8 +112,17 @@ impl Learner {
             }
         };
         let width = shape.features.iter().product();
-        let mut learner =
-            Self { name, network, heads, input, optimiser, width, job: part, frozen: None };
+        let mut learner = Self {
+            name,
+            network,
+            heads,
+            input,
+            optimiser,
+            width,
+            job: part,
+            frozen: None,
+            keeps_statistics: false,
+        };
         if let Some(saved) = saved {
             let own = from_pytorch(&learner.part_of(saved), &learner.heads);
             learner.network.load(&own)?;
@@ -236,7 +247,11 @@ impl Learner {
         }
         let mut rng = self.job.rng(stream);
         let is_trained = trained.has(self.name);
-        let mut mode = if is_trained { Mode::Training(&mut rng) } else { Mode::Fixed };
+        let mut mode = match (is_trained, self.keeps_statistics) {
+            (true, false) => Mode::Training(&mut rng),
+            (true, true) => Mode::Tuning(&mut rng),
+            (false, _) => Mode::Fixed,
+        };
         let Some(embedding) = self.embedding() else {
             let pass = self.network.forward(rows, &mut mode)?;
             let out = pass.to_host()?;

@@ -126,6 +126,11 @@ impl Learners {
         self.all_mut().for_each(|learner| learner.frozen = None);
     }
 
+    /// From now on batch norm keeps its running statistics, also in training.
+    pub(in crate::model::neural) fn keep_statistics(&mut self) {
+        self.all_mut().for_each(|learner| learner.keeps_statistics = true);
+    }
+
     /// The reader of each learner's input; `None` for a learner whose outputs are frozen.
     pub(super) fn readers(&self) -> Vec<Option<Reader>> {
         self.all().map(Learner::reader).collect()
