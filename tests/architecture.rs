@@ -76,6 +76,21 @@ fn no_file_is_longer_than_four_hundred_lines() {
     assert!(long.is_empty(), "{}", long.join("\n"));
 }
 
+/// A reader sees what a folder holds at a glance. The folders `tests` have a file for each thing tested.
+#[test]
+fn no_folder_has_more_than_fourteen_entries() {
+    let mut folders = BTreeMap::<PathBuf, BTreeSet<PathBuf>>::new();
+    for (path, _) in sources("") {
+        let inside = path.ancestors().skip(1).take_while(|folder| !folder.ends_with("src"));
+        let children = path.ancestors().take(inside.clone().count());
+        for (folder, child) in inside.zip(children) {
+            folders.entry(folder.to_owned()).or_default().insert(child.to_owned());
+        }
+    }
+    folders.retain(|folder, children| !folder.ends_with("tests") && children.len() > 14);
+    assert!(folders.is_empty(), "{:?}", folders.keys());
+}
+
 /// A second version of Arrow would be a second, incompatible type system.
 #[test]
 fn the_lock_file_has_one_version_of_what_tables_are_made_of() {

@@ -5,13 +5,11 @@
 //! not depend on threads.
 
 mod agreement;
-mod annotator_pairs;
 mod annotators;
 mod classes;
 mod confusion_matrices;
 mod labels;
 pub mod metrics;
-mod pair_competence;
 mod parameters;
 mod probabilities;
 mod rejects;
@@ -179,13 +177,13 @@ pub static TABLES: &[&OutcomeTable] = &[
     &labels::LABELS,
     &probabilities::POSTERIORS,
     &annotators::ANNOTATORS,
-    &annotator_pairs::ANNOTATOR_PAIRS,
+    &annotators::annotator_pairs::ANNOTATOR_PAIRS,
     &agreement::AGREEMENT,
     &confusion_matrices::CONFUSION_MATRICES,
     &classes::CLASSES,
     &parameters::OF_ANNOTATORS,
     &parameters::OF_INSTANCES,
-    &pair_competence::PAIR_COMPETENCE,
+    &annotators::pair_competence::PAIR_COMPETENCE,
     &probabilities::PREDICTIONS,
     &trace::TRACE,
     &metrics::METRICS,

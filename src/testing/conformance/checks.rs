@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::crowds::{crowd, dims, usual_crowd};
-use super::subject::{Subject, is_network};
-use crate::frame::{Dims, GivenConfusion};
+use super::subject::{Subject, is_network, matrices};
+use crate::frame::Dims;
 use crate::job_context::{Cancel, JobContext, Progress};
 use crate::model::fitted::{Fitted, TraceRow};
 use crate::model::posterior::best;
@@ -290,12 +290,7 @@ pub(super) fn given_matrices(model: &Subject<'_>) -> std::result::Result<(), Str
     }
     let (model, mut a) = (Subject::new(model.kind, parameters), usual_crowd());
     let one = model.fit(&a)?;
-    let Dims { annotators, classes, labels, .. } = a.dims();
-    let cell =
-        |cell: usize| if cell % labels == (cell / labels + 1) % classes { 0.9 } else { 0.05 };
-    let cells = (0..classes * labels).map(cell).collect();
-    let given = GivenConfusion::new((classes, labels), vec![0; annotators], cells);
-    a.given.confusion = Some(Arc::new(given));
+    a.given.confusion = Some(Arc::new(matrices(a.dims(), 1)));
     let two = model.fit(&a)?;
     let changed = gap(one.posterior.dense().values(), two.posterior.dense().values());
     expect((changed > 1e-3) == using.are_read(), || format!("posteriors differ by {changed}"))

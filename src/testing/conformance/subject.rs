@@ -86,7 +86,7 @@ impl<'a> Subject<'a> {
         let needs = self.kind.capabilities.confusion == FeatureUse::Needed
             || self.parameters["known_confusion"] == true;
         if needs {
-            a.given.confusion = Some(Arc::new(matrices(a.dims())));
+            a.given.confusion = Some(Arc::new(matrices(a.dims(), 0)));
         }
         a
     }
@@ -128,11 +128,15 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// One confusion matrix for all annotators, who are right nine times in ten.
-fn matrices(Dims { annotators, classes, labels, .. }: Dims) -> GivenConfusion {
+/// One confusion matrix for all annotators, who name the class that comes `shift` after the true one nine times in ten.
+pub(super) fn matrices(
+    Dims { annotators, classes, labels, .. }: Dims,
+    shift: usize,
+) -> GivenConfusion {
     let wrong = 0.1 / labels.saturating_sub(1).max(1) as f64;
     let right = if labels > 1 { 0.9 } else { 1.0 };
-    let cell = |cell: usize| if cell / labels == cell % labels { right } else { wrong };
+    let is_named = |cell: usize| (cell / labels + shift) % classes == cell % labels;
+    let cell = |cell: usize| if is_named(cell) { right } else { wrong };
     let cells = (0..classes * labels).map(cell).collect();
     GivenConfusion::new((classes, labels), vec![0; annotators], cells)
 }

@@ -9,7 +9,6 @@ pub(crate) mod doctor_net;
 pub(crate) mod lia;
 pub(crate) mod max_mig;
 pub(crate) mod mbem;
-mod paper;
 pub(crate) mod single_confusion;
 pub(crate) mod soft_bootstrap;
 pub(crate) mod tcl;

@@ -35,7 +35,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::frame::Dims;
-use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{
     MIN_PROBABILITY, RowStochastic, at_least, diagonal, log_softmax, softmax, trace,
 };
@@ -43,6 +42,7 @@ use crate::model::neural::objective::batch_context::{BatchContext, BatchPredicti
 use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
 use crate::model::neural::objective::given_matrices::parameters;
 use crate::model::neural::objective::network_spec::NetworkSpec;
+use crate::model::neural::objective::paper;
 use crate::model::neural::objective::train_spec::Reduction;
 use crate::model::neural::objective::training_objective::TrainingObjective;
 use crate::model::neural::params::annotator_params::AnnotatorParams;

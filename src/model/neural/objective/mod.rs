@@ -5,6 +5,7 @@ pub(crate) mod counted;
 pub(super) mod crowd_net;
 pub(super) mod given_matrices;
 pub(in crate::model::neural) mod network_spec;
+pub(crate) mod paper;
 pub(super) mod schedule;
 pub(crate) mod train_spec;
 pub(crate) mod train_state;

@@ -40,7 +40,6 @@ use crate::error::Result;
 use crate::frame::{Dims, Matrix};
 use crate::model::neural::data::inputs::LearnerInput;
 use crate::model::neural::data::sizes::Sizes;
-use crate::model::neural::models::paper;
 use crate::model::neural::net::backbone::{Architecture, BackboneSpec};
 use crate::model::neural::net::heads::{Head, HeadInput, Heads};
 use crate::model::neural::net::input::scaler::Scaler;
@@ -48,6 +47,7 @@ use crate::model::neural::numerics::{RowStochastic, UnitVector, diagonal, row_ti
 use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
 use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
 use crate::model::neural::objective::network_spec::NetworkSpec;
+use crate::model::neural::objective::paper;
 use crate::model::neural::objective::schedule::{Act, LearnerSubset, Phase, sequential};
 use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
 use crate::model::neural::objective::train_state::TrainState;

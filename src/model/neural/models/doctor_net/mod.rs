@@ -26,13 +26,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::model::neural::data::sizes::Sizes;
-use crate::model::neural::models::paper;
 use crate::model::neural::net::heads::Heads;
 use crate::model::neural::net::host::product::{MatrixView, multiply_into};
 use crate::model::neural::numerics::{at_least, softmax};
 use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
 use crate::model::neural::objective::crowd_net::{CrowdNet, Task};
 use crate::model::neural::objective::network_spec::NetworkSpec;
+use crate::model::neural::objective::paper;
 use crate::model::neural::objective::train_spec::Reduction;
 use crate::model::neural::objective::training_objective::TrainingObjective;
 use crate::model::neural::params::param_table::ParamTable;

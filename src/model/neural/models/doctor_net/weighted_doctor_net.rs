@@ -31,12 +31,12 @@ use crate::model::neural::data::sizes::Sizes;
 use crate::model::neural::models::doctor_net::{
     by_row_block, each_head, heads, heads_likelihood, heads_loss, predict_mean,
 };
-use crate::model::neural::models::paper;
 use crate::model::neural::net::heads::Heads;
 use crate::model::neural::numerics::{at_least, softmax};
 use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
 use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
 use crate::model::neural::objective::network_spec::NetworkSpec;
+use crate::model::neural::objective::paper;
 use crate::model::neural::objective::schedule::{Act, LearnerSubset, Phase, sequential};
 use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
 use crate::model::neural::objective::train_state::TrainState;

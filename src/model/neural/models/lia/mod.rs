@@ -53,7 +53,6 @@ use crate::model::em::kernels::expected_counts_of;
 use crate::model::neural::data::batch::BatchAnnotation;
 use crate::model::neural::data::inputs::{EmbeddingInput, LearnerInput};
 use crate::model::neural::data::sizes::Sizes;
-use crate::model::neural::models::paper;
 use crate::model::neural::net::backbone::{Architecture, BackboneSpec, Scaling};
 use crate::model::neural::net::heads::{Head, HeadInput, Heads};
 use crate::model::neural::net::optimiser::optimiser_spec::{
@@ -64,6 +63,7 @@ use crate::model::neural::objective::batch_context::{BatchContext, BatchPredicti
 use crate::model::neural::objective::counted;
 use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
 use crate::model::neural::objective::network_spec::NetworkSpec;
+use crate::model::neural::objective::paper;
 use crate::model::neural::objective::schedule::Act;
 use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
 use crate::model::neural::objective::train_state::{MAIN_TARGETS, TrainState};

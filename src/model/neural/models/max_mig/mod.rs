@@ -31,7 +31,6 @@ use pairs::Pairs;
 use crate::error::Result;
 use crate::frame::Dims;
 use crate::model::em::kernels::expected_counts_of;
-use crate::model::neural::models::paper;
 use crate::model::neural::numerics::{
     RowStochastic, at_least, log_softmax, softmax, softmax_backward,
 };
@@ -40,6 +39,7 @@ use crate::model::neural::objective::counted;
 use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
 use crate::model::neural::objective::given_matrices::parameters;
 use crate::model::neural::objective::network_spec::NetworkSpec;
+use crate::model::neural::objective::paper;
 use crate::model::neural::objective::train_spec::Reduction;
 use crate::model::neural::objective::training_objective::TrainingObjective;
 use crate::model::neural::params::annotator_params::AnnotatorParams;

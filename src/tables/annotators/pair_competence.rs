@@ -6,10 +6,10 @@ use std::sync::Arc;
 use arrow::array::{BooleanArray, Float64Array};
 use arrow::datatypes::DataType;
 
-use super::{ColumnType, OutcomeTable, QuestionResult, REAL, column};
 use crate::model::fitted::PairCompetence;
+use crate::tables::{ColumnType, OutcomeTable, QuestionResult, REAL, column};
 
-pub(super) static PAIR_COMPETENCE: OutcomeTable = OutcomeTable {
+pub(in crate::tables) static PAIR_COMPETENCE: OutcomeTable = OutcomeTable {
     name: "pair_competence",
     columns: &[
         column("instance_id", ColumnType::Instance, "the instance"),

@@ -1,5 +1,8 @@
 //! `annotators`: one row per annotator, with their number of annotations and their skill.
 
+pub(super) mod annotator_pairs;
+pub(super) mod pair_competence;
+
 use std::sync::Arc;
 
 use arrow::array::{Float64Array, Int64Array};

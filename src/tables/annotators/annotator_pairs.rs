@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, Int64Array};
 
-use super::{COUNT, ColumnType, OutcomeTable, QuestionResult, REAL, column, nullable};
 use crate::diagnose::AnnotatorPair;
+use crate::tables::{COUNT, ColumnType, OutcomeTable, QuestionResult, REAL, column, nullable};
 
-pub(super) static ANNOTATOR_PAIRS: OutcomeTable = OutcomeTable {
+pub(in crate::tables) static ANNOTATOR_PAIRS: OutcomeTable = OutcomeTable {
     name: "annotator_pairs",
     columns: &[
         column(
