@@ -38,6 +38,7 @@ pub use pairs::one_coin::OneCoin;
 pub use pairs::pair_em::{ClassPrior, PairEm, PairFit, PairModel};
 pub use pairs::snorkel::Snorkel;
 pub use random_effects::RandomEffects;
+#[cfg(feature = "neural")]
 pub(in crate::model) use start::first_start;
 pub use stop::{OnExhausted, StopRule};
 
