@@ -29,7 +29,7 @@ use crate::model::fitted::Fitted;
 use crate::model::neural::data::TrainingData;
 use crate::model::neural::data::sizes::Sizes;
 use crate::model::neural::device::name_of;
-use crate::model::neural::objective::crowd_net::{CrowdNet, Task};
+use crate::model::neural::objective::crowd_net::CrowdNet;
 use crate::model::neural::params::param_table::{Owner, ParamTable};
 use crate::model::neural::spec::Neural;
 use crate::model::neural::train::learners::Learners;
@@ -37,7 +37,7 @@ use crate::model::neural::train::{LoopPosition, Trainer};
 use crate::model::saved::checkpoint::Fingerprint;
 use fine_tuning::fine_tuned;
 use gold_start::{with_matrices_of_gold, without_gold};
-use trained_fit::TrainedFit;
+use trained_fit::{TrainedFit, task_of};
 
 impl<N: CrowdNet> Model for Neural<N> {
     fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
@@ -272,11 +272,6 @@ fn first_params<N: CrowdNet>(
     let annotator_params = AnnotatorParams { tables };
     learners.check_tables(&annotator_params)?;
     Ok(annotator_params)
-}
-
-fn task_of<'a>(evidence: Evidence<'a>, learners: &Learners, job: &'a JobContext) -> Task<'a> {
-    let hidden = learners.classifier.network.hidden();
-    Task { evidence, dims: evidence.annotations.dims(), hidden, job }
 }
 
 /// The digest of the model's settings and, for checkpoints, of the held-out annotations. The trainer adds the rest.

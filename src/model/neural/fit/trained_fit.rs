@@ -7,7 +7,6 @@ use super::gold_start::trust;
 use super::own_question::OwnQuestion;
 use super::pair_competence::pair_competence;
 use super::predict::description;
-use super::task_of;
 use crate::error::Result;
 use crate::frame::{Evidence, JointQuestion, QuestionSet};
 use crate::job_context::JobContext;
@@ -17,10 +16,11 @@ use crate::model::em::kernels::expected_counts_of;
 use crate::model::fitted::{Fitted, PlannedSteps, Report, Stop, Trained};
 use crate::model::neural::data::TrainingData;
 use crate::model::neural::data::sizes::Sizes;
-use crate::model::neural::objective::crowd_net::CrowdNet;
+use crate::model::neural::objective::crowd_net::{CrowdNet, Task};
 use crate::model::neural::objective::train_state::{MAIN_TARGETS, NamedTargets};
 use crate::model::neural::spec::Neural;
 use crate::model::neural::train::Trainer;
+use crate::model::neural::train::learners::Learners;
 use crate::model::posterior::best;
 use crate::model::vote::agreement;
 
@@ -159,4 +159,13 @@ fn report<N: CrowdNet>(
         report.skill = agreement(a, |i| best(predicted.posterior.row(i)));
     }
     report
+}
+
+pub(super) fn task_of<'a>(
+    evidence: Evidence<'a>,
+    learners: &Learners,
+    job: &'a JobContext,
+) -> Task<'a> {
+    let hidden = learners.classifier.network.hidden();
+    Task { evidence, dims: evidence.annotations.dims(), hidden, job }
 }
