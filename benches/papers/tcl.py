@@ -94,8 +94,8 @@ def tcl(lab: Lab) -> str:
 {lab.draws} draws and half of their 95 % intervals, then the paper's figure, which is of CIFAR-10 with VGG-16 and comparable in
 order only. {TRUSTED} of the pictures are trusted, for the kinds that read gold: TCL, TCLS, CVL, and those with +F and +I; the others
 have no gold. With +F (`fine_tune`, `hold_back_gold`) the classifier learns from them after the training, with +I (`init_from_gold`) the
-fit starts at their matrices too. All have one hidden layer of 128, {EPOCHS} epochs, and for TCL and TCLS their own rounds before. In IND three of thirty annotators label a
-picture, in COR all five do, three of whom copy, support or oppose another.
+fit starts at their matrices too. All have one hidden layer of 128, {EPOCHS} epochs, and for TCL and TCLS their own rounds before. In IND
+three of thirty annotators label a picture, in COR all five do, three of whom copy, support or oppose another.
 
 {table(["", *(name.upper() for name in SETS)], rows)}
 By the number of trusted pictures:
