@@ -67,8 +67,8 @@ impl Measures {
         let left_out = || outcome.results.iter().flat_map(|result| &result.frame.left_out);
         let unlabelled: u64 = left_out().map(|question| question.instances).sum();
         // Such a question has no labels: its accuracy is 0.
-        let missed = left_out().filter(|question| question.held_out > 0);
-        let missed = missed.map(|question| (0.0, question.held_out as f64));
+        let missed = left_out().filter(|question| question.n_holdout > 0);
+        let missed = missed.map(|question| (0.0, question.n_holdout as f64));
         let lowest = scores.chain(missed).min_by(|(a, _), (b, _)| a.total_cmp(b));
         let instances = counts.total() + unlabelled;
         Self {

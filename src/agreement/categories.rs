@@ -18,7 +18,7 @@ pub struct Categories {
     of_label: Vec<Option<u32>>,
     /// The label of each category.
     labels: Vec<u32>,
-    /// The number that each category is, or its place; empty for names.
+    /// The number that each category is, or its position; empty for names.
     scores: Vec<f64>,
     scale: Scale,
     is_listed: bool,

@@ -26,7 +26,7 @@ const MIN_COMMON: usize = 5;
 /// The answers of two annotators to one instance.
 struct AnswerPair {
     annotators: [u32; 2],
-    /// The places of the labels among those of the two annotators.
+    /// The positions of the labels among those of the two annotators.
     labels: [u32; 2],
     block: u32,
     instance: u32,

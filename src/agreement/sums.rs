@@ -97,7 +97,7 @@ impl SumLayout {
         (0..self.n).flat_map(move |k| (k + 1..self.n).map(move |l| (k, l)))
     }
 
-    /// The place of a cell among those of a matrix.
+    /// The position of a cell among those of a matrix.
     fn cell(self, k: u32, l: u32) -> usize {
         let (k, l) = (k.min(l) as usize, k.max(l) as usize);
         k * self.n - k * (k + 1) / 2 + l - k - 1

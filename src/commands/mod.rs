@@ -16,7 +16,7 @@ pub mod test;
 
 use crate::error::{Error, QUERY_MEMORY_HELP, Result};
 
-/// The key of the memory limit, which is the place of an error of too little memory, except for a query's.
+/// The key of the memory limit, which is the location of an error of too little memory, except for a query's.
 const MEMORY_LIMIT: &str = "engine.memory_limit";
 
 /// Replaces a key of a pipeline file in the places of an error by the option that gives its value to the command. A

@@ -17,7 +17,7 @@ impl From<DataFusionError> for Error {
         let made = if let Some(Self { stage, problems, .. }) = find_in_chain::<Self>(&error) {
             Self::several(*stage, problems.clone())
         } else if let DataFusionError::ResourcesExhausted(text) = error.find_root() {
-            // The place is what was read, which the caller knows.
+            // The location is what was read, which the caller knows.
             Self::spec("a query needs more memory than the run may take")
                 .found(first_line(text))
                 .help(QUERY_MEMORY_HELP)

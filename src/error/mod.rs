@@ -88,7 +88,7 @@ impl Problem {
         Self { what: what.into(), location: None, found: None, help: None }
     }
 
-    /// Sets the place.
+    /// Sets the location.
     #[must_use]
     pub fn at(mut self, location: impl Into<String>) -> Self {
         self.location = Some(location.into());
@@ -230,7 +230,7 @@ impl Error {
         )
     }
 
-    /// Sets the place.
+    /// Sets the location.
     #[must_use]
     pub fn at(self, location: impl Into<String>) -> Self {
         self.amend(|p| p.location = Some(location.into()))
@@ -275,7 +275,7 @@ impl Error {
         }
     }
 
-    /// Sets the place if there is none yet.
+    /// Sets the location if there is none yet.
     #[must_use]
     pub fn or_at(self, location: &str) -> Self {
         self.amend(|p| {
@@ -283,7 +283,7 @@ impl Error {
         })
     }
 
-    /// Moves every place that is the key `from`, or a key or an item below it, to the same one below `to`.
+    /// Moves every location that is the key `from`, or a key or an item below it, to the same one below `to`.
     #[must_use]
     pub(crate) fn moved(mut self, from: &str, to: &str) -> Self {
         for location in self.problems.iter_mut().filter_map(|problem| problem.location.as_mut()) {

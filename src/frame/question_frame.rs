@@ -53,7 +53,7 @@ pub struct QuestionLeftOut {
     /// The number of its instances, none of which has a label.
     pub instances: u64,
     /// The number of its instances with gold of the role `holdout`.
-    pub held_out: u64,
+    pub n_holdout: u64,
 }
 
 impl Frame {

@@ -1,6 +1,6 @@
 //! The last stage: finished tables are published as one run, or not at all.
 //!
-//! Commands [`open`] a place and use only [`Publisher`]: they ask which runs are committed, and publish. [`parquet`]
+//! Commands [`open`] a location and use only [`Publisher`]: they ask which runs are committed, and publish. [`parquet`]
 //! describes the layout of a run on disk or in a store, and what happens when writers die.
 
 mod committed_run;
@@ -25,7 +25,7 @@ pub use publisher::{BeginOutcome, Published, Publisher};
 pub use run_tables::{RunTables, register_run};
 pub use sink_spec::SinkSpec;
 
-/// Opens the place that a spec names; sends nothing yet.
+/// Opens the location that a spec names; sends nothing yet.
 ///
 /// # Errors
 /// When the URL is invalid, or its store cannot be opened.

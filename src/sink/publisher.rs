@@ -6,7 +6,7 @@ use super::{CommittedRun, Contents, JobIdentity};
 use crate::error::{Error, Result};
 use crate::job_context::JobContext;
 
-/// A place where runs are published.
+/// A location where runs are published.
 #[async_trait]
 pub trait Publisher: Send + Sync {
     /// The URL of a run's folder, as shown to users.
@@ -27,7 +27,7 @@ pub trait Publisher: Send + Sync {
     /// Makes sure that a run can be committed here, as far as that can be known before the work is done.
     ///
     /// # Errors
-    /// When the place cannot hold a commit, or cannot be written to.
+    /// When the location cannot hold a commit, or cannot be written to.
     async fn expect_commits(&self, run_id: &str) -> Result<()>;
 
     /// Writes the contents of a run and commits them. If another writer has committed the same job in the meantime,
@@ -53,7 +53,7 @@ pub trait Publisher: Send + Sync {
         Ok(())
     }
 
-    /// Makes the names of a run's tables, next to `latest`, lead to its tables, where the place has links; returns a
+    /// Makes the names of a run's tables, next to `latest`, lead to its tables, where the location has links; returns a
     /// warning where a name is taken.
     fn link_tables(&self, _run: &CommittedRun) -> Option<String> {
         None

@@ -207,7 +207,7 @@ impl Source {
         Ok(())
     }
 
-    /// The place of an error about a table of files.
+    /// The location of an error about a table of files.
     fn location_of(&self, table: &str) -> String {
         let url = self.spec.all().into_iter().find_map(|(name, location)| match location {
             Location::Url(url) if name == table => Some(url.as_str()),
@@ -338,7 +338,7 @@ fn key_and_url(spec: &SourceSpec, table: &str, url: &str) -> String {
     format!("{}: {url}", spec.key(table))
 }
 
-/// Adds the source's key and URL to the place of each problem.
+/// Adds the source's key and URL to the location of each problem.
 fn within(mut error: Error, location: &str) -> Error {
     for problem in &mut error.problems {
         problem.location = Some(match problem.location.take() {

@@ -36,7 +36,7 @@ pub struct Overrides {
     pub unused_sections: &'static [&'static str],
 }
 
-/// The place of values that options give, without a pipeline file.
+/// The location of values that options give, without a pipeline file.
 pub(crate) const COMMAND_LINE: &str = "command line";
 
 /// What is wrong with an integer that TOML, whose integers have a sign and 64 bits, does not hold.

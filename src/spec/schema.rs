@@ -1,4 +1,4 @@
-//! The parts of a JSON Schema, as schemars generates them, and the places of its keys.
+//! The parts of a JSON Schema, as schemars generates them, and the locations of its keys.
 
 use std::collections::BTreeSet;
 

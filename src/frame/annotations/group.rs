@@ -119,7 +119,7 @@ struct PartitionedRows {
     bounds: Vec<usize>,
 }
 
-/// The output of one part of the input in one range: the places that are not yet written.
+/// The output of one part of the input in one range: the positions that are not yet written.
 struct WriteCursors<'a> {
     rows: IterMut<'a, (u32, u32)>,
     weight: IterMut<'a, f64>,

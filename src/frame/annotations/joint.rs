@@ -5,7 +5,7 @@ use std::ops::Range;
 /// A question in a joint crowd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JointQuestion {
-    /// Its place among the questions.
+    /// Its position among the questions.
     pub index: usize,
     /// The number of its classes.
     pub classes: usize,

@@ -23,7 +23,7 @@ pub(super) struct Unlabelled {
     /// The number of its instances.
     pub(super) instances: u64,
     /// The number of its instances with gold of the role `holdout`.
-    pub(super) held_out: u64,
+    pub(super) n_holdout: u64,
     /// The labels, where classes are listed.
     pub(super) listed: Option<Overlap>,
 }
@@ -34,11 +34,11 @@ impl Unlabelled {
         let holds_out = |g: &&GoldNumber| {
             g.role == Role::Holdout && g.class != NULL && stays[g.instance as usize]
         };
-        let held_out: BTreeSet<u32> = gold.iter().filter(holds_out).map(|g| g.instance).collect();
+        let holdout: BTreeSet<u32> = gold.iter().filter(holds_out).map(|g| g.instance).collect();
         Self {
             rejects,
             instances: stays.iter().filter(|stays| **stays).count() as u64,
-            held_out: held_out.len() as u64,
+            n_holdout: holdout.len() as u64,
             listed: None,
         }
     }

@@ -158,9 +158,9 @@ impl Questions {
                     held.keep_result();
                     frames.push((Frame { question: Some(question), ..*frame }, gold.cloned()));
                 }
-                Finished::Nothing(Unlabelled { rejects, instances, held_out, listed }) => {
+                Finished::Nothing(Unlabelled { rejects, instances, n_holdout, listed }) => {
                     unlisted = unlisted.or(listed);
-                    left_out.push(QuestionLeftOut { question, rejects, instances, held_out });
+                    left_out.push(QuestionLeftOut { question, rejects, instances, n_holdout });
                 }
             }
         }

@@ -35,7 +35,7 @@ impl NumberType {
     }
 }
 
-/// The memory limit of a matrix, and the place of its scratch file.
+/// The memory limit of a matrix, and the location of its scratch file.
 #[derive(Debug, Clone, Default)]
 pub struct Scratch {
     /// Bytes that may stay in memory; `None` for no limit.
@@ -217,7 +217,7 @@ impl MatrixWriter {
         Ok(())
     }
 
-    /// The matrix whose row `n` is the one that arrived as number `places[n]`.
+    /// The matrix whose row `n` is the one that arrived as number `positions[n]`.
     ///
     /// # Errors
     /// When the scratch file cannot be mapped.

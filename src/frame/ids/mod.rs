@@ -34,7 +34,7 @@ pub(super) use untyped::{as_text, in_plain_form};
 
 use crate::error::Result;
 
-/// The distinct values of a column, sorted: the number of a value is its place here.
+/// The distinct values of a column, sorted: the number of a value is its position here.
 #[derive(Debug, Clone)]
 pub struct Ids {
     values: ArrayRef,

@@ -13,7 +13,7 @@ pub(super) struct FeatureColumns {
 }
 
 impl FeatureColumns {
-    /// The bytes of a value, with its place in the order.
+    /// The bytes of a value, with its position in the order.
     pub(super) const BYTES_OF_VALUE: usize = size_of::<f32>() + size_of::<u32>();
 
     /// Copies these rows of the matrix to memory.

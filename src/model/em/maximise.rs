@@ -11,7 +11,7 @@ use crate::job_context::JobContext;
 use crate::model::fitted::{Stop, TraceRow};
 use crate::model::saved::snapshot::Snapshot;
 
-/// The result of one run of the loop.
+/// The result of one attempt.
 pub(crate) struct Optimum<P> {
     /// The parameters, with what the last E-step made of them.
     pub(crate) params: P,
@@ -23,10 +23,10 @@ pub(crate) struct Optimum<P> {
 /// that differ by less differ by rounding.
 const MIN_GAIN: f64 = 1e-9;
 
-/// The best run of the loop from all starts, and the steps of all runs. Of starts whose objectives are equal, within the tolerance of the loop, the earliest is kept.
+/// The best attempt of all starts, and the steps of all attempts. Of starts whose objectives are equal, within the tolerance of the loop, the earliest is kept.
 ///
 /// # Why
-/// The objective of a solution with exchanged classes is the same but for rounding, and two runs to one optimum end
+/// The objective of a solution with exchanged classes is the same but for rounding, and two attempts that reach one optimum end
 /// within the tolerance. The first start, at the votes, keeps the classes in their places; a start with noise may not.
 ///
 /// # Errors
@@ -64,7 +64,7 @@ pub(crate) fn maximise<E: EmSteps>(
     Ok((best, trace))
 }
 
-/// One run of the loop, from a start or from the state of an interrupted run; and its steps.
+/// One attempt, from a start or from the state of an interrupted one; and its steps.
 fn run_em<E: EmSteps>(
     steps: &E,
     a: &Annotations,
@@ -111,7 +111,7 @@ fn run_em<E: EmSteps>(
     Ok((Optimum { params, maximised, stop }, trace))
 }
 
-/// The state of a run of the loop between two iterations, without the parameters.
+/// The state of an attempt between two iterations, without the parameters.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LoopState {
     /// What EM maximises, after the last E-step; `None` before the first one.

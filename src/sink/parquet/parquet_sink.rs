@@ -1,4 +1,4 @@
-//! A place where runs are published, and the paths in it.
+//! A location where runs are published, and the paths in it.
 
 use std::path::{Path as FilePath, PathBuf};
 
@@ -18,7 +18,7 @@ pub(super) const LATEST_LINK: &str = "_latest";
 /// The lock file in the folder of leases on local disk. The process that moves the pointer `latest` holds the lock.
 pub(super) const LOCK: &str = "latest.lock";
 
-/// A place where runs are published as Parquet files.
+/// A location where runs are published as Parquet files.
 #[derive(Debug, Clone)]
 pub struct ParquetSink {
     pub(super) location: StoreLocation,
@@ -26,7 +26,7 @@ pub struct ParquetSink {
 }
 
 impl ParquetSink {
-    /// Opens the place; sends nothing yet.
+    /// Opens the location; sends nothing yet.
     ///
     /// # Errors
     /// When the URL is invalid, or its store cannot be opened.
@@ -35,7 +35,7 @@ impl ParquetSink {
         Ok(Self { location: open(&url, stores)?, spec: spec.clone() })
     }
 
-    /// The place's URL, as shown to users.
+    /// The location's URL, as shown to users.
     #[must_use]
     pub fn url(&self) -> &str {
         self.spec.url.trim_end_matches('/')

@@ -147,7 +147,7 @@ fn no_match(pattern: &str, near: &[ObjectMeta]) -> Error {
         )
 }
 
-/// The file at the place or, with `reach`, every file of the folder that is within reach.
+/// The file at the location or, with `reach`, every file of the folder that is within reach.
 async fn objects(
     location: &StoreLocation,
     reach: Option<&ReachableFolders>,

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::redact::redacted;
 use crate::store::{StoreLocation, StoreSpec, is_absent, open, parse_url};
 
-/// Splits `text` into a place and the pattern below it, if any. Glob characters in the name of an existing file or
+/// Splits `text` into a location and the pattern below it, if any. Glob characters in the name of an existing file or
 /// folder are a part of that name, not a pattern.
 pub(super) async fn located<'a>(
     text: &'a str,
@@ -61,7 +61,7 @@ fn behind_parents(text: &str) -> Option<usize> {
     text.rfind("/../").map(|at| at + "/../".len())
 }
 
-/// The place at the path `names` below `base`; `None` where a name is not valid in a store.
+/// The location at the path `names` below `base`; `None` where a name is not valid in a store.
 fn below(base: &StoreLocation, names: &str) -> Option<StoreLocation> {
     let mut location = base.clone();
     // Parsed, not joined: `join` would escape characters of the names.
@@ -80,7 +80,7 @@ pub(super) fn split_glob(text: &str) -> Option<(&str, &str)> {
     Some((if cut == 0 { "./" } else { &text[..cut] }, &text[cut..]))
 }
 
-/// Whether the place is a folder; its URL need not end with `/`.
+/// Whether the location is a folder; its URL need not end with `/`.
 ///
 /// # Errors
 /// When the store fails or the bucket is missing. The next request would fail in the same way and take all its retries
@@ -100,7 +100,7 @@ pub(super) async fn is_folder(location: &StoreLocation) -> Result<bool> {
     Ok(has_files(location).await? && !is_file(location).await?)
 }
 
-/// Whether an object has the place's own path.
+/// Whether an object has the location's own path.
 async fn is_file(location: &StoreLocation) -> Result<bool> {
     match location.store.head(&location.path).await {
         Ok(_) => Ok(true),
@@ -110,7 +110,7 @@ async fn is_file(location: &StoreLocation) -> Result<bool> {
     }
 }
 
-/// Whether there are objects below the place. A client that may not list may still read a file.
+/// Whether there are objects below the location. A client that may not list may still read a file.
 async fn has_files(location: &StoreLocation) -> Result<bool> {
     match location.store.list(Some(&location.path)).try_next().await {
         Ok(first) => Ok(first.is_some()),
@@ -138,7 +138,7 @@ impl ReachableFolders {
         Ok(Self { folders })
     }
 
-    /// Whether a folder is within reach, given its path below the place, name by name.
+    /// Whether a folder is within reach, given its path below the location, name by name.
     pub(super) fn contains<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> bool {
         let Some(folders) = &self.folders else { return true };
         for folder in folders {

@@ -111,7 +111,7 @@ pub(in crate::source) fn refuse_columns_of_folders<'a>(
     for object in objects {
         let parts: Vec<_> = object.location.parts().collect();
         let below = object.location.prefix_match(&folder.path).map_or(0, Iterator::count);
-        // The last part of the place of a single file is the file.
+        // The last part of the location of a single file is the file.
         let above = parts[..parts.len().saturating_sub(below.max(1))].iter().rev();
         let above = above.take_while(|part| !has_query && part.as_ref().contains('='));
         let mut names = parts[parts.len() - below..].iter().chain(above);

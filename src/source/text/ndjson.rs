@@ -187,7 +187,7 @@ fn twice(error: &serde_json::Error, number: usize) -> Error {
         .help("of two values of one name nobody knows which is meant: keep one")
 }
 
-/// The parser's message without its place: it has seen one line only.
+/// The parser's message without its location: it has seen one line only.
 fn message(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message).to_owned()

@@ -11,10 +11,10 @@ pub(super) const PART_ROWS: usize = 1 << 20;
 /// The most rows of a record batch, unless a single span of blocks has more.
 pub(crate) const BATCH_ROWS: usize = 1 << 13;
 
-/// The most places of a part that a sample of its rows is from.
+/// The most locations of a part that a sample of its rows is from.
 const SAMPLE_PLACES: usize = 16;
 
-/// The most rows of a sample from one place, unless a single span of blocks has more.
+/// The most rows of a sample from one location, unless a single span of blocks has more.
 pub(super) const SAMPLE_ROWS: usize = 256;
 
 /// At most [`SAMPLE_PLACES`] of these batches, evenly spaced.

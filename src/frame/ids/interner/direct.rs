@@ -2,7 +2,7 @@
 //!
 //! # Why
 //! Integer ids are often those of a database or of the rows of a file: nearly all integers of a range. A list with a
-//! place for every integer of the range takes no more memory than a hash table, and a lookup needs neither a hash nor the
+//! position for every integer of the range takes no more memory than a hash table, and a lookup needs neither a hash nor the
 //! key. Of ten million rows in random order, those of two million integers took 10 ns a row, most of it before the
 //! table was direct, and 29 ns where it stayed a hash table; those of ten thousand 1.7 and 8 ns, and those of five 1.2
 //! and 5.5 ns (one thread of an AMD EPYC, median of two runs).
@@ -44,7 +44,7 @@ impl DirectTable {
         bucket.checked_sub(1)
     }
 
-    /// The place for the number of an integer: the number + 1, or 0; `None` where the range does not have the integer.
+    /// The position for the number of an integer: the number + 1, or 0; `None` where the range does not have the integer.
     pub(super) fn bucket(&mut self, key: Packed) -> Option<&mut u32> {
         let position = self.position(i64::try_from(key.as_integer()).ok()?);
         self.buckets.get_mut(position)
@@ -74,7 +74,7 @@ impl DirectTable {
         })
     }
 
-    /// The place of an integer; no place of the table where it is out of the range.
+    /// The position of an integer; no position of the table where it is out of the range.
     #[inline]
     fn position(&self, integer: i64) -> usize {
         integer.wrapping_sub(self.first).cast_unsigned() as usize

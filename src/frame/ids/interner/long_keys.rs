@@ -107,12 +107,12 @@ pub(super) fn word(hasher: &SeedableRandomState, bytes: &[u8]) -> Packed {
     Packed::of_hash(hash.finish())
 }
 
-/// The keys of these numbers, ascending: their numbers, and their bytes by their place in this order. `words` has the
+/// The keys of these numbers, ascending: their numbers, and their bytes by their position in this order. `words` has the
 /// word of each number.
 ///
 /// # Why
 /// A comparison that reads the bytes of both keys waits for memory twice. After the bytes that all keys begin with, the
-/// next 15 bytes decide nearly always, and they are sorted with the number. Bytes are then moved to their place once, as
+/// next 15 bytes decide nearly always, and they are sorted with the number. Bytes are then moved to their position once, as
 /// all that follows reads them in this order.
 pub(super) fn in_order(
     mut kept: Vec<u32>,

@@ -371,7 +371,7 @@ mod tests {
         buckets * size_of::<u64>() + table.keys.capacity() * size_of::<u128>()
     }
 
-    /// 5 000 keys need 2^14 buckets, and 15 000 keys need 2^15. The direct table of 2^15 places has the first integer at
+    /// 5 000 keys need 2^14 buckets, and 15 000 keys need 2^15. The direct table of 2^15 positions has the first integer at
     /// about -14 000, so that it covers 15 000 but not 32 000; a million is too far for a direct table.
     #[test]
     fn only_a_table_that_may_grow_counts_more_buckets_than_it_has() {

@@ -9,7 +9,7 @@ use crate::sink::parquet::parquet_sink::ParquetSink;
 use crate::sink::{CommittedRun, Publisher, SinkSpec};
 use crate::store::{StoreLocation, StoreSpec, open, parse_url};
 
-/// A committed run, and the place of its files.
+/// A committed run, and the location of its files.
 pub struct PublishedRun {
     /// What its manifest says.
     pub run: CommittedRun,
@@ -137,7 +137,7 @@ async fn deleted_run(run: &ParquetSink, stores: &StoreSpec) -> Result<Option<Err
     ))
 }
 
-/// Removes the key of a sink from the places of an error: readers have none, and the caller knows who named the URL.
+/// Removes the key of a sink from the locations of an error: readers have none, and the caller knows who named the URL.
 fn without_sink(mut error: Error) -> Error {
     for problem in &mut error.problems {
         if problem.location.as_deref() == Some("sink.url") {

@@ -94,7 +94,7 @@ impl ParquetSink {
         Err(self.swept_again_and_again().help(help_if_swept))
     }
 
-    /// Creates a file in the same way as a commit and removes it, so that a place that cannot hold a commit, that is not
+    /// Creates a file in the same way as a commit and removes it, so that a location that cannot hold a commit, that is not
     /// writable, or whose folder cannot be synced, fails before the work is done. On a store this creates only a lease,
     /// which stays if it cannot be deleted.
     pub(in crate::sink::parquet) async fn try_to_commit(&self, run_id: &str) -> Result<()> {

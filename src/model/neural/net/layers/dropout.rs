@@ -8,7 +8,7 @@ use crate::job_context::Rng;
 const BITS: u32 = 16;
 
 /// A dropout mask: each value is zero with probability `share`, in steps of 2^-16, else `1 / (1 - share)`. It is kept as
-/// its place in a random stream, from which host and GPU compute the same values.
+/// its position in a random stream, from which host and GPU compute the same values.
 #[derive(Debug, Clone)]
 pub(crate) struct Mask {
     /// The stream, before the first draw of the mask.
@@ -48,7 +48,7 @@ impl Mask {
         })
     }
 
-    /// The place of the mask's first word in the stream.
+    /// The position of the mask's first word in the stream.
     pub(crate) fn first_word(&self) -> u64 {
         self.rng.get_word_pos() as u64
     }

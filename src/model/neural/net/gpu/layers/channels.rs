@@ -65,7 +65,7 @@ impl Planes {
         (image * self.pixels + at % self.pixels.max(1)) / self.per_part()
     }
 
-    /// The sum over each part of what `value` has at each place: `[part, channel]`.
+    /// The sum over each part of what `value` has at each position: `[part, channel]`.
     pub(super) fn part_sums(self, value: impl Fn(usize) -> f32) -> Vec<f64> {
         let mut sums = vec![0.0; self.parts() * self.channels];
         for at in 0..self.count() * self.channels {
@@ -212,7 +212,7 @@ mod tests {
     use crate::model::neural::net::backend::Backend;
     use crate::model::neural::net::testing::{device_of, numbers};
 
-    /// The value of a place, whose mean differs by channel and from image to image.
+    /// The value of a position, whose mean differs by channel and from image to image.
     fn value(image: usize, channel: usize, pixel: usize) -> f64 {
         let noise = ((image * 31 + channel * 7 + pixel) * 5 % 23) as f64 * 0.1;
         noise + channel as f64 - 0.01 * image as f64

@@ -23,7 +23,7 @@ struct DeviceMaxPool {
 }
 
 impl DeviceMaxPool {
-    /// The places of the four values of each window, in all planes of `x`.
+    /// The positions of the four values of each window, in all planes of `x`.
     fn windows(self, x: &[f32]) -> impl Iterator<Item = [usize; 4]> {
         let Self { height, width } = self;
         let columns = move |row: usize| (0..width / 2).map(move |x| 2 * row * width + 2 * x);
@@ -35,7 +35,7 @@ impl DeviceMaxPool {
     }
 }
 
-/// The place of the largest value of a window.
+/// The position of the largest value of a window.
 fn largest(x: &[f32], window: [usize; 4]) -> usize {
     window.into_iter().reduce(|a, b| if x[b] > x[a] || x[b].is_nan() { b } else { a }).unwrap_or(0)
 }

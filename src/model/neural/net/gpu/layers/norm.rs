@@ -79,7 +79,7 @@ impl Normalise {
         Ok(KernelCall { factors: vec![self.settings.epsilon], ..kernel })
     }
 
-    /// The normalised value, and the inverse deviation, at this place.
+    /// The normalised value, and the inverse deviation, at this position.
     fn at(&self, at: usize, x: &[f32], statistics: &[f32]) -> (f32, f32) {
         let (channel, channels) = (self.planes.channel(at), self.planes.channels);
         let inverse = 1.0 / (statistics[channels + channel] + self.settings.epsilon).sqrt();

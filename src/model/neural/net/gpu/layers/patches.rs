@@ -24,7 +24,7 @@ fn of_images(images: usize, shape: ConvShape) -> ConvShape {
     ConvShape { images, ..shape }
 }
 
-/// The places of a patch's values: in the patches and in the images, for those that do not read the padding.
+/// The positions of a patch's values: in the patches and in the images, for those that do not read the padding.
 fn positions(shape: ConvShape) -> impl Iterator<Item = (usize, usize)> {
     let ConvShape { images, in_channels, kernel, padding, stride, .. } = shape;
     let ConvShape { height, width, out_height, out_width, .. } = shape;
