@@ -142,7 +142,7 @@ pub trait EmSteps {
     ) -> Result<Option<LoopState>> {
         Ok(None)
     }
-    /// Saves the state after an iteration of the first run of the loop, for [`EmSteps::resume`]; by default, nothing.
+    /// Saves the state after an iteration of the first attempt, for [`EmSteps::resume`]; by default, nothing.
     ///
     /// # Errors
     /// When a checkpoint cannot be written.
