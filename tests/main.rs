@@ -104,3 +104,4 @@ mod variables;
 mod warnings;
 mod weighted_votes;
 mod whole_files;
+mod without_features;

@@ -177,7 +177,7 @@ pub(super) fn expected_of_annotators(
 ) -> f64 {
     let n_ranges = (a.len() / (4 * a.n_pairs()).max(1)).clamp(1, MAX_RANGES);
     let of_range = |instances: Range<usize>| {
-        let mut of_column = vec![0.0; a.n_pairs()];
+        let mut of_pair = vec![0.0; a.n_pairs()];
         let mut parts: Vec<(u32, f64)> = Vec::new();
         for i in instances.filter(|i| blocks.takes(*i)) {
             let all = a
@@ -189,24 +189,24 @@ pub(super) fn expected_of_annotators(
                 parts.chunk_by(|x, y| a.annotator_of_pair(x.0) == a.annotator_of_pair(y.0))
             {
                 let total: f64 = of_one.iter().map(|(_, weight)| weight).sum();
-                of_one.iter().for_each(|(c, weight)| of_column[*c as usize] += weight / total);
+                of_one.iter().for_each(|(c, weight)| of_pair[*c as usize] += weight / total);
             }
         }
-        of_column
+        of_pair
     };
     let ranges = ranges_of_instances(a.dims().instances, n_ranges).with_max_len(1);
     let of_ranges: Vec<Vec<f64>> = ranges.map(of_range).collect();
-    let mut of_column = vec![0.0; a.n_pairs()];
+    let mut of_pair = vec![0.0; a.n_pairs()];
     for counts in of_ranges {
-        of_column.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        of_pair.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
     let (mut shares, mut own, mut annotators) = (vec![0.0; categories.len()], 0.0, 0.0);
     for r in 0..a.dims().annotators {
-        let columns = a.pairs_of_annotator(r);
-        let n: f64 = of_column[columns.clone()].iter().sum();
+        let pairs = a.pairs_of_annotator(r);
+        let n: f64 = of_pair[pairs.clone()].iter().sum();
         if n > 0.0 {
             annotators += 1.0;
-            for (count, label) in of_column[columns].iter().zip(a.labels_of_annotator(r)) {
+            for (count, label) in of_pair[pairs].iter().zip(a.labels_of_annotator(r)) {
                 if let Some(k) = categories.category(*label) {
                     shares[k as usize] += count / n;
                     own += (count / n).powi(2);

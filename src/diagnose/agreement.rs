@@ -5,7 +5,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use crate::agreement::SingleAnswers;
-use crate::frame::{Annotations, ITEMS_PER_BLOCK, MAX_RANGES, ranges_of_instances};
+use crate::frame::{Annotations, MAX_RANGES, ranges_of_instances};
 
 /// Counts over all instances without a trusted class.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -75,11 +75,7 @@ impl AgreementSums {
         let of_label = vec![0.0; a.dims().labels];
         let counts = Agreement::default();
         let mut sums = Self { counts, pairs: 0.0, agreeing: 0.0, triples: 0.0, of_label };
-        let mut labels = instances
-            .clone()
-            .step_by(ITEMS_PER_BLOCK)
-            .flat_map(|start| labels(start..(start + ITEMS_PER_BLOCK).min(instances.end)));
-        let range = a.range(instances.clone());
+        let (labels, range) = (labels(instances.clone()), a.range(instances));
         let (mut votes, mut answers) = (Vec::new(), SingleAnswers::default());
         for i in 0..range.len() {
             votes.clear();
@@ -89,9 +85,8 @@ impl AgreementSums {
                 add_vote(&mut votes, label, weight);
             }
             sums.add_agreement(&mut answers);
-            let label = labels.next().flatten();
             if range.trusted_class(i).is_none() {
-                sums.add_label(&votes, answers.len(), a.dims().classes, label);
+                sums.add_label(&votes, answers.len(), a.dims().classes, labels[i]);
             }
         }
         sums

@@ -71,15 +71,13 @@ impl GivenConfusion {
         self.cells[(matrix * self.n_classes + class) * self.n_labels + label]
     }
 
-    /// The matrices that a fit may correct which starts at them: each cell is drawn by a fiftieth to chance.
+    /// A cell, drawn by a fiftieth to chance, for a fit that starts at it.
     ///
     /// # Why
-    /// A 0 or 1 counted on a few annotations would rule out classes for good.
+    /// A 0 or 1 counted on a few annotations would rule out classes, and the fit could never correct it.
     #[must_use]
-    pub fn softened(&self) -> Self {
-        let chance = 1.0 / self.n_labels.max(1) as f64;
-        let cells = self.cells.iter().map(|p| p + SOFTENING * (chance - p)).collect();
-        Self { cells, matrix_of_annotator: self.matrix_of_annotator.clone(), ..*self }
+    pub fn soften(&self, cell: f64) -> f64 {
+        cell + SOFTENING * (1.0 / self.n_labels.max(1) as f64 - cell)
     }
 
     /// The matrix of annotator `r`, `[class, label]`.

@@ -1,36 +1,31 @@
-//! The starting point of a run of EM: the votes, or what confusion matrices that a table gives make of the annotations.
+//! The starting point of EM: the votes, or what confusion matrices that a table gives make of the annotations.
 
 use std::ops::Range;
 
 use rand::Rng as _;
 
-use crate::frame::{Annotations, GivenConfusion};
+use crate::frame::Annotations;
 use crate::job_context::JobContext;
 use crate::model::numerics::softmax;
 use crate::model::posterior::{Posterior, write_votes};
 
 /// The posteriors at which the first attempt starts.
 pub(in crate::model) fn first_start(a: &Annotations) -> Posterior {
-    let given = softened(a);
     let mut t = Posterior::zeros(a.dims().instances, a.dims().classes);
-    t.par_rows_mut(|i, row| write_first(a, given.as_ref(), i, row));
+    t.par_rows_mut(|i, row| write_first(a, i, row));
     t
 }
 
-fn softened(a: &Annotations) -> Option<GivenConfusion> {
-    a.given.confusion.as_deref().map(GivenConfusion::softened)
-}
-
-/// Writes the row of an instance into zeros: `T[k]` ~ product over the annotations (r, y) of pi[r][k][y] with the softened given
-/// matrices pi; the shares of the votes without any.
-fn write_first(a: &Annotations, given: Option<&GivenConfusion>, i: usize, row: &mut [f64]) {
-    let Some(given) = given.filter(|_| a.trusted_class(i).is_none()) else {
+/// Writes the row of an instance into zeros: `T[k]` ~ product over the annotations (r, y) of pi[r][k][y] with the given matrices
+/// pi, drawn to chance; the shares of the votes without any.
+fn write_first(a: &Annotations, i: usize, row: &mut [f64]) {
+    let Some(given) = a.given.confusion.as_deref().filter(|_| a.trusted_class(i).is_none()) else {
         return write_votes(a, i, row);
     };
     let mut logs = vec![0.0; row.len()];
     for (r, label, weight) in a.triples_of_instance(i) {
         for (k, log) in logs.iter_mut().enumerate() {
-            *log += weight * given.cell(r as usize, k, label as usize).ln();
+            *log += weight * given.soften(given.cell(r as usize, k, label as usize)).ln();
         }
     }
     softmax(&logs, row);
@@ -45,11 +40,11 @@ pub(super) fn write_start(
     job: &JobContext,
     rows: &mut [f64],
 ) {
-    let (n, given) = (a.dims().classes.max(1), softened(a).filter(|_| attempt == 0));
+    let n = a.dims().classes.max(1);
     let mut rng = job.rng(&format!("restart/{attempt}/{}", instances.start));
     for (i, row) in instances.zip(rows.chunks_exact_mut(n)) {
         if attempt == 0 {
-            write_first(a, given.as_ref(), i, row);
+            write_first(a, i, row);
             continue;
         }
         write_votes(a, i, row);
@@ -66,7 +61,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::frame::Dims;
+    use crate::frame::{Dims, GivenConfusion};
     use crate::testing::{assert_close, tiny, weighted};
 
     /// Annotator 0 is right in nine of ten cases, annotator 1 says the opposite in eight of ten, with a weight of 2.

@@ -145,13 +145,13 @@ impl<'a> Counter<'a> {
     fn write_votes(&self, i: usize, votes: &mut Vec<(u32, u32, f64)>) {
         let Dims { annotators, classes, .. } = self.a.dims();
         votes.clear();
-        for (column, weight) in self.a.annotations_of_instance(i) {
-            if self.a.label_of_pair(column) as usize >= classes {
+        for (pair, weight) in self.a.annotations_of_instance(i) {
+            if self.a.label_of_pair(pair) as usize >= classes {
                 continue;
             }
             match votes.last_mut() {
-                Some((_, last, sum)) if *last == column => *sum += weight,
-                _ => votes.push((self.a.annotator_of_pair(column), column, weight)),
+                Some((_, last, sum)) if *last == pair => *sum += weight,
+                _ => votes.push((self.a.annotator_of_pair(pair), pair, weight)),
             }
         }
         for own in votes.chunk_by_mut(|one, next| one.0 == next.0) {

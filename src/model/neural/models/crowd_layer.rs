@@ -182,7 +182,7 @@ impl CrowdNet for CrowdLayer {
                 .at("model.form")
                 .help("leave form out, or init_from_gold and source.confusion"));
             }
-            let layers = parameters(&given.softened(), annotators, f64::ln);
+            let layers = parameters(given, annotators, |p| given.soften(p).ln());
             return Ok(vec![ParamTable::drawn("layer", classes * labels, layers)]);
         }
         let start = match self.form {

@@ -191,9 +191,10 @@ impl CrowdNet for TraceRegularised {
             return Ok(vec![ParamTable::each("rho", annotators, &near_identity(task.dims))]);
         };
         // The softplus of ln(e^p - 1) is p.
-        let softened = (!self.known_confusion).then(|| given.softened());
-        let given = softened.as_ref().unwrap_or(given);
-        let rho = parameters(given, annotators, |p| at_least(p, MIN_PROBABILITY).exp_m1().ln());
+        let rho = parameters(given, annotators, |p| {
+            let p = if self.known_confusion { p } else { given.soften(p) };
+            at_least(p, MIN_PROBABILITY).exp_m1().ln()
+        });
         let table = ParamTable::drawn("rho", classes * labels, rho);
         Ok(vec![if self.known_confusion { table.fixed() } else { table }])
     }
