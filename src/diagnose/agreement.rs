@@ -77,7 +77,7 @@ impl AgreementSums {
         let mut sums = Self { counts, pairs: 0.0, agreeing: 0.0, triples: 0.0, of_label };
         let (labels, range) = (labels(instances.clone()), a.range(instances));
         let (mut votes, mut answers) = (Vec::new(), SingleAnswers::default());
-        for i in 0..range.len() {
+        for (i, label) in labels.into_iter().enumerate() {
             votes.clear();
             answers.clear();
             for (annotator, label, weight) in range.triples(i) {
@@ -86,7 +86,7 @@ impl AgreementSums {
             }
             sums.add_agreement(&mut answers);
             if range.trusted_class(i).is_none() {
-                sums.add_label(&votes, answers.len(), a.dims().classes, labels[i]);
+                sums.add_label(&votes, answers.len(), a.dims().classes, label);
             }
         }
         sums
