@@ -15,6 +15,7 @@ mod probabilities;
 mod rejects;
 mod rows;
 mod run;
+pub mod statistics;
 mod trace;
 
 use std::ops::Range;

@@ -10,9 +10,10 @@
 //! ```
 //! Nothing else passes from an iteration to the next. A unit of parallel work is a range of instances or some annotators;
 //! the ranges follow from the data alone, and each sum has a fixed order, so that the result does not depend on the
-//! number of threads. [`PairKernel`] runs the three in one process. `log_domain` is the E-step of models whose likelihood
-//! is not a product over pairs.
+//! number of threads. A [`Crowd`] holds the annotations and sweeps; [`PairKernel`] merges and estimates. `log_domain` is the
+//! E-step of models whose likelihood is not a product over pairs.
 
+mod crowd;
 mod dirichlet;
 mod e_step;
 mod estimator;
@@ -29,9 +30,12 @@ mod tests;
 
 use std::ops::Range;
 
+pub use crowd::Crowd;
 pub use dirichlet::Dirichlet;
 pub(crate) use dirichlet::DirichletParameter;
-pub use e_step::{Likelihood, Prior, Sweep};
+pub use e_step::{Likelihood, Prior};
+#[cfg(test)]
+use e_step::Sweep;
 use estimator::StateLayout;
 pub use estimator::{Estimator, PairCounts, PooledCounts, n_groups};
 pub use given_rows::GivenRows;
@@ -84,28 +88,15 @@ impl PairKernel {
     }
 
     /// Counts the posteriors of a start: `write` writes those of adjacent instances, `[instance, class]`, into zeros.
-    pub fn count(&mut self, a: &Annotations, write: impl Fn(Range<usize>, &mut [f64]) + Sync) {
+    pub fn count(
+        &mut self,
+        crowd: &impl Crowd,
+        write: impl Fn(Range<usize>, &mut [f64]) + Sync,
+    ) {
         self.state.clear();
-        let n = a.dims().classes.max(1);
         self.parts.par_iter_mut().with_max_len(1).for_each(|part| {
             part.clear();
-            let (all, mut rows) = (part.instances(), Vec::new());
-            for start in all.clone().step_by(ITEMS_PER_BLOCK) {
-                let instances = start..(start + ITEMS_PER_BLOCK).min(all.end);
-                rows.clear();
-                rows.resize(instances.len() * n, 0.0);
-                write(instances.clone(), &mut rows);
-                let stride = part.counts.stride();
-                for (i, row) in instances.zip(rows.chunks_exact(n)) {
-                    for (pair, weight) in a.annotations_of_instance(i) {
-                        let counts = &mut part.counts.cells_mut()[pair as usize * stride..][..n];
-                        counts.iter_mut().zip(row).for_each(|(count, p)| *count += weight * p);
-                    }
-                    if !a.pairs_of_instance(i).is_empty() {
-                        statistics::add(&mut part.class_counts, row);
-                    }
-                }
-            }
+            crowd.count(&write, part);
         });
     }
 
@@ -113,7 +104,7 @@ impl PairKernel {
     #[must_use]
     pub fn class_counts(&self, n_classes: usize) -> Vec<f64> {
         let mut sums = vec![0.0; n_classes];
-        self.parts.iter().for_each(|part| statistics::add(&mut sums, part.class_counts()));
+        self.parts.iter().for_each(|part| statistics::add(&mut sums, &part.class_counts));
         sums
     }
 
@@ -151,28 +142,26 @@ impl PairKernel {
     /// Posteriors are stored where `rows`, `[instance, class]`, is given.
     pub fn sweep(
         &mut self,
-        a: &Annotations,
+        crowd: &impl Crowd,
         prior: Prior<'_>,
         rows: Option<&mut Posterior>,
     ) -> f64 {
-        let n = a.dims().classes;
+        let n = crowd.dims().classes;
         let mut rest = rows.map(Posterior::values_mut);
         let mut work = Vec::with_capacity(self.parts.len());
         for part in &mut self.parts {
             let (rows, others) =
-                rest.map(|rest| rest.split_at_mut(part.instances().len() * n)).unzip();
+                rest.map(|rest| rest.split_at_mut(part.instances.len() * n)).unzip();
             work.push((part, rows));
             rest = others;
         }
         let likelihood = &self.likelihood;
         work.into_par_iter().with_max_len(1).for_each(|(part, rows)| {
             part.clear();
-            let instances = part.instances();
-            let prior = prior.range(&instances, n);
-            let sweep = Sweep { range: a.range(instances), prior, likelihood };
-            sweep.run(n, Some(part), rows);
+            let prior = prior.range(&part.instances, n);
+            crowd.sweep(likelihood, prior, part, rows);
         });
-        self.parts.iter().map(Statistics::log_likelihood).sum()
+        self.parts.iter().map(|part| part.log_likelihood).sum()
     }
 
     /// The likelihood of the last M-step.
@@ -245,9 +234,7 @@ impl Likelihood {
         blocks.for_each(|(block, rows)| {
             let start = block * ITEMS_PER_BLOCK;
             let instances = start..start + rows.len() / classes.max(1);
-            let prior = prior.range(&instances, classes);
-            let sweep = Sweep { range: a.range(instances), prior, likelihood: self };
-            sweep.run(classes, None, Some(rows));
+            a.posteriors(self, prior.range(&instances, classes), instances, rows);
         });
         t
     }

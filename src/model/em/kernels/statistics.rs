@@ -13,16 +13,17 @@ use crate::error::{Error, Result};
 /// in the order of the ranges, the sums do not depend on who computed them.
 #[derive(Debug)]
 pub struct Statistics {
-    instances: Range<usize>,
+    /// The instances that these statistics cover.
+    pub instances: Range<usize>,
     /// The expected counts, `[pair, class]`.
-    pub(super) counts: PairRows,
-    /// The sum of the posterior rows of annotated instances, `[class]`, padded as a row of counts.
-    pub(super) class_counts: Vec<f64>,
+    pub counts: PairRows,
+    /// The sum of the posterior rows of annotated instances, `[class]`; padded with 0, as a row of counts.
+    pub class_counts: Vec<f64>,
     /// The range's term of the marginal log-likelihood, or, of assignments, of the log-joint of their classes.
-    pub(super) log_likelihood: f64,
+    pub log_likelihood: f64,
     /// Whether an instance counts as its most probable classes, which share it, instead of its posterior: the hard E-step
     /// of classification EM.
-    pub(super) are_hard: bool,
+    pub are_hard: bool,
 }
 
 impl Statistics {
@@ -36,30 +37,6 @@ impl Statistics {
             log_likelihood: 0.0,
             are_hard: false,
         }
-    }
-
-    /// The instances that these statistics cover.
-    #[must_use]
-    pub fn instances(&self) -> Range<usize> {
-        self.instances.clone()
-    }
-
-    /// The expected counts, `[pair, class]`.
-    #[must_use]
-    pub fn counts(&self) -> &PairRows {
-        &self.counts
-    }
-
-    /// The sum of the posterior rows of annotated instances, `[class]`; the padding is 0.
-    #[must_use]
-    pub fn class_counts(&self) -> &[f64] {
-        &self.class_counts
-    }
-
-    /// The range's term of the marginal log-likelihood.
-    #[must_use]
-    pub fn log_likelihood(&self) -> f64 {
-        self.log_likelihood
     }
 
     /// Sets all sums to zero.
@@ -108,7 +85,7 @@ mod tests {
         (next.log_likelihood, next.class_counts[1]) = (-2.0, 0.5);
         next.counts.cells_mut()[4] = 7.0;
         first.merge(&next).unwrap();
-        assert_eq!((first.instances(), first.log_likelihood()), (0..8, -3.0));
-        assert_eq!((first.class_counts()[1], first.counts().row(1)[0]), (2.5, 7.0));
+        assert_eq!((first.instances.clone(), first.log_likelihood), (0..8, -3.0));
+        assert_eq!((first.class_counts[1], first.counts.row(1)[0]), (2.5, 7.0));
     }
 }

@@ -266,10 +266,10 @@ fn merged_statistics_are_those_of_the_joined_range() {
     let (whole, mut merged) = (sweep(0..32), sweep(0..9));
     merged.merge(&sweep(9..20)).unwrap();
     merged.merge(&sweep(20..32)).unwrap();
-    assert_eq!(merged.instances(), 0..32);
-    close(merged.counts().cells(), whole.counts().cells(), 1e-13, "counts");
-    close(merged.class_counts(), whole.class_counts(), 1e-13, "class counts");
-    close(&[merged.log_likelihood()], &[whole.log_likelihood()], 1e-13, "log-likelihood");
+    assert_eq!(merged.instances, 0..32);
+    close(merged.counts.cells(), whole.counts.cells(), 1e-13, "counts");
+    close(&merged.class_counts, &whole.class_counts, 1e-13, "class counts");
+    close(&[merged.log_likelihood], &[whole.log_likelihood], 1e-13, "log-likelihood");
 }
 
 /// P(label given class) of every annotator, `[annotator][class][label]`.

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::frame::{Annotations, Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::{Cancel, JobContext};
 use crate::model::em::kernels::{
-    DirichletParameter, Estimator, Likelihood, PairKernel, Prior, Sweep,
+    Crowd as _, DirichletParameter, Estimator, Likelihood, PairKernel, Prior,
 };
 use crate::model::em::start::write_start;
 use crate::model::em::{EmModel, EmResult, EmSteps, Objective, StopRule, fit};
@@ -240,11 +240,9 @@ struct PairPosterior {
 
 impl PosteriorRows for PairPosterior {
     fn write(&self, a: &Annotations, instances: Range<usize>, rows: &mut [f64]) {
-        let (range, prior, n) =
-            (a.range(instances.clone()), Prior::Class(&self.prior), a.dims().classes);
-        Sweep { range, prior, likelihood: &self.likelihood }.run(n, None, Some(rows));
+        a.posteriors(&self.likelihood, Prior::Class(&self.prior), instances.clone(), rows);
         let Some(shares) = &self.unannotated else { return };
-        for (i, row) in instances.zip(rows.chunks_exact_mut(n.max(1))) {
+        for (i, row) in instances.zip(rows.chunks_exact_mut(a.dims().classes.max(1))) {
             if a.pairs_of_instance(i).is_empty() && a.trusted_class(i).is_none() {
                 row.copy_from_slice(shares);
             }
