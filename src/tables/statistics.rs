@@ -158,7 +158,11 @@ mod tests {
     }
 
     /// The log-likelihoods of some iterations, the counts after them, and the posteriors.
-    fn fitted(a: &Annotations, crowd: &impl Crowd, is_hard: bool) -> (Vec<f64>, Vec<f64>, Posterior) {
+    fn fitted(
+        a: &Annotations,
+        crowd: &impl Crowd,
+        is_hard: bool,
+    ) -> (Vec<f64>, Vec<f64>, Posterior) {
         let (mut kernel, n) = (PairKernel::new(a), a.dims().classes);
         let mut t = Posterior::zeros(a.dims().instances, n);
         kernel.count(crowd, |instances, rows| {

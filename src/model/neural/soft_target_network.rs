@@ -288,7 +288,7 @@ impl TrainingObjective for SoftTargetLoss {
         (state.acts == 0 && self.done < end).then_some(Act::Train(phase))
     }
 
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
         let n = context.dims.classes;
         let targets = context.batch.targets.chunks_exact(n);
         let scale = 1.0 / (self.mean_weight * context.batch.len() as f64);
@@ -302,7 +302,7 @@ impl TrainingObjective for SoftTargetLoss {
                 *d += scale * (weight * p - target);
             }
         }
-        loss
+        Ok(loss)
     }
 }
 
@@ -334,7 +334,7 @@ mod tests {
             dims: Dims { instances: 2, annotators: 0, classes: 2, labels: 2 },
         };
         let mut gradient = Gradient { out: out.zeros_like(), ..Gradient::default() };
-        let loss = model.loss(&context, &mut gradient);
+        let loss = model.loss(&context, &mut gradient).unwrap();
         let want = -(0.6 * 0.4_f64.ln() + 1.4 * 0.6_f64.ln() + 0.5 * 0.9_f64.ln()) / 3.0;
         assert!((loss - want).abs() < 1e-12, "{loss}, expected {want}");
         let slopes = [0.8 - 0.6, 1.2 - 1.4, 0.05, 0.45 - 0.5];

@@ -33,9 +33,9 @@ use std::ops::Range;
 pub use crowd::Crowd;
 pub use dirichlet::Dirichlet;
 pub(crate) use dirichlet::DirichletParameter;
-pub use e_step::{Likelihood, Prior};
 #[cfg(test)]
 use e_step::Sweep;
+pub use e_step::{Likelihood, Prior};
 use estimator::StateLayout;
 pub use estimator::{Estimator, PairCounts, PooledCounts, n_groups};
 pub use given_rows::GivenRows;
@@ -88,11 +88,7 @@ impl PairKernel {
     }
 
     /// Counts the posteriors of a start: `write` writes those of adjacent instances, `[instance, class]`, into zeros.
-    pub fn count(
-        &mut self,
-        crowd: &impl Crowd,
-        write: impl Fn(Range<usize>, &mut [f64]) + Sync,
-    ) {
+    pub fn count(&mut self, crowd: &impl Crowd, write: impl Fn(Range<usize>, &mut [f64]) + Sync) {
         self.state.clear();
         self.parts.par_iter_mut().with_max_len(1).for_each(|part| {
             part.clear();

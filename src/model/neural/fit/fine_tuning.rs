@@ -104,7 +104,7 @@ impl TrainingObjective for TrustedClasses {
         (state.acts == 0).then_some(Act::Train(phase))
     }
 
-    fn loss(&self, _context: &BatchContext<'_>, _gradient: &mut Gradient) -> f64 {
-        0.0
+    fn loss(&self, _context: &BatchContext<'_>, _gradient: &mut Gradient) -> Result<f64> {
+        Ok(0.0)
     }
 }

@@ -127,8 +127,8 @@ impl TrainingObjective for AggNet {
         counted::normalise(params, dims);
     }
 
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
-        context.cross_entropy_of_targets(gradient)
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
+        Ok(context.cross_entropy_of_targets(gradient))
     }
 
     fn annotator_matrices<'p>(

@@ -212,7 +212,7 @@ impl CrowdNet for CrowdLayer {
 impl TrainingObjective for CrowdLayer {
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanAnnotation);
 
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
         let Dims { classes, labels, .. } = context.dims;
         let width = context.annotator_params.tables[0].width;
         let scale = context.scale();
@@ -237,7 +237,7 @@ impl TrainingObjective for CrowdLayer {
                 &mut gradient.tables[0][own],
             );
         }
-        loss
+        Ok(loss)
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {

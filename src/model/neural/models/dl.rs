@@ -163,14 +163,14 @@ impl TrainingObjective for Dl {
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
 
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
         if !self.is_hard() {
-            return context.cross_entropy_of_targets(gradient);
+            return Ok(context.cross_entropy_of_targets(gradient));
         }
         let targets = context.batch.targets.chunks_exact(context.dims.classes);
         let classes: Vec<Option<usize>> =
             targets.map(|target| best(target).map(|(k, _)| k)).collect();
-        context.cross_entropy(gradient, |b, k| f64::from(u8::from(classes[b] == Some(k))))
+        Ok(context.cross_entropy(gradient, |b, k| f64::from(u8::from(classes[b] == Some(k)))))
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {

@@ -194,8 +194,8 @@ impl TrainingObjective for Mbem {
         }
     }
 
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
-        context.cross_entropy_of_targets(gradient)
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
+        Ok(context.cross_entropy_of_targets(gradient))
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {

@@ -184,7 +184,7 @@ impl TrainingObjective for SingleConfusion {
         delay.unwrap_or(epochs / 5)
     }
 
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
         let classes = context.dims.classes;
         let rho = &context.gathered[0];
         let mut channel = NoisyChannel::new(rho, context);
@@ -195,7 +195,7 @@ impl TrainingObjective for SingleConfusion {
             loss += channel.loss(b, label, scale * weight, d_logits);
         }
         channel.backward(rho, &mut gradient.tables[0]);
-        loss
+        Ok(loss)
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {

@@ -21,6 +21,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::error::Result;
 use crate::model::neural::numerics::{at_least, softmax_backward};
 use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
 use crate::model::neural::objective::crowd_net::CrowdNet;
@@ -81,7 +82,7 @@ impl TrainingObjective for SoftBootstrap {
     const REDUCTION: Option<Reduction> = None;
     const TRAINS_ON_TARGETS: bool = true;
 
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
         let n = context.dims.classes;
         let scale = 1.0 / context.batch.len().max(1) as f64;
         let mut loss = 0.0;
@@ -101,7 +102,7 @@ impl TrainingObjective for SoftBootstrap {
                 softmax_backward(p, &d_p, d_logits);
             }
         }
-        loss
+        Ok(loss)
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {

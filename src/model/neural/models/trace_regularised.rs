@@ -218,7 +218,7 @@ impl TrainingObjective for TraceRegularised {
     const REDUCTION: Option<Reduction> = Some(Reduction::MeanInstance);
     const RATE_POWER: f64 = 1.5;
 
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
         let Dims { annotators, classes, labels, .. } = context.dims;
         let rho = &context.gathered[0];
         let mut channel = NoisyChannel::new(rho, context);
@@ -237,7 +237,7 @@ impl TrainingObjective for TraceRegularised {
             loss += channel.trace(n * cells..(n + 1) * cells, each * share);
         }
         channel.backward(rho, &mut gradient.tables[0]);
-        loss
+        Ok(loss)
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {

@@ -7,6 +7,7 @@ pub(super) mod given_matrices;
 pub(in crate::model::neural) mod network_spec;
 pub(crate) mod paper;
 pub(super) mod schedule;
+pub(super) mod tensor_objective;
 pub(crate) mod train_spec;
 pub(crate) mod train_state;
 pub(super) mod training_objective;

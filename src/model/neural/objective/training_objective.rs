@@ -9,6 +9,7 @@ use super::counted;
 use super::schedule::{Act, Phase, sequential};
 use super::train_spec::{Reduction, TrainSpec};
 use super::train_state::TrainState;
+use crate::error::Result;
 use crate::frame::{Annotations, Dims};
 use crate::model::neural::params::annotator_matrices::AnnotatorMatrices;
 use crate::model::neural::params::annotator_params::AnnotatorParams;
@@ -121,8 +122,13 @@ pub trait TrainingObjective {
     /// average of models alone.
     fn restore_averaged(&self, _params: &mut AnnotatorParams, _dims: Dims) {}
 
-    /// The loss of a batch; adds its derivatives to `gradient`, which is zero before the call.
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64;
+    /// The loss of a batch; adds its derivatives to `gradient`, which is zero before the call. That of a
+    /// [`TensorObjective`](super::tensor_objective::TensorObjective) is
+    /// [`loss_by_tensors`](super::tensor_objective::loss_by_tensors).
+    ///
+    /// # Errors
+    /// When tensors do not fit each other.
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64>;
 
     /// Numbers of each row for the loss, which depend on nothing that `context.phase` trains; `None` if the loss of this
     /// phase uses none. A phase that does not train the classifier computes them once, and the loss finds them in

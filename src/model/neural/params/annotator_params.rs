@@ -4,7 +4,7 @@
 //! # Why
 //! Fifty thousand annotators with ten classes have five million such parameters, and a batch contains a few hundred
 //! annotators. So the tables stay on the host, whatever device the classifier is on: a batch gathers the rows of its
-//! annotators, the loss and its derivatives are written by hand over the flat list of annotations, and the optimiser
+//! annotators, the loss and its derivatives are computed over the flat list of annotations, and the optimiser
 //! updates only the gathered rows, with moments and a step count for each row. A step does not depend on annotators
 //! outside the batch, and no array of size batch x annotators x classes exists.
 

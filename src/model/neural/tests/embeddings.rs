@@ -76,7 +76,7 @@ impl TrainingObjective for Embedded {
         (state.acts == 0).then_some(Act::Train(Phase { annotator_delay: Some(0), ..phase }))
     }
 
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
         let (rows, n) = (context.batch.len() as f64, context.batch.annotations.len() as f64);
         let (instances, annotators) = (&context.others[0], &context.others[1]);
         let mut loss = 0.0;
@@ -89,7 +89,7 @@ impl TrainingObjective for Embedded {
             loss -= annotators.p[at].ln() / n;
             gradient.others[1].p[at] -= 1.0 / annotators.p[at] / n;
         }
-        loss
+        Ok(loss)
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {

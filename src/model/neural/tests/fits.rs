@@ -268,6 +268,14 @@ fn settings_that_a_model_has_no_use_for_are_refused() {
     let single = || TrainSpec { batch_by: BatchBy::Annotation, ..TrainSpec::default() };
     let annotation = problems(&|p| with(single(), MaxMig::default()).check("f", p)).unwrap_err();
     assert!(annotation.contains("f.train.batch_by"), "{annotation}");
+    for (divergence, rows, is_fine) in
+        [(Pearson, 2048, true), (Pearson, 2049, false), (Kl, 2049, true)]
+    {
+        let train = TrainSpec { batch_size: Some(rows), ..TrainSpec::default() };
+        let model = MaxMig { divergence, ..MaxMig::default() };
+        let checked = problems(&|p| with(train.clone(), model.clone()).check("f", p));
+        assert_eq!(checked.is_ok(), is_fine, "{divergence:?} {rows}");
+    }
     problems(&|p| with(single(), Conal::default()).check("f", p)).unwrap();
     for refused in [
         problems(&|p| with(single(), Dl::default()).check("f", p)),

@@ -35,7 +35,7 @@ impl TrainingObjective for Readers {
 
     /// The cross-entropy of the targets under the classifier and the learner of annotations, and of the labels under the
     /// learner of annotators, which has one row for each annotator of the batch.
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
         let mut loss = context.cross_entropy_of_targets(gradient);
         let [annotations, annotators] = context.others else { unreachable!("two others") };
         let rows = context.batch.len() as f64;
@@ -49,7 +49,7 @@ impl TrainingObjective for Readers {
             loss -= annotators.p[at].ln() / rows;
             gradient.others[1].p[at] -= 1.0 / annotators.p[at] / rows;
         }
-        loss
+        Ok(loss)
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {

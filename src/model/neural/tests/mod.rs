@@ -203,13 +203,13 @@ impl<'a, N: CrowdNet> Case<'a, N> {
     }
 
     fn loss(&self, out: &Outputs, gathered: &Gathered) -> (f64, Gradient) {
-        loss_and_gradient(self.model, &self.context(out, gathered))
+        loss_and_gradient(self.model, &self.context(out, gathered)).unwrap()
     }
 
     /// The loss with these outputs of the classifier and of the other learners.
     fn loss_of(&self, all: &[Outputs], gathered: &Gathered) -> f64 {
         let context = BatchContext { others: &all[1..], ..self.context(&all[0], gathered) };
-        loss_and_gradient(self.model, &context).0
+        loss_and_gradient(self.model, &context).unwrap().0
     }
 
     fn context<'c>(&'c self, out: &'c Outputs, gathered: &'c Gathered) -> BatchContext<'c> {

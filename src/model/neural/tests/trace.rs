@@ -74,7 +74,8 @@ fn the_smallest_trace_is_the_true_one() {
                     annotator_params: crowd_now,
                     dims: annotations.dims(),
                 },
-            );
+            )
+            .unwrap();
             annotator_params.step(batch, &gradient.tables, &optimiser, 0.01);
             let gradient: Vec<f32> = gradient.out.logits.iter().map(|g| *g as f32).collect();
             optimiser.update(&mut logits, &gradient, moments.all(), step, 0.01, 0.0);

@@ -126,7 +126,7 @@ impl<N: TrainingObjective> Trainer<'_, N> {
             reduction: self.reduction(),
             dims: self.dims,
         };
-        let (loss, gradient) = loss_and_gradient(self.model, &context);
+        let (loss, gradient) = loss_and_gradient(self.model, &context)?;
         if !loss.is_finite() {
             return Err(self.non_finite(&format!("a loss of {loss}")));
         }

@@ -14,10 +14,13 @@ use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::train::learners::Learners;
 
 /// A model's loss on a batch, and its derivatives with respect to the networks' outputs and the gathered parameters.
+///
+/// # Errors
+/// As [`TrainingObjective::loss`].
 pub(crate) fn loss_and_gradient<N: TrainingObjective>(
     model: &N,
     context: &BatchContext<'_>,
-) -> (f64, Gradient) {
+) -> Result<(f64, Gradient)> {
     let out = context.out;
     let mut gradient = Gradient {
         out: out.zeros_like(),
@@ -27,8 +30,8 @@ pub(crate) fn loss_and_gradient<N: TrainingObjective>(
     let n = context.dims.classes;
     let known = with_trusted_classes::<N>(context);
     let mut loss = match &known {
-        Some(known) => model.loss(&BatchContext { out: known, ..*context }, &mut gradient),
-        None => model.loss(context, &mut gradient),
+        Some(known) => model.loss(&BatchContext { out: known, ..*context }, &mut gradient)?,
+        None => model.loss(context, &mut gradient)?,
     };
     if !out.p.is_empty() {
         if known.is_some() {
@@ -39,7 +42,7 @@ pub(crate) fn loss_and_gradient<N: TrainingObjective>(
     for (out, gradient) in context.others.iter().zip(&mut gradient.others) {
         propagate(out, gradient, n);
     }
-    (loss, gradient)
+    Ok((loss, gradient))
 }
 
 /// Propagates the gradient of the probabilities to the logits: adds the result to the gradient of the logits.

@@ -259,7 +259,7 @@ mod tests {
                     reduction: Reduction::Sum,
                     dims,
                 };
-                loss_and_gradient(&model, &context)
+                loss_and_gradient(&model, &context).unwrap()
             };
             let (loss, together) = on(0..ANNOTATORS);
             let alone: Vec<_> = (0..ANNOTATORS).map(|r| on(r..r + 1)).collect();

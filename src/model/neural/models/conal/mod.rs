@@ -282,8 +282,8 @@ impl TrainingObjective for Conal {
         sequential(vec![phase], state.acts)
     }
 
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
-        loss::loss(self, context, gradient)
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
+        Ok(loss::loss(self, context, gradient))
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {

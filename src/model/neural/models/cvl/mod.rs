@@ -220,7 +220,7 @@ impl TrainingObjective for Cvl {
     }
 
     /// The sum of the losses of both networks.
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
         let (n, numbers) = (context.dims.classes, &context.estimates.numbers);
         let targets: Vec<f64> = context.batch.targets.chunks_exact(n).flat_map(hardened).collect();
         let share = numbers.get(PICKED).map_or(1.0, |picked| picked[0]);
@@ -237,8 +237,8 @@ impl TrainingObjective for Cvl {
             rows().zip(picks).map(|((_, row), is)| if is { weight(row) } else { 0.0 }).collect()
         };
         let (one, two) = (context.out, &context.others[0]);
-        taught(one, &targets, &weights_for(two), &mut gradient.out)
-            + taught(two, &targets, &weights_for(one), &mut gradient.others[0])
+        let of_one = taught(one, &targets, &weights_for(two), &mut gradient.out);
+        Ok(of_one + taught(two, &targets, &weights_for(one), &mut gradient.others[0]))
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {

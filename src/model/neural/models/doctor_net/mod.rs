@@ -227,8 +227,8 @@ impl TrainingObjective for DoctorNet {
     const ANNOTATOR_RATE: f64 = 1e-3;
     const DELAYS_ANNOTATORS: bool = false;
 
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
-        heads_loss(context, gradient)
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
+        Ok(heads_loss(context, gradient))
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {

@@ -257,12 +257,12 @@ impl TrainingObjective for WeightedDoctorNet {
         (context.phase == WEIGHTS_PHASE).then(|| by_row_block(n, of_block).concat())
     }
 
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
-        if context.phase == WEIGHTS_PHASE {
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
+        Ok(if context.phase == WEIGHTS_PHASE {
             self.weights_loss(context, gradient)
         } else {
             heads_loss(context, gradient)
-        }
+        })
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {

@@ -152,7 +152,7 @@ impl TrainingObjective for LiaMulti {
         self.0.m_step(a, counts, state, params);
     }
 
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
         self.0.loss(context, gradient)
     }
 

@@ -368,8 +368,8 @@ impl TrainingObjective for Lia {
         state.estimates.prior = state.targets(MAIN_TARGETS).map(of_questions);
     }
 
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
-        self.loss_of(context, gradient)
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
+        Ok(self.loss_of(context, gradient))
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {

@@ -1,5 +1,6 @@
-//! The function f of the f-mutual information.
+//! The f-mutual information of two classifications of the same rows.
 
+use candle_core::{Result, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -22,33 +23,129 @@ pub enum FDivergence {
     TotalVariation,
 }
 
+/// K[i][j] is raised to at least this, since some f need it above zero.
+const MIN_SHARED: f64 = 1e-12;
+
 impl FDivergence {
-    /// f'(t), the gain of a pair from the same instance, and its derivative.
-    pub(super) fn gain(self, t: f64) -> (f64, f64) {
+    /// Minus the f-mutual information of h and g, `[row, class]`, whose K is divided by `prior`, `[1, class]`; `u` is added
+    /// to the diagonal of K.
+    ///
+    /// # Why
+    /// There are B^2 pairs of rows. The costs of the KL divergence are K itself, whose sum needs no pair alone:
+    ///
+    /// ```text
+    /// sum_{i, j} K[i][j] = sum_k (sum_i h[i][k]) (sum_j g[j][k]) / prior[k]
+    /// ```
+    pub(super) fn loss(self, u: f64, h: &Tensor, g: &Tensor, prior: &Tensor) -> Result<Tensor> {
+        let rows = h.dim(0)? as f64;
+        let over_prior = h.broadcast_div(prior)?;
+        let own = over_prior.mul(g)?.sum(1)?;
+        let gains = self.gain(&raised(&(&own + u)?)?)?.sum_all()?;
+        let same = (gains / -rows)?;
+        if rows < 2.0 {
+            return Ok(same);
+        }
+        let costs = if self == Self::Kl {
+            over_prior.sum(0)?.mul(&g.sum(0)?)?.sum_all()? - own.sum_all()?
+        } else {
+            let all = self.cost(&raised(&over_prior.matmul(&g.t()?)?)?)?.sum_all()?;
+            all - self.cost(&raised(&own)?)?.sum_all()?
+        };
+        same + (costs? / (rows * (rows - 1.0)))?
+    }
+
+    /// f'(t), the gain of a pair from the same instance.
+    fn gain(self, t: &Tensor) -> Result<Tensor> {
         match self {
-            Self::Kl => (1.0 + t.ln(), 1.0 / t),
-            Self::ReverseKl => (-1.0 / t, 1.0 / (t * t)),
-            Self::Pearson => (2.0 * (t - 1.0), 2.0),
-            Self::Hellinger => (1.0 - 1.0 / t.sqrt(), 0.5 / (t * t.sqrt())),
-            Self::JensenShannon => ((2.0 * t / (1.0 + t)).ln(), 1.0 / (t * (1.0 + t))),
-            Self::TotalVariation => half_tanh(t - 1.0),
+            Self::Kl => t.log()? + 1.0,
+            Self::ReverseKl => t.recip()?.neg(),
+            Self::Pearson => (t - 1.0)? * 2.0,
+            Self::Hellinger => 1.0 - t.sqrt()?.recip()?,
+            Self::JensenShannon => (t * 2.0)?.div(&(t + 1.0)?)?.log(),
+            Self::TotalVariation => half_tanh(&(t - 1.0)?),
         }
     }
 
-    /// f*(f'(t)), the cost of a pair from two different instances, and its derivative.
-    pub(super) fn cost(self, t: f64) -> (f64, f64) {
+    /// f*(f'(t)), the cost of a pair from two different instances.
+    fn cost(self, t: &Tensor) -> Result<Tensor> {
         match self {
-            Self::Kl => (t, 1.0),
-            Self::ReverseKl => (t.ln() - 1.0, 1.0 / t),
-            Self::Pearson => (t * t - 1.0, 2.0 * t),
-            Self::Hellinger => (t.sqrt() - 1.0, 0.5 / t.sqrt()),
-            Self::JensenShannon => (f64::midpoint(1.0, t).ln(), 1.0 / (1.0 + t)),
-            Self::TotalVariation => half_tanh(t - 1.0),
+            Self::Kl => Ok(t.clone()),
+            Self::ReverseKl => t.log()? - 1.0,
+            Self::Pearson => t.sqr()? - 1.0,
+            Self::Hellinger => t.sqrt()? - 1.0,
+            Self::JensenShannon => ((t / 2.0)? + 0.5)?.log(),
+            Self::TotalVariation => half_tanh(&(t - 1.0)?),
         }
     }
 }
 
-fn half_tanh(x: f64) -> (f64, f64) {
-    let y = x.tanh();
-    (0.5 * y, 0.5 * (1.0 - y * y))
+/// `max(t, MIN_SHARED)`, whose derivative is 1 everywhere.
+fn raised(t: &Tensor) -> Result<Tensor> {
+    t + (t.maximum(MIN_SHARED)? - t)?.detach()
+}
+
+fn half_tanh(x: &Tensor) -> Result<Tensor> {
+    x.tanh()? * 0.5
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+
+    /// `f'(t)` and `f*(f'(t))` by their formulas.
+    fn by_formula(divergence: FDivergence, t: f64) -> [f64; 2] {
+        match divergence {
+            FDivergence::Kl => [1.0 + t.ln(), t],
+            FDivergence::ReverseKl => [-1.0 / t, t.ln() - 1.0],
+            FDivergence::Pearson => [2.0 * (t - 1.0), t * t - 1.0],
+            FDivergence::Hellinger => [1.0 - 1.0 / t.sqrt(), t.sqrt() - 1.0],
+            FDivergence::JensenShannon => [(2.0 * t / (1.0 + t)).ln(), f64::midpoint(1.0, t).ln()],
+            FDivergence::TotalVariation => [0.5 * (t - 1.0).tanh(); 2],
+        }
+    }
+
+    /// One row alone, which has no pair, and several rows; the first share no class.
+    #[test]
+    fn the_loss_is_that_of_all_pairs() {
+        let prior = [0.5, 0.3, 0.2];
+        let row = |at: usize, step: usize| {
+            let x = [0, 1, 2].map(|k| (((3 * at + k) * step % 101) as f64 / 20.0 - 2.5).exp());
+            x.map(|own| own / x.iter().sum::<f64>())
+        };
+        for rows in [1_usize, 2, 5, 70] {
+            let mut h: Vec<[f64; 3]> = (0..rows).map(|at| row(at, 37)).collect();
+            let mut g: Vec<[f64; 3]> = (0..rows).map(|at| row(at, 59)).collect();
+            (h[0], g[0]) = ([1.0, 0.0, 0.0], [0.0, 0.5, 0.5]);
+            let u = 5e-5;
+            for divergence in [
+                FDivergence::Kl,
+                FDivergence::ReverseKl,
+                FDivergence::Pearson,
+                FDivergence::Hellinger,
+                FDivergence::JensenShannon,
+                FDivergence::TotalVariation,
+            ] {
+                let n = rows as f64;
+                let (mut gains, mut costs) = (0.0, 0.0);
+                for (i, h) in h.iter().enumerate() {
+                    for (j, g) in g.iter().enumerate() {
+                        let t: f64 = (0..3).map(|k| h[k] * g[k] / prior[k]).sum();
+                        let [gain, _] = by_formula(divergence, t + u);
+                        let [_, cost] = by_formula(divergence, t.max(MIN_SHARED));
+                        if i == j { gains += gain } else { costs += cost }
+                    }
+                }
+                let want = costs / (n * (n - 1.0)).max(1.0) - gains / n;
+                let tensor = |rows: &[[f64; 3]]| {
+                    Tensor::from_slice(rows.as_flattened(), (rows.len(), 3), &Device::Cpu).unwrap()
+                };
+                let loss = divergence.loss(u, &tensor(&h), &tensor(&g), &tensor(&[prior]));
+                let got = loss.unwrap().to_scalar::<f64>().unwrap();
+                let error = (got - want).abs() / want.abs().max(1.0);
+                assert!(error < 1e-12, "{divergence:?}, {rows} rows: {got}, expected {want}");
+            }
+        }
+    }
 }

@@ -19,32 +19,33 @@
 //! settings of the code for LabelMe.
 
 mod divergence;
-mod pairs;
 
 pub use divergence::FDivergence;
 
+use candle_core::{Result as CandleResult, Tensor};
+use candle_nn::ops::softmax as tensor_softmax;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use pairs::Pairs;
-
-use crate::error::Result;
+use crate::error::{Problem, Result};
 use crate::frame::Dims;
 use crate::model::em::kernels::expected_counts_of;
-use crate::model::neural::numerics::{
-    RowStochastic, at_least, log_softmax, softmax, softmax_backward,
-};
+use crate::model::neural::numerics::{RowStochastic, at_least, log_softmax, softmax};
 use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
 use crate::model::neural::objective::counted;
 use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
 use crate::model::neural::objective::given_matrices::parameters;
 use crate::model::neural::objective::network_spec::NetworkSpec;
 use crate::model::neural::objective::paper;
-use crate::model::neural::objective::train_spec::Reduction;
+use crate::model::neural::objective::tensor_objective::{
+    BatchVariables, TensorObjective, loss_by_tensors,
+};
+use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
 use crate::model::neural::objective::training_objective::TrainingObjective;
 use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::params::param_table::ParamTable;
 use crate::model::posterior::Posterior;
+use crate::spec::Problems;
 
 /// The class prior.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -91,6 +92,9 @@ const LOG_CONFUSION: usize = 0;
 /// The class prior; its logits where it is learned.
 const PRIOR: usize = 1;
 
+/// The most rows of a batch whose pairs are compared one by one: each number of a pair takes 32 MiB.
+const MAX_PAIRED_ROWS: usize = 2048;
+
 /// A learned prior starts at no less than this.
 const MIN_PRIOR: f64 = 1e-6;
 
@@ -116,19 +120,6 @@ impl MaxMig {
             }
         }
     }
-
-    /// g of each row, `[row, class]`.
-    fn aggregator(context: &BatchContext<'_>, prior: &[f64]) -> Vec<f64> {
-        let classes = prior.len();
-        let log_prior: Vec<f64> = prior.iter().map(|p| p.ln()).collect();
-        let mut g = log_prior.repeat(context.batch.len());
-        Self::add_annotations(context, &mut g);
-        for row in g.chunks_exact_mut(classes) {
-            let sums = row.to_vec();
-            softmax(&sums, row);
-        }
-        g
-    }
 }
 
 impl CrowdNet for MaxMig {
@@ -146,6 +137,18 @@ impl CrowdNet for MaxMig {
 
     fn estimates_prior(&self) -> bool {
         self.prior == PriorChoice::Learned
+    }
+
+    fn check(&self, train: &TrainSpec, location: &str, problems: &mut Problems) {
+        let is_large = train.batch_size.is_some_and(|rows| rows > MAX_PAIRED_ROWS);
+        if is_large && self.divergence != FDivergence::Kl {
+            problems.push(
+                Problem::new("this divergence compares all pairs of a batch's rows at once")
+                    .at(format!("{location}.train.batch_size"))
+                    .found(train.batch_size.unwrap_or_default().to_string())
+                    .help(format!("at most {MAX_PAIRED_ROWS}, or divergence = \"kl\"")),
+            );
+        }
     }
 
     fn tables(&self, task: &Task<'_>) -> Result<Vec<ParamTable>> {
@@ -192,43 +195,47 @@ impl CrowdNet for MaxMig {
     }
 }
 
+impl TensorObjective for MaxMig {
+    fn tensor_loss(
+        &self,
+        context: &BatchContext<'_>,
+        variables: &BatchVariables,
+    ) -> CandleResult<Tensor> {
+        let prior = &variables.tables[PRIOR];
+        let prior = match self.prior {
+            PriorChoice::Learned => tensor_softmax(prior, 1)?,
+            PriorChoice::Uniform | PriorChoice::Votes => prior.as_tensor().clone(),
+        };
+        // [annotation, class]
+        let Dims { classes, labels, .. } = context.dims;
+        let (mut cells, mut rows, mut weights) = (Vec::new(), Vec::new(), Vec::new());
+        for (b, annotation) in context.annotations() {
+            let first =
+                annotation.annotator as usize * classes * labels + annotation.label as usize;
+            cells.extend((0..classes).map(|k| (first + k * labels) as u32));
+            rows.push(b as u32);
+            weights.push(annotation.weight);
+        }
+        let (n, device) = (rows.len(), prior.device());
+        let of_annotations = variables.tables[LOG_CONFUSION]
+            .flatten_all()?
+            .index_select(&Tensor::new(cells, device)?, 0)?
+            .reshape((n, classes))?
+            .broadcast_mul(&Tensor::from_vec(weights, (n, 1), device)?)?;
+        let log_prior = prior.log()?.broadcast_as((context.batch.len(), classes))?.contiguous()?;
+        let sums = log_prior.index_add(&Tensor::new(rows, device)?, &of_annotations, 0)?;
+        let g = tensor_softmax(&sums, 1)?;
+        self.divergence.loss(self.u, &variables.out.p, &g, &prior)
+    }
+}
+
 impl TrainingObjective for MaxMig {
     const REDUCTION: Option<Reduction> = None;
     const RATE_POWER: f64 = 4.0;
     const DROPS_LAST_BATCH: bool = true;
 
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
-        let Dims { classes, labels, .. } = context.dims;
-        let prior = self.prior(&context.gathered[PRIOR]);
-        let g = Self::aggregator(context, &prior);
-        let Self { divergence, u, .. } = *self;
-        let pairs = Pairs { divergence, u, h: &context.out.p, g: &g, prior: &prior };
-        let (loss, d_g) = pairs.loss(&mut gradient.out.p);
-        let mut d_sums = vec![0.0; g.len()];
-        for b in 0..context.batch.len() {
-            let row = b * classes..(b + 1) * classes;
-            softmax_backward(&g[row.clone()], &d_g[row.clone()], &mut d_sums[row]);
-        }
-        for (b, annotation) in context.annotations() {
-            let first =
-                annotation.annotator as usize * classes * labels + annotation.label as usize;
-            for k in 0..classes {
-                gradient.tables[LOG_CONFUSION][first + k * labels] +=
-                    annotation.weight * d_sums[b * classes + k];
-            }
-        }
-        if self.prior == PriorChoice::Learned {
-            // The prior appears twice: ln prior is a term of g, and K is divided by the prior.
-            let mut d_log_prior = vec![0.0; classes];
-            for (n, d_sum) in d_sums.iter().enumerate() {
-                d_log_prior[n % classes] += d_sum - d_g[n] * g[n];
-            }
-            let all: f64 = d_log_prior.iter().sum();
-            for ((d, own), p) in gradient.tables[PRIOR].iter_mut().zip(&d_log_prior).zip(&prior) {
-                *d += own - p * all;
-            }
-        }
-        loss
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
+        loss_by_tensors(self, context, gradient)
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {

@@ -162,8 +162,8 @@ impl TrainingObjective for Tcl {
         rounds.saturating_add(self.retraining(train).epochs())
     }
 
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
-        context.cross_entropy_of_targets(gradient)
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
+        Ok(context.cross_entropy_of_targets(gradient))
     }
 
     fn annotator_matrices<'p>(

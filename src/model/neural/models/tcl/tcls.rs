@@ -189,15 +189,15 @@ impl TrainingObjective for Tcls {
     }
 
     /// The cross-entropy of the network that the phase trains.
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
         if context.phase != AGGREGATOR {
-            return context.cross_entropy_of_targets(gradient);
+            return Ok(context.cross_entropy_of_targets(gradient));
         }
         let context = BatchContext { out: &context.others[0], ..*context };
         std::mem::swap(&mut gradient.out, &mut gradient.others[0]);
         let loss = context.cross_entropy_of_targets(gradient);
         std::mem::swap(&mut gradient.out, &mut gradient.others[0]);
-        loss
+        Ok(loss)
     }
 
     /// Equation 7. A classifier without features and an aggregator without annotations say nothing: their output is q.

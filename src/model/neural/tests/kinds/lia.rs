@@ -74,7 +74,8 @@ fn lia_has_the_numbers_that_were_computed_independently() {
     }
     for (marginal, wanted) in [(Marginal::Joint, 2.857_888), (Marginal::Composite, 2.863_339)] {
         let model = Lia { marginal, ..plain() };
-        let (loss, _) = with_instance(MARGINAL, |context| loss_and_gradient(&model, context));
+        let (loss, _) =
+            with_instance(MARGINAL, |context| loss_and_gradient(&model, context).unwrap());
         assert_close(&[loss], &[wanted], 1e-5, "marginal");
     }
 }
@@ -91,7 +92,7 @@ fn the_loss_of_em_is_the_expected_likelihood() {
             t[k] * (w * h.ln() + 2.0 * Q[2 * k].ln() + Q[2 * k + 1].ln())
         };
         let model = Lia { classifier_weight, ..plain() };
-        let (loss, _) = with_instance(EM, |context| loss_and_gradient(&model, context));
+        let (loss, _) = with_instance(EM, |context| loss_and_gradient(&model, context).unwrap());
         assert_close(&[loss], &[-of_class(0) - of_class(1)], 1e-5, "loss");
     }
 }
@@ -102,7 +103,7 @@ fn the_loss_of_em_is_the_expected_likelihood() {
 fn difficulty_and_competence_pay_for_their_length() {
     let loss = |difficulty_penalty, competence_penalty| {
         let model = Lia { difficulty_penalty, competence_penalty, ..plain() };
-        with_instance(EM, |context| loss_and_gradient(&model, context).0)
+        with_instance(EM, |context| loss_and_gradient(&model, context).unwrap().0)
     };
     let squares = |values: &[f64]| values.iter().map(|v| v * v).sum::<f64>();
     let wanted = 1.5 * squares(&DIFFICULTY) + 3.0 * squares(&COMPETENCE);

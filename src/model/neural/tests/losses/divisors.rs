@@ -34,7 +34,7 @@ fn loss_among<N: CrowdNet>(case: &Case<'_, N>, annotators: usize) -> f64 {
     let gathered = case.annotator_params.gather(&case.batch);
     let dims = Dims { annotators, ..annotations().dims() };
     let context = BatchContext { dims, ..case.context(&case.out, &gathered) };
-    loss_and_gradient(case.model, &context).0
+    loss_and_gradient(case.model, &context).unwrap().0
 }
 
 /// Four annotations with the weights 1, 0.5, 2 and 0.25 on three rows, by two of five annotators.

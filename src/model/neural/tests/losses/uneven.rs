@@ -81,6 +81,9 @@ fn gradients_of_weighted_annotations_are_the_loss_s_slopes() {
     weighted(max_mig_case(&MaxMig::default())).check_gradient();
     let model = MaxMig { prior: max_mig::PriorChoice::Learned, ..MaxMig::default() };
     weighted(max_mig_case(&model)).with(1, &[-0.7, -1.2, -1.6]).check_gradient();
+    let mut unannotated = max_mig_case(&model);
+    (unannotated.batch.annotations, unannotated.batch.offsets) = (Vec::new(), vec![0; 3]);
+    unannotated.check_gradient();
 }
 
 /// Row 0 has the trusted class 2. Given this class, annotator 0 gives the label 0 with the probability 0.005062 and

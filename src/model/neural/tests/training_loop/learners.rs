@@ -90,7 +90,7 @@ impl TrainingObjective for Pair {
         Some(Act::Train(Phase { act: start..start + epochs, ..current.phase(of(&self.stages)) }))
     }
 
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
         let rows = context.batch.len() as f64;
         let (out, teacher) = (context.out, &context.others[0]);
         let mut loss = 0.0;
@@ -114,7 +114,7 @@ impl TrainingObjective for Pair {
                 }
             }
         }
-        loss
+        Ok(loss)
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {

@@ -53,7 +53,7 @@ impl TrainingObjective for Phases {
         (0..self.rounds).map(first).chain(second).map(Act::Train).nth(state.acts)
     }
 
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
         TraceRegularised::default().loss(context, gradient)
     }
 }

@@ -206,7 +206,7 @@ impl TrainingObjective for SplitEpochs {
         acts.chain([Act::Select]).nth(state.acts)
     }
 
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
         Dl::default().loss(context, gradient)
     }
 }

@@ -80,14 +80,14 @@ impl TrainingObjective for TwoViews {
         state.estimates.numbers.entry("steps".to_owned()).or_insert_with(|| vec![0.0])[0] += 1.0;
     }
 
-    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> f64 {
+    fn loss(&self, context: &BatchContext<'_>, gradient: &mut Gradient) -> Result<f64> {
         let (rows, aggregator) = (context.batch.len() as f64, &context.others[0]);
         let mut loss = context.cross_entropy_of_targets(gradient);
         for (at, target) in context.batch.targets.iter().enumerate() {
             loss -= target * aggregator.p[at].ln() / rows;
             gradient.others[0].p[at] -= target / aggregator.p[at] / rows;
         }
-        loss
+        Ok(loss)
     }
 
     fn predict(&self, context: &BatchContext<'_>) -> BatchPrediction {
