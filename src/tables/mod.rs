@@ -2,7 +2,7 @@
 //!
 //! Every run writes every table that `sink.tables` does not leave out, even an empty one, so that a query always finds
 //! it. A table is cut into parts by its blocks (instances, annotators, rows of matrices), so that files do
-//! not depend on threads.
+//! not depend on threads. `sweep_statistics` is no table of a run: it is what processes that share a fit exchange.
 
 mod agreement;
 mod annotators;
@@ -15,7 +15,7 @@ mod probabilities;
 mod rejects;
 mod rows;
 mod run;
-pub mod statistics;
+pub mod sweep_statistics;
 mod trace;
 
 use std::ops::Range;

@@ -163,8 +163,10 @@ impl EmSteps for RandomEffects {
                 params.prior = shares(&kernel.class_counts(classes));
             }
             kernel.estimate(a, &mut rows);
-            kernel.sweep(a, Prior::Class(&params.prior), Some(&mut params.independent));
+            kernel.sweep(a, Prior::Class(&params.prior));
         }
+        let prior = Prior::Class(&params.prior);
+        kernel.likelihood().write_posteriors(a, prior, &mut params.independent);
         if params.learns_prior {
             params.prior = params.independent.mean_of_annotated(a);
         }

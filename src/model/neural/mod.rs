@@ -3,7 +3,7 @@
 //! ```text
 //! features ─ scaler ─ backbone ─┬─ logits ──────┐
 //!  (matrix)           (candle)  ├─ hidden ──────┼─ loss over the flat list (row, annotator, label) ─ gradients
-//!                               └─ named heads ─┘   on the host, by hand, in f64     ▲         │
+//!                               └─ named heads ─┘        on the host, in f64         ▲         │
 //!                                                                  parameters of the batch's annotators
 //! ```
 //! A training is a sequence of acts (`objective/schedule.rs`): epochs of gradient descent, and between them other updates of
@@ -27,15 +27,16 @@
 //! # Why
 //! Most of the arithmetic is in the classifier, and candle runs it on the CPU or a GPU. The model of the annotators
 //! computes a few numbers for each annotation. Its loss and derivatives are written by hand over the flat list of
-//! annotations, on plain slices whose values a test can perturb one by one. So every model runs unchanged on every
-//! device, and its cost is proportional to the number of annotations.
+//! annotations, on plain slices whose values a test can perturb one by one; or the loss is one of tensors on the host
+//! (`objective/tensor_objective.rs`). So every model runs unchanged on every device, and its cost is proportional to the
+//! number of annotations.
 //!
 //! # Adding a model
 //! 1. Write one file under `models/`; open it with the model, the citation and `Differs from`.
 //! 2. Define a struct of the model's own settings. First implement [`CrowdNet`] for it: kind and summary for users, the
 //!    networks, the tables of annotators' parameters, and the report on annotators. [`Neural`] adds `device`, `backbone`
 //!    and `train`. Then implement [`TrainingObjective`], which the loop trains: the loss of a batch with its derivatives,
-//!    and the prediction of a batch. A model with its own schedule also implements `next_act` and `epochs`, and `m_step` if
+//!    by hand or as a `TensorObjective`, and the prediction of a batch. A model with its own schedule also implements `next_act` and `epochs`, and `m_step` if
 //!    it has an M-step. Its E-step takes the posteriors of `predict`, or of `e_step` if that differs; with
 //!    `annotator_matrices`, the EM kernels compute them. All models have the two blocks in this order, because losses read
 //!    the networks' outputs and the tables by their indices.

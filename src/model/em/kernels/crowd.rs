@@ -6,33 +6,28 @@ use super::e_step::{Likelihood, Prior, Sweep};
 use super::statistics::{Statistics, add};
 use crate::frame::{Annotations, Dims, ITEMS_PER_BLOCK};
 
-/// The annotations of a question, wherever they are, as the EM of a model of pairs sees them: sums over a range of
+/// The annotations of a question, wherever they are, as [`PairKernel`](super::PairKernel) sees them: sums over a range of
 /// instances, and posteriors when somebody reads them.
 ///
 /// # Why
-/// [`Annotations`] are in this process, in memory or in mapped scratch files, and sweep there. Others may be spread over
-/// executors: each has some ranges of the instances, gets the likelihood and the prior, and returns
-/// [`Statistics`], which [`tables::statistics`](crate::tables::statistics) writes as Arrow. As
-/// [`PairKernel`](super::PairKernel) merges ranges in their order, the fit is the same to the bit.
+/// [`Annotations`], in memory or in mapped scratch files, sweep in this process. Another process that has the annotations
+/// of a range can do it instead: it needs the likelihood and the prior, and returns one row of Arrow
+/// ([`tables::sweep_statistics`](crate::tables::sweep_statistics)). As ranges are merged in their order, the fit is the same to the bit.
+/// What estimators and reports read of a crowd (its pairs, and how many annotations there are) they read of
+/// [`Annotations`].
 pub trait Crowd: Sync {
     /// The sizes of every axis.
     fn dims(&self) -> Dims;
 
-    /// Adds the posteriors of a start to `part`, for the instances of which `part` is: `write` writes those of adjacent
-    /// instances, `[instance, class]`, into zeros.
+    /// Counts posteriors of a start into `part`, whose sums are zero, for the instances that it covers. `write` writes those
+    /// of adjacent instances, `[instance, class]`, into zeros.
     fn count(&self, write: &(dyn Fn(Range<usize>, &mut [f64]) + Sync), part: &mut Statistics);
 
-    /// The E-step of the instances of `part`, which is empty, with their prior. Posteriors are stored where `rows`,
-    /// `[instance, class]`, is given.
-    fn sweep(
-        &self,
-        likelihood: &Likelihood,
-        prior: Prior<'_>,
-        part: &mut Statistics,
-        rows: Option<&mut [f64]>,
-    );
+    /// The E-step: counts the posteriors of the instances that `part` covers, or their assignments where `part` says so,
+    /// into `part`, whose sums are zero. The prior is that of these instances.
+    fn sweep(&self, likelihood: &Likelihood, prior: Prior<'_>, part: &mut Statistics);
 
-    /// Writes the posteriors of adjacent instances, `[instance, class]`, with their prior.
+    /// Writes the posteriors of adjacent instances, `[instance, class]`. The prior is that of these instances.
     fn posteriors(
         &self,
         likelihood: &Likelihood,
@@ -68,15 +63,9 @@ impl Crowd for Annotations {
         }
     }
 
-    fn sweep(
-        &self,
-        likelihood: &Likelihood,
-        prior: Prior<'_>,
-        part: &mut Statistics,
-        rows: Option<&mut [f64]>,
-    ) {
+    fn sweep(&self, likelihood: &Likelihood, prior: Prior<'_>, part: &mut Statistics) {
         let range = self.range(part.instances.clone());
-        Sweep { range, prior, likelihood }.run(self.dims().classes, Some(part), rows);
+        Sweep { range, prior, likelihood }.run(self.dims().classes, Some(part), None);
     }
 
     fn posteriors(

@@ -69,20 +69,20 @@ pub struct Likelihood {
 }
 
 /// The sweep over a range of instances.
-pub struct Sweep<'a> {
+pub(super) struct Sweep<'a> {
     /// The annotations of the instances.
-    pub range: InstanceRange<'a>,
+    pub(super) range: InstanceRange<'a>,
     /// The prior of the instances.
-    pub prior: Prior<'a>,
+    pub(super) prior: Prior<'a>,
     /// The likelihood of all pairs.
-    pub likelihood: &'a Likelihood,
+    pub(super) likelihood: &'a Likelihood,
 }
 
 impl Sweep<'_> {
     /// Adds the posteriors, or the assignments that follow from them, to `statistics`, and writes the posteriors into `rows`, `[instance, class]`, where these are given. The
     /// row of a trusted instance is one-hot, and its term of the log-likelihood the log-joint of its class. The row of an
     /// instance without annotations is the prior, and has no term.
-    pub fn run(
+    pub(super) fn run(
         self,
         n_classes: usize,
         statistics: Option<&mut Statistics>,

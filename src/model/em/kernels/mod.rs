@@ -33,8 +33,6 @@ use std::ops::Range;
 pub use crowd::Crowd;
 pub use dirichlet::Dirichlet;
 pub(crate) use dirichlet::DirichletParameter;
-#[cfg(test)]
-use e_step::Sweep;
 pub use e_step::{Likelihood, Prior};
 use estimator::StateLayout;
 pub use estimator::{Estimator, PairCounts, PooledCounts, n_groups};
@@ -135,27 +133,11 @@ impl PairKernel {
 
     /// The E-step: the statistics of the posteriors that follow from the likelihood. Returns the marginal log-likelihood;
     /// of assignments, the sum of the log-joints of the most probable classes.
-    /// Posteriors are stored where `rows`, `[instance, class]`, is given.
-    pub fn sweep(
-        &mut self,
-        crowd: &impl Crowd,
-        prior: Prior<'_>,
-        rows: Option<&mut Posterior>,
-    ) -> f64 {
-        let n = crowd.dims().classes;
-        let mut rest = rows.map(Posterior::values_mut);
-        let mut work = Vec::with_capacity(self.parts.len());
-        for part in &mut self.parts {
-            let (rows, others) =
-                rest.map(|rest| rest.split_at_mut(part.instances.len() * n)).unzip();
-            work.push((part, rows));
-            rest = others;
-        }
-        let likelihood = &self.likelihood;
-        work.into_par_iter().with_max_len(1).for_each(|(part, rows)| {
+    pub fn sweep(&mut self, crowd: &impl Crowd, prior: Prior<'_>) -> f64 {
+        let (likelihood, n) = (&self.likelihood, crowd.dims().classes);
+        self.parts.par_iter_mut().with_max_len(1).for_each(|part| {
             part.clear();
-            let prior = prior.range(&part.instances, n);
-            crowd.sweep(likelihood, prior, part, rows);
+            crowd.sweep(likelihood, prior.range(&part.instances, n), part);
         });
         self.parts.iter().map(|part| part.log_likelihood).sum()
     }
@@ -223,16 +205,21 @@ impl Likelihood {
 
     /// The posteriors that follow from the likelihood.
     #[must_use]
-    pub fn posteriors(&self, a: &Annotations, prior: Prior<'_>) -> Posterior {
-        let Dims { instances, classes, .. } = a.dims();
-        let mut t = Posterior::zeros(instances, classes);
-        let blocks = t.values_mut().par_chunks_mut(ITEMS_PER_BLOCK * classes.max(1)).enumerate();
+    pub fn posteriors(&self, crowd: &impl Crowd, prior: Prior<'_>) -> Posterior {
+        let mut t = Posterior::zeros(crowd.dims().instances, crowd.dims().classes);
+        self.write_posteriors(crowd, prior, &mut t);
+        t
+    }
+
+    /// [`Likelihood::posteriors`] in place of others.
+    pub fn write_posteriors(&self, crowd: &impl Crowd, prior: Prior<'_>, t: &mut Posterior) {
+        let n = crowd.dims().classes.max(1);
+        let blocks = t.values_mut().par_chunks_mut(ITEMS_PER_BLOCK * n).enumerate();
         blocks.for_each(|(block, rows)| {
             let start = block * ITEMS_PER_BLOCK;
-            let instances = start..start + rows.len() / classes.max(1);
-            a.posteriors(self, prior.range(&instances, classes), instances, rows);
+            let instances = start..start + rows.len() / n;
+            crowd.posteriors(self, prior.range(&instances, n), instances, rows);
         });
-        t
     }
 }
 

@@ -14,16 +14,16 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub struct Statistics {
     /// The instances that these statistics cover.
-    pub instances: Range<usize>,
+    pub(crate) instances: Range<usize>,
     /// The expected counts, `[pair, class]`.
-    pub counts: PairRows,
+    pub(crate) counts: PairRows,
     /// The sum of the posterior rows of annotated instances, `[class]`; padded with 0, as a row of counts.
-    pub class_counts: Vec<f64>,
+    pub(crate) class_counts: Vec<f64>,
     /// The range's term of the marginal log-likelihood, or, of assignments, of the log-joint of their classes.
-    pub log_likelihood: f64,
+    pub(crate) log_likelihood: f64,
     /// Whether an instance counts as its most probable classes, which share it, instead of its posterior: the hard E-step
     /// of classification EM.
-    pub are_hard: bool,
+    pub(crate) are_hard: bool,
 }
 
 impl Statistics {

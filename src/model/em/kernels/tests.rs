@@ -1,8 +1,9 @@
 //! E-steps and M-steps compared with a naive implementation in the log domain, for every weight, width and estimator.
 
 use super::dirichlet::Dirichlet;
+use super::e_step::Sweep;
 use super::log_domain::{self, LogLikelihood};
-use super::{Estimator, Likelihood, PairCounts, PairKernel, Prior, Statistics, Sweep, n_groups};
+use super::{Estimator, Likelihood, PairCounts, PairKernel, Prior, Statistics, n_groups};
 use crate::frame::{Annotations, Dims};
 use crate::model::confusion::Smoothing;
 use crate::model::em::pairs::one_coin::OneCoinEstimator;
@@ -23,9 +24,7 @@ fn close(got: &[f64], want: &[f64], tolerance: f64, what: &str) {
 fn e_step_of(a: &Annotations, prior: Prior<'_>, likelihood: &[[f64; 2]]) -> (Posterior, f64) {
     let mut kernel = PairKernel::new(a);
     kernel.likelihood.rows.cells_mut().copy_from_slice(likelihood.as_flattened());
-    let mut t = Posterior::zeros(a.dims().instances, 2);
-    let objective = kernel.sweep(a, prior, Some(&mut t));
-    (t, objective)
+    (kernel.likelihood.posteriors(a, prior), kernel.sweep(a, prior))
 }
 
 /// A kernel that has counted these posteriors.
@@ -87,10 +86,9 @@ fn smaller_likelihoods_are_raised_to_the_least_one() {
             let mut weights = vec![1.0; rows.len()];
             weights[..2].copy_from_slice(&[1e15, weight]);
             let a = weighted(tiny(2, &rows).dims(), &rows, weights);
-            let mut t = Posterior::from_votes(&a);
-            let mut kernel = counted(&a, &t);
+            let mut kernel = counted(&a, &Posterior::from_votes(&a));
             kernel.estimate(&a, &mut Smoothing::new(&a, 0.0, diagonal));
-            kernel.sweep(&a, Prior::Class(&[0.5, 0.5]), Some(&mut t));
+            let t = kernel.likelihood.posteriors(&a, Prior::Class(&[0.5, 0.5]));
             let (got, want) = (t.row(1)[0], MIN_LIKELIHOOD.powf(weight));
             let what = format!("{annotator} {weight} of {}", rows.len());
             assert!((got / want - 1.0).abs() < 1e-8, "{what}: {got} is not {want}");
@@ -154,14 +152,13 @@ fn assert_naive<E: Estimator>(estimator: impl Fn(&Annotations) -> E, naive: &imp
             let row = |i| prior.row(i, a.dims().classes).to_vec();
             let (want, marginal) = dense::e_step(&a, row, |_, r, k, l| likelihood[r][k][l]);
             let what = format!("{of}, {prior:?}");
-            let (mut kernel, mut t) = (counted(&a, &start), start.clone());
+            let mut kernel = counted(&a, &start);
             // The second one finds what the first one left in the padding.
             kernel.estimate(&a, &mut estimator);
             kernel.estimate(&a, &mut estimator);
-            let got = kernel.sweep(&a, prior, Some(&mut t));
+            let (t, got) = (kernel.likelihood.posteriors(&a, prior), kernel.sweep(&a, prior));
             close(t.values(), &want.concat(), 1e-12, &what);
             close(&[got], &[marginal], 1e-12, &what);
-            assert_eq!(kernel.likelihood().posteriors(&a, prior), t, "{what}");
             // Without the floor of counts, which adds 1e-10 to a cell that has none.
             close(&[kernel.terms()], &[terms], 1e-7, &what);
             let counts = dense::counts(&a, &rows_of(&t));
@@ -292,10 +289,10 @@ fn sums_of_logarithms_give_the_same_e_step_as_products_over_pairs() {
         let mut smoothing = Smoothing::new(&a, 0.1, 1.0);
         let (shared, per_instance) = priors(&a);
         for prior in [Prior::Class(&shared), Prior::Instance(&per_instance)] {
-            let (mut kernel, mut want, mut got) =
-                (counted(&a, &start), start.clone(), start.clone());
+            let (mut kernel, mut got) = (counted(&a, &start), start.clone());
             kernel.estimate(&a, &mut smoothing);
-            let objective = kernel.sweep(&a, prior, Some(&mut want));
+            let want = kernel.likelihood.posteriors(&a, prior);
+            let objective = kernel.sweep(&a, prior);
             let of_logs = log_domain::e_step(&a, prior, &likelihood, &mut got);
             close(got.values(), want.values(), 1e-12, &of);
             close(&[of_logs], &[objective], 1e-12, &of);

@@ -180,7 +180,7 @@ impl<M: PairModel> EmSteps for PairEm<M> {
 
     fn e_step(&self, a: &Annotations, params: &mut Self::Params) -> Objective {
         let Params { classes, kernel, .. } = params;
-        let log_likelihood = kernel.sweep(a, Prior::Class(&classes.factors), None);
+        let log_likelihood = kernel.sweep(a, Prior::Class(&classes.factors));
         self.0.objective(log_likelihood, kernel.terms() + classes.term)
     }
 

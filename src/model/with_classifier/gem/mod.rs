@@ -340,7 +340,8 @@ impl<M: ClassifierEm> EmSteps for Steps<'_, M> {
 
     fn e_step(&self, a: &Annotations, params: &mut Self::Params) -> Objective {
         let Params { prior, classifier, kernel, t, .. } = params;
-        let of_annotated = kernel.sweep(a, Prior::Instance(prior), Some(t));
+        let of_annotated = kernel.sweep(a, Prior::Instance(prior));
+        kernel.likelihood().write_posteriors(a, Prior::Instance(prior), t);
         let n_classes = t.n_classes();
         let term = |(i, class): &(usize, usize)| prior[i * n_classes + class].ln();
         let log_likelihood = of_annotated + self.trusted_alone.iter().map(term).sum::<f64>();

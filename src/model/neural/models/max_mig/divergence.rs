@@ -27,8 +27,10 @@ pub enum FDivergence {
 const MIN_SHARED: f64 = 1e-12;
 
 impl FDivergence {
-    /// Minus the f-mutual information of h and g, `[row, class]`, whose K is divided by `prior`, `[1, class]`; `u` is added
-    /// to the diagonal of K.
+    /// Minus the f-mutual information of h and g; `u` is added to the diagonal of K.
+    ///
+    /// # Shapes
+    /// h and g `[row, class]`, `prior` `[1, class]`; the result is a scalar.
     ///
     /// # Why
     /// There are B^2 pairs of rows. The costs of the KL divergence are K itself, whose sum needs no pair alone:
@@ -79,7 +81,7 @@ impl FDivergence {
     }
 }
 
-/// `max(t, MIN_SHARED)`, whose derivative is 1 everywhere.
+/// `max(t, MIN_SHARED)`, whose derivative is 1 everywhere: rows that share no class are drawn together too.
 fn raised(t: &Tensor) -> Result<Tensor> {
     t + (t.maximum(MIN_SHARED)? - t)?.detach()
 }

@@ -92,7 +92,7 @@ const LOG_CONFUSION: usize = 0;
 /// The class prior; its logits where it is learned.
 const PRIOR: usize = 1;
 
-/// The most rows of a batch whose pairs are compared one by one: each number of a pair takes 32 MiB.
+/// The most rows of a batch all of whose pairs are compared: a number for each takes 32 MiB, and a step has about ten.
 const MAX_PAIRED_ROWS: usize = 2048;
 
 /// A learned prior starts at no less than this.
@@ -108,17 +108,16 @@ impl MaxMig {
         prior
     }
 
-    /// Adds the entries of V for each row's annotations to `sums`, `[row, class]`.
-    fn add_annotations(context: &BatchContext<'_>, sums: &mut [f64]) {
+    /// The row of each annotation of a batch, its weight, and where V[r][class][y] is in its table, `[class]`.
+    fn entries(
+        context: &BatchContext<'_>,
+    ) -> impl Iterator<Item = (usize, f64, impl Iterator<Item = usize>)> {
         let Dims { classes, labels, .. } = context.dims;
-        for (b, annotation) in context.annotations() {
-            let first =
-                annotation.annotator as usize * classes * labels + annotation.label as usize;
-            for k in 0..classes {
-                sums[b * classes + k] +=
-                    annotation.weight * context.gathered[LOG_CONFUSION][first + k * labels];
-            }
-        }
+        context.annotations().map(move |(b, annotation)| {
+            let first = annotation.annotator as usize * classes * labels;
+            let first = first + annotation.label as usize;
+            (b, annotation.weight, (0..classes).map(move |k| first + k * labels))
+        })
     }
 }
 
@@ -204,24 +203,22 @@ impl TensorObjective for MaxMig {
         let prior = &variables.tables[PRIOR];
         let prior = match self.prior {
             PriorChoice::Learned => tensor_softmax(prior, 1)?,
-            PriorChoice::Uniform | PriorChoice::Votes => prior.as_tensor().clone(),
+            PriorChoice::Uniform | PriorChoice::Votes => prior.clone(),
         };
-        // [annotation, class]
-        let Dims { classes, labels, .. } = context.dims;
         let (mut cells, mut rows, mut weights) = (Vec::new(), Vec::new(), Vec::new());
-        for (b, annotation) in context.annotations() {
-            let first =
-                annotation.annotator as usize * classes * labels + annotation.label as usize;
-            cells.extend((0..classes).map(|k| (first + k * labels) as u32));
+        for (b, weight, entries) in Self::entries(context) {
+            cells.extend(entries.map(|cell| cell as u32));
             rows.push(b as u32);
-            weights.push(annotation.weight);
+            weights.push(weight);
         }
-        let (n, device) = (rows.len(), prior.device());
+        let (n, classes, device) = (rows.len(), context.dims.classes, prior.device());
+        // [annotation, class]
         let of_annotations = variables.tables[LOG_CONFUSION]
             .flatten_all()?
             .index_select(&Tensor::new(cells, device)?, 0)?
             .reshape((n, classes))?
             .broadcast_mul(&Tensor::from_vec(weights, (n, 1), device)?)?;
+        // [row, class]
         let log_prior = prior.log()?.broadcast_as((context.batch.len(), classes))?.contiguous()?;
         let sums = log_prior.index_add(&Tensor::new(rows, device)?, &of_annotations, 0)?;
         let g = tensor_softmax(&sums, 1)?;
@@ -245,7 +242,11 @@ impl TrainingObjective for MaxMig {
         for (logits, row) in logits.chunks_exact(n).zip(sums.chunks_exact_mut(n)) {
             log_softmax(logits, row);
         }
-        Self::add_annotations(context, &mut sums);
+        for (b, weight, entries) in Self::entries(context) {
+            for (sum, cell) in sums[b * n..(b + 1) * n].iter_mut().zip(entries) {
+                *sum += weight * context.gathered[LOG_CONFUSION][cell];
+            }
+        }
         for (sums, row) in sums.chunks_exact(n).zip(posterior.chunks_exact_mut(n)) {
             softmax(sums, row);
         }

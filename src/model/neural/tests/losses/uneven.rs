@@ -83,6 +83,7 @@ fn gradients_of_weighted_annotations_are_the_loss_s_slopes() {
     weighted(max_mig_case(&model)).with(1, &[-0.7, -1.2, -1.6]).check_gradient();
     let mut unannotated = max_mig_case(&model);
     (unannotated.batch.annotations, unannotated.batch.offsets) = (Vec::new(), vec![0; 3]);
+    (unannotated.batch.annotators, unannotated.batch.share) = (Vec::new(), Vec::new());
     unannotated.check_gradient();
 }
 

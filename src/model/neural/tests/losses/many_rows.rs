@@ -1,12 +1,11 @@
-//! Computation by blocks gives the same results as computation one by one, and heads that are not needed are not
-//! computed.
+//! Losses over many rows, and heads that are not needed and so not computed.
 
 use crate::model::neural::tests::posteriors::near;
 use crate::model::neural::tests::*;
 
-/// Seventy rows, which are one block and part of another: the loss by the formula, row by row, and every derivative.
+/// The loss by the formula, pair by pair, and every derivative; for the other divergences the derivatives.
 #[test]
-fn pairs_in_blocks_are_pairs_one_by_one() {
+fn the_loss_of_seventy_rows_is_that_of_all_their_pairs() {
     const ROWS: usize = 70;
     let model = MaxMig::default();
     let mut case = Case::new(&model).with(0, &RHO);
@@ -49,6 +48,30 @@ fn pairs_in_blocks_are_pairs_one_by_one() {
     let n = ROWS as f64;
     near(&[case.value()], &[others / (n * (n - 1.0)) - same / n]);
     case.check_gradient();
+    let others = [ReverseKl, Pearson, Hellinger, JensenShannon, TotalVariation]
+        .map(|divergence| MaxMig { divergence, ..MaxMig::default() });
+    for model in &others {
+        case = Case { model, ..case };
+        case.check_gradient();
+    }
+}
+
+/// Row 0 shares no class with its annotations, and u is 0: its K is 0, and the derivative is that at 1e-12.
+#[test]
+fn rows_that_share_no_class_are_drawn_together() {
+    let model = MaxMig { u: 0.0, ..MaxMig::default() };
+    let mut table = vec![0.0; 18];
+    table[0] = -1000.0;
+    let mut case = Case::new(&model).with(0, &table);
+    case.batch.annotations.truncate(1);
+    (case.batch.annotations[0].annotator, case.batch.annotations[0].label) = (0, 0);
+    case.batch.offsets = vec![0, 1, 1];
+    case.out.p[..3].copy_from_slice(&[1.0, 0.0, 0.0]);
+    let (loss, gradient) = case.loss(&case.out, &case.annotator_params.gather(&case.batch));
+    assert!(loss.is_finite());
+    // -1/2 (1 / 1e-12) g / prior, with g = 1/2 and the prior 1/3, which is an f32.
+    let slope = gradient.out.p[1] / -0.75e12;
+    assert!((slope - 1.0).abs() < 1e-6, "{slope}");
 }
 
 /// The batch contains only annotator 1, and the head of annotator 0 is set to NaN.
