@@ -1,6 +1,6 @@
 //! The pipeline and the environment of a job.
 
-use super::args::{FileArgs, read_text};
+use super::shared_args::{FileArgs, read_text};
 use crate::engine::EngineSpec;
 use crate::error::Result;
 use crate::job_context::JobContext;

@@ -5,6 +5,7 @@ mod environment;
 mod plain_table;
 mod progress;
 mod publish;
+mod shared_args;
 mod summary;
 mod terminal;
 mod text_table;

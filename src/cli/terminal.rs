@@ -12,7 +12,7 @@ use serde_json::Value;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::args::LogFormat;
+use super::shared_args::LogFormat;
 use crate::error::{Error, Result, clipped};
 use crate::escape;
 use crate::process::log_format::{MESSAGES, logs_are_json, write_logs_as_json};

@@ -1,6 +1,5 @@
 //! `labelmill agreement`: prints the statistics of each group.
 
-use crate::cli::args::AgreementArgs;
 use crate::cli::environment::job_with;
 use crate::cli::plain_table::plain_table;
 use crate::cli::terminal::{print_json, print_result};
@@ -8,6 +7,23 @@ use crate::commands::agreement::{AgreementOfGroup, AgreementRequest, agreement, 
 use crate::error::Result;
 use crate::job_context::JobContext;
 use crate::process::allocator::bound_job;
+
+/// The annotations whose agreement is measured.
+#[derive(Debug, clap::Args)]
+pub struct AgreementArgs {
+    /// The annotations: a file, a folder or a glob on local disk or an object store
+    #[arg(long, value_name = "URL")]
+    pub annotations: String,
+    /// Measure each group of annotations too: those with one value in this column
+    #[arg(long, value_name = "COLUMN")]
+    pub by: Vec<String>,
+    /// Set a key of a pipeline file, such as source.columns.instance=item
+    #[arg(long, value_name = "KEY.PATH=VALUE")]
+    pub set: Vec<String>,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+}
 
 pub(super) async fn command(args: AgreementArgs, shown: JobContext) -> Result<()> {
     let AgreementArgs { annotations, by, set, json } = args;

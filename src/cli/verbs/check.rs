@@ -1,7 +1,7 @@
 //! `labelmill check`: says that a run could start.
 
-use crate::cli::args::FileArgs;
 use crate::cli::environment::load_pipeline;
+use crate::cli::shared_args::FileArgs;
 use crate::cli::terminal::print_message;
 use crate::commands::check::check;
 use crate::error::Result;

@@ -1,13 +1,43 @@
 //! `labelmill evaluate`: prints the scores of a run.
 
-use crate::cli::args::{EvaluateArgs, store};
 use crate::cli::plain_table::plain_table;
+use crate::cli::shared_args::{amount, store};
 use crate::cli::terminal::{print_json, print_result};
 use crate::commands::evaluate::{Evaluation, as_json, evaluate};
 use crate::engine::EngineSpec;
 use crate::error::Result;
 use crate::job_context::JobContext;
 use crate::source::ColumnsSpec;
+
+/// The run to score, the true classes, and the options of the scores.
+#[derive(Debug, clap::Args)]
+pub struct EvaluateArgs {
+    /// A published run, or the folder it was published to
+    #[arg(long, value_name = "URL")]
+    pub run: String,
+    /// The true classes: instance_id, and class or label
+    #[arg(long, value_name = "URL")]
+    pub truth: String,
+    /// The truth's name for instance_id
+    #[arg(long, value_name = "NAME")]
+    pub instance_column: Option<String>,
+    /// The truth's name for class
+    #[arg(long, value_name = "NAME")]
+    pub class_column: Option<String>,
+    /// True confusion matrices: annotator_id, class, label, probability
+    #[arg(long, value_name = "URL")]
+    pub confusion: Option<String>,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Memory limit, such as 512MiB or 16GB: queries spill to disk beyond it; left out, 4GiB, or three quarters of the
+    /// machine's memory if that is less
+    #[arg(long, value_name = "AMOUNT", value_parser = amount)]
+    pub memory_limit: Option<String>,
+    /// Endpoint of an S3-compatible store
+    #[arg(long, value_name = "URL")]
+    pub endpoint: Option<String>,
+}
 
 pub(super) async fn command(
     args: &EvaluateArgs,

@@ -1,7 +1,7 @@
 //! `labelmill explain`: prints what a run would do.
 
-use crate::cli::args::FileArgs;
 use crate::cli::environment::load_pipeline;
+use crate::cli::shared_args::FileArgs;
 use crate::cli::terminal::print_result;
 use crate::commands::explain::explain;
 use crate::error::Result;

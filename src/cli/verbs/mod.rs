@@ -1,28 +1,32 @@
 //! Runs the command, and prints what it returns: one file per command.
 
-mod aggregate;
-mod agreement;
+pub(super) mod aggregate;
+pub(super) mod agreement;
 mod check;
-mod evaluate;
+pub(super) mod evaluate;
 mod explain;
-mod models;
-mod predict;
-mod run;
+pub(super) mod models;
+pub(super) mod predict;
+pub(super) mod run;
 mod schema;
-mod simulate;
-mod sql;
+pub(super) mod simulate;
+pub(super) mod sql;
 mod test;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use super::args::{Args, Command, EvaluateArgs, PredictArgs, SimulateArgs, SqlArgs};
+use super::args::{Args, Command};
 use super::progress::Bars;
 use crate::engine::EngineSpec;
 use crate::error::{Error, Result};
 use crate::job_context::JobContext;
 use crate::process::allocator::bound_job;
 use crate::process::signals::{Signals, or_signalled};
+use evaluate::EvaluateArgs;
+use predict::PredictArgs;
+use simulate::SimulateArgs;
+use sql::SqlArgs;
 
 pub(super) async fn dispatch(args: Args, signals: Signals) -> Result<ExitCode> {
     let quiet = args.quiet;

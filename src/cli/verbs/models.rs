@@ -1,11 +1,20 @@
 //! `labelmill models`: lists the models, or the parameters of one.
 
-use crate::cli::args::ModelsArgs;
 use crate::cli::plain_table::plain_table;
 use crate::cli::terminal::{print_json, print_result};
 use crate::commands::models::{ModelParameter, as_json, models, parameters};
 use crate::error::Result;
 use crate::model::ModelKind;
+
+#[derive(Debug, clap::Args)]
+#[allow(missing_docs)]
+pub struct ModelsArgs {
+    /// One of the kinds
+    pub kind: Option<String>,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+}
 
 pub(super) fn command(args: &ModelsArgs) -> Result<()> {
     let kinds = models(args.kind.as_deref())?;

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::cli::args::{SimulateArgs, store};
 use crate::cli::environment::job_with;
 use crate::cli::publish::PublishingJob;
+use crate::cli::shared_args::{amount, store};
 use crate::cli::summary::Summary;
 use crate::cli::terminal::{print_json, print_result};
 use crate::commands::simulate::simulate;
@@ -14,7 +14,64 @@ use crate::process::signals::Signals;
 use crate::simulate::grammar::TYPES;
 use crate::simulate::recipes::{RECIPES, Recipe};
 use crate::simulate::{Simulated, Simulation, SimulationInput};
-use crate::source::{Cleaning, ColumnsSpec};
+use crate::source::{Cleaning, ColumnsSpec, Normalisation};
+
+/// A crowd to draw.
+#[derive(Debug, clap::Args)]
+pub struct SimulateArgs {
+    /// List the recipes with their parameters, and the types of annotators
+    #[arg(long)]
+    pub list: bool,
+    /// The true classes: instance_id, and class or label
+    #[arg(long, value_name = "URL")]
+    pub truth: Option<String>,
+    /// One of the names that --list shows
+    #[arg(long, value_name = "NAME", required_unless_present = "list")]
+    pub recipe: Option<String>,
+    /// A folder for the tables, which does not exist yet
+    #[arg(long, value_name = "URL", required_unless_present = "list")]
+    pub output: Option<String>,
+    /// The seed of every random stream
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Set a parameter of the recipe
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// The truth's and the annotations' name for instance_id
+    #[arg(long, value_name = "NAME")]
+    pub instance_column: Option<String>,
+    /// The annotations' name for annotator_id
+    #[arg(long, value_name = "NAME")]
+    pub annotator_column: Option<String>,
+    /// The annotations' name for label
+    #[arg(long, value_name = "NAME")]
+    pub label_column: Option<String>,
+    /// The truth's name for class
+    #[arg(long, value_name = "NAME")]
+    pub class_column: Option<String>,
+    /// Features of the instances, for recipes whose noise depends on them
+    #[arg(long, value_name = "URL")]
+    pub features: Option<String>,
+    /// Annotations of the instances, for recipes that start from a given crowd
+    #[arg(long, value_name = "URL")]
+    pub annotations: Option<String>,
+    /// A word that stands for a missing value in the files, such as NA; may be given several times
+    #[arg(long, value_name = "WORD")]
+    pub null_value: Vec<String>,
+    /// What is done with ids, classes and labels of the files: trim removes outer spaces, lower makes letters lower case;
+    /// may be given twice
+    #[arg(long, value_name = "STEP", value_parser = step)]
+    pub normalise: Vec<Normalisation>,
+    /// Memory limit, such as 512MiB or 4GB: features beyond half of it go to a scratch file
+    #[arg(long, value_name = "AMOUNT", value_parser = amount)]
+    pub memory_limit: Option<String>,
+    /// Endpoint of an S3-compatible store
+    #[arg(long, value_name = "URL")]
+    pub endpoint: Option<String>,
+    /// Print the summary, or the list, as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
 
 pub(super) async fn command(
     args: SimulateArgs,
@@ -51,6 +108,11 @@ pub(super) async fn command(
             Ok(DrawnCrowd { recipe, seed, simulated })
         })
         .await
+}
+
+/// A step of `[source] normalise`.
+fn step(text: &str) -> Result<Normalisation, String> {
+    serde_json::from_value(text.into()).map_err(|_| "a step is trim or lower".to_owned())
 }
 
 /// A crowd, with the recipe and the seed that it was drawn by.

@@ -1,12 +1,13 @@
 //! `labelmill sql`: prints the rows of each statement.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use arrow::json::LineDelimitedWriter;
 use futures::StreamExt;
 use serde_json::json;
 
-use crate::cli::args::{SqlArgs, read_text, store};
+use crate::cli::shared_args::{amount, read_text, store};
 use crate::cli::terminal::stream;
 use crate::cli::text_table::DrawnTable;
 use crate::commands::at_options;
@@ -16,6 +17,44 @@ use crate::error::{Error, Result};
 use crate::escape;
 use crate::job_context::JobContext;
 use crate::sql::{NAMED_QUERIES, NamedQuery, QueryParameter, Statement, catch_panics};
+
+/// SQL over tables.
+#[derive(Debug, clap::Args)]
+pub struct SqlArgs {
+    /// The query
+    #[arg(short, long, value_name = "QUERY", conflicts_with = "file", allow_hyphen_values = true)]
+    pub command: Option<String>,
+    /// A file with the query
+    pub file: Option<PathBuf>,
+    /// A published run, or the folder it was published to: its tables by name
+    #[arg(long, value_name = "URL")]
+    pub run: Option<String>,
+    /// Run a query that ships with labelmill over the tables of --run
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["command", "file"], requires = "run")]
+    pub query: Option<String>,
+    /// Set a parameter of the named query, such as n=50
+    #[arg(long, value_name = "NAME=VALUE", requires = "query")]
+    pub param: Vec<String>,
+    /// List the named queries with their parameters
+    #[arg(long, conflicts_with_all = ["command", "file", "query"])]
+    pub list: bool,
+    /// Any other source as a table; of a named query, where annotations or gold are now
+    #[arg(long, value_name = "NAME=URL")]
+    pub table: Vec<String>,
+    /// Let statements change or write something, such as COPY; without it only queries run
+    #[arg(long)]
+    pub write: bool,
+    /// Print one JSON object a row
+    #[arg(long)]
+    pub json: bool,
+    /// Memory limit, such as 512MiB or 16GB: queries spill to disk beyond it; left out, 4GiB, or three quarters of the
+    /// machine's memory if that is less
+    #[arg(long, value_name = "AMOUNT", value_parser = amount)]
+    pub memory_limit: Option<String>,
+    /// Endpoint of an S3-compatible store
+    #[arg(long, value_name = "URL")]
+    pub endpoint: Option<String>,
+}
 
 pub(super) async fn command(
     args: &SqlArgs,

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use crate::cli::args::FileArgs;
 use crate::cli::environment::load_without;
+use crate::cli::shared_args::FileArgs;
 use crate::cli::terminal::{print_error, print_message, print_warning};
 use crate::commands::test::{Verdict, exit_code, run_tests};
 use crate::error::{Error, Problem, Result, Stage};

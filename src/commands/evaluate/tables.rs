@@ -7,8 +7,7 @@ use datafusion::prelude::{DataFrame, SessionContext, cast, col, lit};
 
 use crate::commands::run_source::has_column;
 use crate::error::{Error, Overlap, Result, offenders};
-use crate::frame::Ids;
-use crate::frame::read_all;
+use crate::frame::{Ids, read_all};
 use crate::job_context::JobContext;
 
 /// The largest probability in a table of a run: one that was rounded may be above 1.

@@ -4,10 +4,11 @@ use rayon::prelude::*;
 
 use crate::engine::ScratchFolder;
 use crate::error::Result;
-use crate::frame::annotations::AnnotationRows;
 use crate::frame::annotations::blocks::ITEMS_PER_BLOCK;
 use crate::frame::annotations::offsets::{Cursors, count, prefix_sum, split_by};
-use crate::frame::annotations::{Annotations, Dims, Duplicates, MappedRows, Repeated};
+use crate::frame::annotations::{
+    AnnotationRows, Annotations, Dims, Duplicates, MappedRows, Repeated,
+};
 use crate::frame::classes::LabelAxis;
 use crate::frame::ids::NULL;
 use crate::frame::memory::numbers::Numbers;

@@ -21,8 +21,7 @@ use crate::frame::ids::id_columns::{id_columns, label_column};
 use crate::frame::ids::shown_column::ShownColumn;
 use crate::frame::ids::{Ids, Interner, NULL, as_text};
 use crate::frame::memory::reservation::{QuestionReservation, Reservation};
-use crate::frame::question_frame::subject_of;
-use crate::frame::question_frame::{Frame, QuestionLeftOut};
+use crate::frame::question_frame::{Frame, QuestionLeftOut, subject_of};
 use crate::frame::rejects::{Reason, Rejects};
 use crate::job_context::JobContext;
 

@@ -22,9 +22,8 @@ use super::{Classifier, Examples, predict_rows};
 use crate::error::{Error, Result};
 use crate::frame::{MAX_RANGES, Matrix};
 use crate::job_context::{Cancel, JobContext};
-use crate::model::numerics::lbfgs;
 use crate::model::numerics::lbfgs::try_maximise;
-use crate::model::numerics::{MIN_RELATIVE_DEVIATION, softmax};
+use crate::model::numerics::{MIN_RELATIVE_DEVIATION, lbfgs, softmax};
 use crate::model::saved::snapshot::Snapshot;
 
 /// The derivative by a parameter that counts as zero, for each unit of weight. With a smaller one, the last steps of

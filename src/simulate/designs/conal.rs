@@ -11,8 +11,7 @@ use crate::error::{Error, Result};
 use crate::simulate::annotators::AnnotatorType;
 use crate::simulate::conal::GaussianBlobs;
 use crate::simulate::grammar::links;
-use crate::simulate::plan::CommonNoise;
-use crate::simulate::plan::Plan;
+use crate::simulate::plan::{CommonNoise, Plan};
 
 /// The target of the common mistakes of a class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

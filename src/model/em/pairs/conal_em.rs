@@ -43,9 +43,8 @@ use super::dawid_skene::is_redundant;
 use crate::frame::{Annotations, Dims, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::confusion::{Cells, CommonConfusion, Confusion, Smoothing};
-use crate::model::em::kernels;
 use crate::model::em::kernels::{Estimator, PairCounts, PairRows, PooledCounts, n_groups};
-use crate::model::em::{ClassPrior, PairFit, PairModel, StopRule, few_annotations};
+use crate::model::em::{ClassPrior, PairFit, PairModel, StopRule, few_annotations, kernels};
 use crate::model::fitted::Report;
 use crate::model::{Capabilities, Spec};
 

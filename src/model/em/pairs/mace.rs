@@ -40,9 +40,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::frame::{Annotations, Dims, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
-use crate::model::em::kernels;
 use crate::model::em::kernels::{DirichletParameter, Estimator, PairCounts, n_groups};
-use crate::model::em::{ClassPrior, Objective, PairFit, PairModel, StopRule};
+use crate::model::em::{ClassPrior, Objective, PairFit, PairModel, StopRule, kernels};
 use crate::model::fitted::Report;
 use crate::model::{Capabilities, Spec};
 

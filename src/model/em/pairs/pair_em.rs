@@ -14,8 +14,7 @@ use crate::model::em::{EmModel, EmResult, EmSteps, Objective, StopRule, fit};
 use crate::model::fitted::fitted_posterior::{FittedPosterior, PosteriorRows};
 use crate::model::fitted::{Fitted, Report};
 use crate::model::numerics::{MIN_PROBABILITY, at_least, normalise};
-use crate::model::posterior::Posterior;
-use crate::model::posterior::harden;
+use crate::model::posterior::{Posterior, harden};
 use crate::model::{Model, Spec};
 
 /// A model whose likelihood is a product over (annotator, label) pairs.

@@ -19,9 +19,9 @@ use super::train::learners::learner::LearnerSetting;
 use super::train::learners::on_device::learners_on_device;
 use crate::error::{Error, Result};
 use crate::frame::{
-    Annotations, Evidence, Gold, JointQuestion, QuestionFeatures, QuestionSet, Role,
+    Annotations, Evidence, Gold, JointQuestion, MemoryEstimate, QuestionFeatures, QuestionSet,
+    QuestionSizes, Role,
 };
-use crate::frame::{MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::Model;
 use crate::model::classifier::from_features;

@@ -54,8 +54,7 @@ use crate::model::neural::objective::train_state::TrainState;
 use crate::model::neural::objective::training_objective::TrainingObjective;
 use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::params::param_table::ParamTable;
-use crate::model::neural::train::learners::learner::CLASSIFIER;
-use crate::model::neural::train::learners::learner::LearnerSpec;
+use crate::model::neural::train::learners::learner::{CLASSIFIER, LearnerSpec};
 
 /// CoNAL: a classifier with a common and an individual confusion, mixed by instance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -60,14 +60,13 @@ use crate::model::neural::net::optimiser::optimiser_spec::{
 };
 use crate::model::neural::net::parameters::Initialisation;
 use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
-use crate::model::neural::objective::counted;
 use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
 use crate::model::neural::objective::network_spec::NetworkSpec;
-use crate::model::neural::objective::paper;
 use crate::model::neural::objective::schedule::Act;
 use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
 use crate::model::neural::objective::train_state::{MAIN_TARGETS, TrainState};
 use crate::model::neural::objective::training_objective::TrainingObjective;
+use crate::model::neural::objective::{counted, paper};
 use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::params::param_table::{Owner, ParamTable};
 use crate::model::neural::train::learners::learner::LearnerSpec;

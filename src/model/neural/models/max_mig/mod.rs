@@ -32,16 +32,15 @@ use crate::frame::Dims;
 use crate::model::em::kernels::expected_counts_of;
 use crate::model::neural::numerics::{RowStochastic, at_least, log_softmax, softmax};
 use crate::model::neural::objective::batch_context::{BatchContext, BatchPrediction, Gradient};
-use crate::model::neural::objective::counted;
 use crate::model::neural::objective::crowd_net::{AnnotatorReport, CrowdNet, Task};
 use crate::model::neural::objective::given_matrices::parameters;
 use crate::model::neural::objective::network_spec::NetworkSpec;
-use crate::model::neural::objective::paper;
 use crate::model::neural::objective::tensor_objective::{
     BatchVariables, TensorObjective, loss_by_tensors,
 };
 use crate::model::neural::objective::train_spec::{Reduction, TrainSpec};
 use crate::model::neural::objective::training_objective::TrainingObjective;
+use crate::model::neural::objective::{counted, paper};
 use crate::model::neural::params::annotator_params::AnnotatorParams;
 use crate::model::neural::params::param_table::ParamTable;
 use crate::model::posterior::Posterior;
