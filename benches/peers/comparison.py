@@ -54,7 +54,8 @@ class JobSetup:
 
 
 JOB_SETUPS = (
-    JobSetup("Dawid-Skene", "dawid_skene", DAWID_SKENE),
+    JobSetup("Dawid-Skene", "dawid_skene", {}),
+    JobSetup(f"Dawid-Skene, {ITERATIONS} iterations", "dawid_skene", DAWID_SKENE),
     JobSetup("majority vote", "majority_vote", {}),
     JobSetup("majority vote, labels only", "majority_vote", {"sink.tables": '["labels"]'}),
 )
