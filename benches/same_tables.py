@@ -5,7 +5,8 @@
 
 The kinds are those that both builds list. Label-only models run on every dataset that has annotations, models with features
 on LabelMe: `gem`, and networks for a few epochs. The table `run` and wall times may differ. A difference is relative to the
-largest number of its row, or to 1. The exit code is 1 if a difference is larger than --tolerance, which is 0 for networks.
+largest number of its row, or to 1. A job that both builds refuse alike is named. The exit code is 1 if a difference is
+larger than --tolerance, which is 0 for networks.
 """
 
 import argparse
@@ -26,17 +27,22 @@ OWN = {"run"}
 CLOCK = {"seconds"}  # a column of `trace`
 
 
-def aggregate(binary: str, annotations: Path, model: str, output: Path) -> None:
-    command = [binary, "aggregate", "-q", "--annotations", str(annotations), "--model", model, "--output", str(output)]
-    subprocess.run(command, check=True)
+def publish(command: list[str], output: Path) -> dict[str, pa.Table] | str:
+    """The tables of a run, or what it says instead."""
+    done = subprocess.run([*command, "-q"], capture_output=True, text=True)
+    return done.stderr.replace(str(output), "the output") if done.returncode else tables(output)
 
 
-def with_features(binary: str, data: str, model: str, output: Path) -> None:
+def aggregate(binary: str, annotations: Path, model: str, output: Path) -> dict[str, pa.Table] | str:
+    command = [binary, "aggregate", "--annotations", str(annotations), "--model", model, "--output", str(output)]
+    return publish(command, output)
+
+
+def with_features(binary: str, data: str, model: str, output: Path) -> dict[str, pa.Table] | str:
     source = (ROOT / "pipelines" / "labelme.toml").read_text().split("[model]")[0].rsplit("\n#", 1)[0]
     file = output.parent / "pipeline.toml"
     file.write_text(f"{source}\n[model]\n{model}\n")
-    command = [binary, "run", str(file), "-q", "--var", f"data={data}", "--set", f"sink.url={output}"]
-    subprocess.run(command, check=True)
+    return publish([binary, "run", str(file), "--var", f"data={data}", "--set", f"sink.url={output}"], output)
 
 
 def kinds(binary: str) -> dict[str, set[str]]:
@@ -76,7 +82,11 @@ def difference(before: pa.Table, after: pa.Table) -> float | str:
     return f"new columns {sorted(new)}, the rest the same" if new and largest == 0.0 else largest
 
 
-def compare(job: str, before: dict[str, pa.Table], after: dict[str, pa.Table], tolerance: float) -> bool:
+def compare(job: str, before: dict[str, pa.Table] | str, after: dict[str, pa.Table] | str, tolerance: float) -> bool:
+    if isinstance(before, str) or isinstance(after, str):
+        said = next(text for text in (after, before) if isinstance(text, str)).splitlines()[0]
+        print(f"{'REFUSED' if before == after else 'DIFFERENT':10}{job}: {said}", flush=True)
+        return before == after
     same, cells = True, []
     for name in sorted((before.keys() | after.keys()) - OWN):
         if name not in before or name not in after:
@@ -115,9 +125,7 @@ def main() -> None:
     for annotations in sorted(Path(args.data).glob("*/annotations.parquet")):
         for model in label_only:
             with tempfile.TemporaryDirectory() as folder:
-                for name, binary in binaries.items():
-                    aggregate(binary, annotations, model, Path(folder, name))
-                found = [tables(Path(folder, name)) for name in binaries]
+                found = [aggregate(binaries[name], annotations, model, Path(folder, name)) for name in binaries]
                 same &= compare(f"{annotations.parent.name}, {model}", *found, args.tolerance)
     jobs = [(f"labelme, {kind}", f'kind = "{kind}"', args.tolerance) for kind in tabular]
     for kind in networks:
@@ -125,9 +133,7 @@ def main() -> None:
         jobs.append((f"labelme, {kind}, {args.epochs} epochs", model, 0.0))
     for job, model, tolerance in jobs:
         with tempfile.TemporaryDirectory() as folder:
-            for name, binary in binaries.items():
-                with_features(binary, args.data, model, Path(folder, name))
-            found = [tables(Path(folder, name)) for name in binaries]
+            found = [with_features(binaries[name], args.data, model, Path(folder, name)) for name in binaries]
             same &= compare(job, *found, tolerance)
     sys.exit(0 if same else 1)
 
