@@ -137,9 +137,9 @@ mod tests {
     use crate::model::neural::params::annotator_params::AnnotatorParams;
 
     /// The sum of the products of every number with its position, and of the squares of one table.
-    struct Weighted;
+    struct ByPosition;
 
-    impl TensorObjective for Weighted {
+    impl TensorObjective for ByPosition {
         fn tensor_loss(&self, _: &BatchContext<'_>, x: &BatchVariables) -> CandleResult<Tensor> {
             let other = &x.others[0];
             let linear =
@@ -193,7 +193,7 @@ mod tests {
         };
         // What is there already stays.
         gradient.out.p[1] = 10.0;
-        let loss = loss_by_tensors(&Weighted, &context, &mut gradient).unwrap();
+        let loss = loss_by_tensors(&ByPosition, &context, &mut gradient).unwrap();
         assert_eq!(loss, 14.25 + 2.0 * 20.0 + 7.5 + 8.0 + 2.0 + 3.0);
         let positions = |n: u32| (0..n).map(f64::from).collect::<Vec<_>>();
         assert_eq!(gradient.out.logits, positions(4));
