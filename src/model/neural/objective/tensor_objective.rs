@@ -145,9 +145,7 @@ mod tests {
             let linear =
                 [&x.out.logits, &x.out.p, &x.out.hidden, &x.out.named[0], &other.p, &other.logits];
             let mut loss = x.tables[0].sqr()?.sum_all()?;
-            for numbers in
-                linear.map(|variable| variable.as_tensor()).into_iter().chain([&x.tables[1]])
-            {
+            for numbers in linear.map(Var::as_tensor).into_iter().chain([&x.tables[1]]) {
                 let positions = Tensor::arange(0.0, numbers.elem_count() as f64, &Device::Cpu)?;
                 loss = (loss + (numbers.flatten_all()? * positions)?.sum_all()?)?;
             }

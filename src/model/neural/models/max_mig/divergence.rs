@@ -108,19 +108,39 @@ mod tests {
         }
     }
 
+    const PRIOR: [f64; 3] = [0.5, 0.3, 0.2];
+    const U: f64 = 5e-5;
+
+    /// The loss pair by pair.
+    fn pair_by_pair(divergence: FDivergence, h: &[[f64; 3]], g: &[[f64; 3]]) -> f64 {
+        let (rows, mut gains, mut costs) = (h.len() as f64, 0.0, 0.0);
+        for (i, h) in h.iter().enumerate() {
+            for (j, g) in g.iter().enumerate() {
+                let shared: f64 = (0..3).map(|k| h[k] * g[k] / PRIOR[k]).sum();
+                if i == j {
+                    gains += by_formula(divergence, shared + U)[0];
+                } else {
+                    costs += by_formula(divergence, shared.max(MIN_SHARED))[1];
+                }
+            }
+        }
+        costs / (rows * (rows - 1.0)).max(1.0) - gains / rows
+    }
+
     /// One row alone, which has no pair, and several rows; the first share no class.
     #[test]
     fn the_loss_is_that_of_all_pairs() {
-        let prior = [0.5, 0.3, 0.2];
         let row = |at: usize, step: usize| {
             let x = [0, 1, 2].map(|k| (((3 * at + k) * step % 101) as f64 / 20.0 - 2.5).exp());
             x.map(|own| own / x.iter().sum::<f64>())
+        };
+        let tensor = |rows: &[[f64; 3]]| {
+            Tensor::from_slice(rows.as_flattened(), (rows.len(), 3), &Device::Cpu).unwrap()
         };
         for rows in [1_usize, 2, 5, 70] {
             let mut h: Vec<[f64; 3]> = (0..rows).map(|at| row(at, 37)).collect();
             let mut g: Vec<[f64; 3]> = (0..rows).map(|at| row(at, 59)).collect();
             (h[0], g[0]) = ([1.0, 0.0, 0.0], [0.0, 0.5, 0.5]);
-            let u = 5e-5;
             for divergence in [
                 FDivergence::Kl,
                 FDivergence::ReverseKl,
@@ -129,21 +149,8 @@ mod tests {
                 FDivergence::JensenShannon,
                 FDivergence::TotalVariation,
             ] {
-                let n = rows as f64;
-                let (mut gains, mut costs) = (0.0, 0.0);
-                for (i, h) in h.iter().enumerate() {
-                    for (j, g) in g.iter().enumerate() {
-                        let t: f64 = (0..3).map(|k| h[k] * g[k] / prior[k]).sum();
-                        let [gain, _] = by_formula(divergence, t + u);
-                        let [_, cost] = by_formula(divergence, t.max(MIN_SHARED));
-                        if i == j { gains += gain } else { costs += cost }
-                    }
-                }
-                let want = costs / (n * (n - 1.0)).max(1.0) - gains / n;
-                let tensor = |rows: &[[f64; 3]]| {
-                    Tensor::from_slice(rows.as_flattened(), (rows.len(), 3), &Device::Cpu).unwrap()
-                };
-                let loss = divergence.loss(u, &tensor(&h), &tensor(&g), &tensor(&[prior]));
+                let want = pair_by_pair(divergence, &h, &g);
+                let loss = divergence.loss(U, &tensor(&h), &tensor(&g), &tensor(&[PRIOR]));
                 let got = loss.unwrap().to_scalar::<f64>().unwrap();
                 let error = (got - want).abs() / want.abs().max(1.0);
                 assert!(error < 1e-12, "{divergence:?}, {rows} rows: {got}, expected {want}");
