@@ -29,12 +29,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rounds::{Rounds, mean_by_annotator};
+use super::rounds::{self, Rounds, mean_by_annotator};
+use super::shares::VoteShares;
 use crate::error::Result;
-use crate::frame::{Annotations, Evidence};
+use crate::frame::{Annotations, Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::fitted::Fitted;
-use crate::model::posterior::Posterior;
 use crate::model::{Model, Spec};
 
 /// Conflict resolution on heterogeneous data.
@@ -126,6 +126,10 @@ impl Model for Crh {
         };
         rounds.fit(a, job, |_, agreement| agreement.iter().map(|s| s.clamp(0.0, 1.0)).collect())
     }
+
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        rounds::memory_estimate(sizes)
+    }
 }
 
 /// The summed weight of an annotator's annotations.
@@ -135,13 +139,13 @@ fn total_weight(a: &Annotations, r: usize) -> f64 {
 }
 
 /// The mean squared distance of every annotator's annotations from the shares of the vote.
-fn squared_losses(a: &Annotations, posterior: &Posterior) -> Vec<f64> {
-    mean_by_annotator(a, |i| {
-        let row = posterior.row(i);
-        let squares: f64 = row.iter().map(|p| p * p).sum();
-        let loss = move |label| squares - 2.0 * row.get(label).copied().unwrap_or_default() + 1.0;
-        a.has_evidence(i).then_some(loss)
-    })
+fn squared_losses(a: &Annotations, votes: &VoteShares) -> Vec<f64> {
+    mean_by_annotator(
+        a,
+        votes,
+        |i, row| a.has_evidence(i).then(|| row.iter().map(|p| p * p).sum::<f64>()),
+        |squares, p| squares - 2.0 * p.copied().unwrap_or_default() + 1.0,
+    )
 }
 
 #[cfg(test)]

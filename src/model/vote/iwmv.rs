@@ -23,9 +23,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rounds::Rounds;
+use super::rounds::{self, Rounds};
 use crate::error::Result;
-use crate::frame::Evidence;
+use crate::frame::{Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::fitted::Fitted;
 use crate::model::{Model, Spec};
@@ -80,6 +80,10 @@ impl Model for Iwmv {
             weigh: &|_, agreement, _| agreement.iter().map(weight).collect(),
         };
         rounds.fit(evidence.annotations, job, |_, agreement| agreement)
+    }
+
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        rounds::memory_estimate(sizes)
     }
 }
 

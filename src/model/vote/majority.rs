@@ -67,11 +67,13 @@ impl Spec for MajorityVote {
 impl Model for MajorityVote {
     fn fit(&self, evidence: Evidence<'_>, _job: &mut JobContext) -> Result<Fitted> {
         let a = evidence.annotations;
-        let shares = FittedPosterior::on_demand(a, VoteShares { is_hard: false });
+        let shares = FittedPosterior::on_demand(a, VoteShares::default());
         let skill = agreement(a, |i| shares.entries(i).best());
         let posterior = match self.vote {
             VoteMode::Soft => shares,
-            VoteMode::Hard => FittedPosterior::on_demand(a, VoteShares { is_hard: true }),
+            VoteMode::Hard => {
+                FittedPosterior::on_demand(a, VoteShares { is_hard: true, ..VoteShares::default() })
+            }
         };
         let stop = Stop { converged: true, iterations: 1, objective: None, planned: None };
         Ok(Fitted { stop, ..Fitted::new(posterior, Report { skill, ..Report::default() }) })

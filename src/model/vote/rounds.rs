@@ -9,11 +9,16 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::shares::VoteShares;
 use crate::error::Result;
-use crate::frame::{Annotations, Dims, MAX_RANGES, ranges_of_instances};
+use crate::frame::{
+    Annotations, Dims, ITEMS_PER_BLOCK, MAX_RANGES, MemoryEstimate, QuestionSizes,
+    ranges_of_instances,
+};
 use crate::job_context::JobContext;
+use crate::model::fitted::fitted_posterior::FittedPosterior;
 use crate::model::fitted::{Fitted, Report, Stop, TraceRow, on_cpu};
-use crate::model::posterior::{Posterior, best, least_tied, write_votes};
+use crate::model::posterior::{best, least_tied};
 
 /// The weight of every annotator after a step.
 type Weigh<'a> = &'a dyn Fn(u32, &[f64], &[f64]) -> Vec<f64>;
@@ -29,9 +34,16 @@ pub(super) struct Rounds<'a> {
     /// Whether the loop ends once a round changes no label.
     pub(super) stops_when_stable: bool,
     /// The loss of every annotator, from 0 to 1 or more, in place of one minus his agreement with the labels.
-    pub(super) loss: Option<fn(&Annotations, &Posterior) -> Vec<f64>>,
+    pub(super) loss: Option<fn(&Annotations, &VoteShares) -> Vec<f64>>,
     /// The next weights: `(round from 1, agreement, or one minus the loss, of each annotator, his weight so far)`.
     pub(super) weigh: Weigh<'a>,
+}
+
+/// The memory of a fit: the labels of two rounds, and sums of every annotator for each range of instances.
+pub(super) fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+    let labels = sizes.dims.instances.checked_mul(2 * size_of::<Option<u32>>())?;
+    let sums = sizes.dims.annotators.checked_mul(MAX_RANGES * size_of::<[f64; 2]>())?;
+    Some(MemoryEstimate { working: labels.checked_add(sums)?, ..MemoryEstimate::default() })
 }
 
 impl Rounds<'_> {
@@ -48,21 +60,21 @@ impl Rounds<'_> {
     ) -> Result<Fitted> {
         let n = a.dims().annotators;
         let mut weights = vec![self.start; n];
-        let mut posterior = weighted_vote(a, &weights);
-        let mut labels = self.stops_when_stable.then(|| labels_of(a, &posterior));
+        let mut votes = VoteShares::weighted(&weights);
+        let mut labels = self.stops_when_stable.then(|| labels_of(a, &votes));
         let (mut trace, mut agreed, mut converged) = (Vec::new(), vec![1.0; n], false);
         job.progress.begin(self.kind, Some(u64::from(self.max_steps)));
         for step in 1..=self.max_steps {
             job.cancel.check()?;
             let began = job.clock.seconds();
             agreed = match self.loss {
-                None => agreement(a, &posterior),
-                Some(loss) => loss(a, &posterior).into_iter().map(|loss| 1.0 - loss).collect(),
+                None => agreement(a, &votes),
+                Some(loss) => loss(a, &votes).into_iter().map(|loss| 1.0 - loss).collect(),
             };
             weights = (self.weigh)(step, &agreed, &weights);
-            posterior = weighted_vote(a, &weights);
+            votes = VoteShares::weighted(&weights);
             // Labels that no rule reads are not looked for.
-            let next = labels.is_some().then(|| labels_of(a, &posterior));
+            let next = labels.is_some().then(|| labels_of(a, &votes));
             let is_stable = next.is_some() && next == labels;
             labels = next;
             let objective = agreed.iter().sum::<f64>() / n.max(1) as f64;
@@ -89,7 +101,7 @@ impl Rounds<'_> {
         };
         let annotator_parameters = vec![("weight".to_owned(), weights.clone())];
         Ok(Fitted {
-            posterior: posterior.into(),
+            posterior: FittedPosterior::on_demand(a, votes),
             predictions: None,
             report: Report {
                 skill: skill(&weights, agreed),
@@ -104,64 +116,40 @@ impl Rounds<'_> {
     }
 }
 
-/// The share of each class among an instance's votes, each weighted with its annotation and its annotator. A negative
-/// weight counts as 0, and where all are 0 the votes count equally.
-///
-/// # Shapes
-/// `weights` is `[annotator]`.
-pub(super) fn weighted_vote(a: &Annotations, weights: &[f64]) -> Posterior {
-    if weights.iter().all(|weight| *weight == 1.0) {
-        return Posterior::from_votes(a);
-    }
-    let Dims { instances, classes, .. } = a.dims();
-    let mut posterior = Posterior::zeros(instances, classes);
-    posterior.par_rows_mut(|i, row| {
-        if a.trusted_class(i).is_none() {
-            for (annotator, label, weight) in a.triples_of_instance(i) {
-                if let Some(vote) = row.get_mut(label as usize) {
-                    *vote += weight * weights[annotator as usize].max(0.0);
-                }
-            }
-        }
-        let sum: f64 = row.iter().sum();
-        if sum > 0.0 {
-            row.iter_mut().for_each(|p| *p /= sum);
-        } else {
-            write_votes(a, i, row);
-        }
-    });
-    posterior
-}
-
 /// The share of each annotator's annotations, by weight, that equal the label of their instance; each of `k` tied classes
 /// counts 1 / k.
-fn agreement(a: &Annotations, posterior: &Posterior) -> Vec<f64> {
-    mean_by_annotator(a, |i| {
-        let row = posterior.row(i);
-        let least = least_tied(row);
-        let share = 1.0 / row.iter().filter(|p| **p >= least).count().max(1) as f64;
-        Some(move |label: usize| {
-            let is_label = row.get(label).is_some_and(|p| *p >= least);
-            if is_label { share } else { 0.0 }
-        })
-    })
+fn agreement(a: &Annotations, votes: &VoteShares) -> Vec<f64> {
+    mean_by_annotator(
+        a,
+        votes,
+        |_, row| {
+            let least = least_tied(row);
+            Some((least, 1.0 / row.iter().filter(|p| **p >= least).count().max(1) as f64))
+        },
+        |(least, share), p| if p.is_some_and(|p| *p >= *least) { *share } else { 0.0 },
+    )
 }
 
-/// The mean over each annotator's annotations, by weight, of what `of_instance` says of each label of an instance; instances
-/// of which it says nothing do not count. 0 for an annotator without any.
-pub(super) fn mean_by_annotator<F: Fn(usize) -> f64>(
+/// The mean over each annotator's annotations, by weight, of the value of a label; 0 for an annotator without any. `of_row`
+/// says of an instance and the shares of its votes what the values of its labels have in common, and leaves it out with
+/// `None`; `value` follows from that and the share of the label, where it is a class.
+pub(super) fn mean_by_annotator<S>(
     a: &Annotations,
-    of_instance: impl Fn(usize) -> Option<F> + Sync,
+    votes: &VoteShares,
+    of_row: impl Fn(usize, &[f64]) -> Option<S> + Sync,
+    value: impl Fn(&S, Option<&f64>) -> f64 + Sync,
 ) -> Vec<f64> {
-    let Dims { instances, annotators, .. } = a.dims();
+    let Dims { instances, annotators, classes, .. } = a.dims();
     let n_ranges = (a.len() / (2 * annotators).max(1)).clamp(1, MAX_RANGES);
     let sums_of = |instances: Range<usize>| {
-        let mut sums = vec![[0.0; 2]; annotators];
+        let (mut sums, mut row) = (vec![[0.0; 2]; annotators], vec![0.0; classes]);
         for i in instances {
-            let Some(value_of) = of_instance(i) else { continue };
+            row.fill(0.0);
+            votes.write_row(a, i, &mut row);
+            let Some(common) = of_row(i, &row) else { continue };
             for (annotator, label, weight) in a.triples_of_instance(i) {
                 let [sum, all] = &mut sums[annotator as usize];
-                *sum += weight * value_of(label as usize);
+                *sum += weight * value(&common, row.get(label as usize));
                 *all += weight;
             }
         }
@@ -178,12 +166,19 @@ pub(super) fn mean_by_annotator<F: Fn(usize) -> f64>(
 }
 
 /// The label of every instance; `None` without evidence.
-fn labels_of(a: &Annotations, posterior: &Posterior) -> Vec<Option<usize>> {
-    let label = |i: usize| {
-        let class = best(posterior.row(i)).map(|(class, _)| class);
-        class.filter(|_| a.has_evidence(i))
-    };
-    (0..posterior.len()).into_par_iter().map(label).collect()
+fn labels_of(a: &Annotations, votes: &VoteShares) -> Vec<Option<u32>> {
+    let mut labels = vec![None; a.dims().instances];
+    labels.par_chunks_mut(ITEMS_PER_BLOCK).enumerate().for_each(|(block, labels)| {
+        let mut row = vec![0.0; a.dims().classes];
+        for (i, label) in
+            (block * ITEMS_PER_BLOCK..).zip(labels).filter(|(i, _)| a.has_evidence(*i))
+        {
+            row.fill(0.0);
+            votes.write_row(a, i, &mut row);
+            *label = best(&row).map(|(class, _)| class as u32);
+        }
+    });
+    labels
 }
 
 #[cfg(test)]
@@ -194,8 +189,8 @@ mod tests {
     #[test]
     fn negative_weights_count_as_none_and_without_any_weight_votes_are_equal() {
         let a = tiny(2, &[(0, 0, 0), (0, 1, 1), (0, 2, 1), (1, 1, 1), (1, 2, 0)]);
-        let posterior = weighted_vote(&a, &[3.0, 1.0, -5.0]);
-        assert_eq!(posterior.values(), [0.75, 0.25, 0.0, 1.0]);
-        assert_eq!(weighted_vote(&a, &[0.0, 0.0, -1.0]).row(1), [0.5, 0.5]);
+        let votes = |weights: &[f64]| FittedPosterior::on_demand(&a, VoteShares::weighted(weights));
+        assert_eq!(votes(&[3.0, 1.0, -5.0]).dense().values(), [0.75, 0.25, 0.0, 1.0]);
+        assert_eq!(*votes(&[0.0, 0.0, -1.0]).row(1), [0.5, 0.5]);
     }
 }

@@ -11,25 +11,56 @@ const MANY_CLASSES: usize = 64;
 
 /// The share of each class among an instance's weighted votes, as
 /// [`Posterior::from_votes`](crate::model::posterior::Posterior::from_votes).
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct VoteShares {
+    /// The weight of every annotator, `[annotator]`: a negative one counts as 0, and where all of an instance are 0 its votes
+    /// count equally. `None` where all annotators count the same.
+    pub(super) weights: Option<Vec<f64>>,
     /// Whether the winners share the row equally.
     pub(super) is_hard: bool,
+}
+
+impl VoteShares {
+    /// Votes with these weights of annotators.
+    pub(super) fn weighted(weights: &[f64]) -> Self {
+        let are_one = weights.iter().all(|weight| *weight == 1.0);
+        Self { weights: (!are_one).then(|| weights.to_vec()), is_hard: false }
+    }
+
+    /// Writes the row of an instance into zeros.
+    pub(super) fn write_row(&self, a: &Annotations, i: usize, row: &mut [f64]) {
+        if let (Some(weights), None) = (&self.weights, a.trusted_class(i)) {
+            for (annotator, label, weight) in a.triples_of_instance(i) {
+                if let Some(vote) = row.get_mut(label as usize) {
+                    *vote += weight * weights[annotator as usize].max(0.0);
+                }
+            }
+            let sum: f64 = row.iter().sum();
+            if sum > 0.0 {
+                return row.iter_mut().for_each(|p| *p /= sum);
+            }
+        }
+        write_votes(a, i, row);
+    }
 }
 
 impl PosteriorRows for VoteShares {
     fn write(&self, a: &Annotations, instances: Range<usize>, rows: &mut [f64]) {
         for (i, row) in instances.zip(rows.chunks_exact_mut(a.dims().classes.max(1))) {
-            write_votes(a, i, row);
+            self.write_row(a, i, row);
             if self.is_hard && a.has_evidence(i) {
                 harden(row);
             }
         }
     }
 
+    fn parts(&self) -> Vec<&[f64]> {
+        self.weights.as_deref().into_iter().collect()
+    }
+
     fn entries(&self, a: &Annotations, i: usize) -> Option<(Vec<u32>, Vec<f64>)> {
         let n = a.dims().classes;
-        if n < MANY_CLASSES {
+        if n < MANY_CLASSES || self.weights.is_some() {
             return None;
         }
         if let Some(class) = a.trusted_class(i) {
@@ -92,7 +123,8 @@ mod tests {
     fn entries_are_those_of_the_whole_row_bit_by_bit() {
         let (a, dense) = (many_classes(), Posterior::from_votes(&many_classes()));
         for is_hard in [false, true] {
-            let votes = FittedPosterior::on_demand(&a, VoteShares { is_hard });
+            let votes =
+                FittedPosterior::on_demand(&a, VoteShares { is_hard, ..VoteShares::default() });
             let all = votes.dense();
             for i in 0..dense.len() {
                 if !is_hard {
@@ -122,7 +154,7 @@ mod tests {
             weight: vec![5e-324, 2.0],
         };
         let a = Annotations::build(dims, rows, Duplicates::Share).unwrap();
-        let votes = FittedPosterior::on_demand(&a, VoteShares { is_hard: false });
+        let votes = FittedPosterior::on_demand(&a, VoteShares::default());
         assert_eq!(votes.entries(0).best(), Some((3, false)));
         assert_eq!(*votes.dense(), Posterior::from_votes(&a));
     }
@@ -131,7 +163,7 @@ mod tests {
     fn rows_of_adjacent_instances_are_those_of_each() {
         let a = many_classes();
         let dense = Posterior::from_votes(&a);
-        let votes = FittedPosterior::on_demand(&a, VoteShares { is_hard: false });
+        let votes = FittedPosterior::on_demand(&a, VoteShares::default());
         for posterior in [votes, dense.clone().into()] {
             assert_eq!(*posterior.rows(5..7), [dense.row(5), dense.row(6)].concat());
             posterior.for_each(5..7, |i, row| {
@@ -143,7 +175,7 @@ mod tests {
     #[test]
     fn a_changed_posterior_is_dense() {
         let a = many_classes();
-        let mut posterior = FittedPosterior::on_demand(&a, VoteShares { is_hard: false });
+        let mut posterior = FittedPosterior::on_demand(&a, VoteShares::default());
         posterior.change(|rows| rows.row_mut(1).fill(0.5));
         assert!(matches!(posterior, FittedPosterior::Dense(_)));
         assert_eq!(posterior.row(1)[89], 0.5);

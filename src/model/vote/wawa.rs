@@ -24,9 +24,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rounds::Rounds;
+use super::rounds::{self, Rounds};
 use crate::error::Result;
-use crate::frame::Evidence;
+use crate::frame::{Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::fitted::Fitted;
 use crate::model::{Model, Spec};
@@ -53,5 +53,9 @@ impl Model for Wawa {
             weigh: &|_, agreement, _| agreement.to_vec(),
         };
         rounds.fit(evidence.annotations, job, |weights, _| weights.to_vec())
+    }
+
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        rounds::memory_estimate(sizes)
     }
 }

@@ -23,9 +23,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rounds::Rounds;
+use super::rounds::{self, Rounds};
 use crate::error::Result;
-use crate::frame::Evidence;
+use crate::frame::{Evidence, MemoryEstimate, QuestionSizes};
 use crate::job_context::JobContext;
 use crate::model::fitted::Fitted;
 use crate::model::{Model, Spec};
@@ -76,6 +76,10 @@ impl Model for ZeroBasedSkill {
             },
         };
         rounds.fit(evidence.annotations, job, |weights, _| weights.to_vec())
+    }
+
+    fn memory_estimate(sizes: &QuestionSizes) -> Option<MemoryEstimate> {
+        rounds::memory_estimate(sizes)
     }
 }
 
