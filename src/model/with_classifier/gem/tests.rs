@@ -13,7 +13,6 @@ use crate::frame::Matrix;
 use crate::model::SavedModel;
 use crate::model::classifier::{ClassifierKind, LogisticSpec, TreeSpec};
 use crate::model::posterior::best;
-use crate::model::saved::snapshot::Snapshot;
 use crate::testing::dense::{self, Rows};
 use crate::testing::synth::CrowdShape;
 use crate::testing::{annotations, iterations, tiny, with_features};

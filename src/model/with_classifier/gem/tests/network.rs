@@ -6,6 +6,7 @@ use super::*;
 use crate::frame::{MatrixWriter, NumberType, Scratch};
 use crate::model::classifier::NetworkClassifierSpec;
 use crate::model::neural::{Architecture, BackboneSpec, OptimiserSpec};
+use crate::model::saved::snapshot::Snapshot;
 
 /// A network that takes little time.
 pub(super) fn small() -> NetworkClassifierSpec {
