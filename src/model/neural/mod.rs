@@ -71,6 +71,7 @@ pub use net::precision::Precision;
 pub use objective::batch_context::BatchPrediction;
 pub use objective::crowd_net::CrowdNet;
 pub use objective::network_spec::NetworkSpec;
+pub use objective::tensor_objective::{BatchVariables, OutputVariables, TensorObjective};
 pub use objective::train_spec::TrainSpec;
 pub use objective::training_objective::TrainingObjective;
 pub(crate) use soft_target_network::{SoftTargetNetwork, WeightedTargets};

@@ -28,6 +28,7 @@ impl VoteShares {
     }
 
     /// Writes the row of an instance into zeros.
+    #[inline]
     pub(super) fn write_row(&self, a: &Annotations, i: usize, row: &mut [f64]) {
         if let (Some(weights), None) = (&self.weights, a.trusted_class(i)) {
             for (annotator, label, weight) in a.triples_of_instance(i) {

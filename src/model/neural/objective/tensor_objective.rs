@@ -31,8 +31,8 @@ pub struct BatchVariables {
     pub out: OutputVariables,
     /// Those of the other learners, in the order in which the model names them.
     pub others: Vec<OutputVariables>,
-    /// The rows of each table, as in [`Gathered`](crate::model::neural::params::annotator_params::Gathered): one for each
-    /// annotator or instance of the batch, or one of the whole model. A fixed table is no variable.
+    /// The rows of each table, `[row, width]`: one for each annotator or instance of the batch, or one of the whole model. A
+    /// fixed table is no variable.
     pub tables: Vec<Tensor>,
 }
 

@@ -122,9 +122,8 @@ pub trait TrainingObjective {
     /// average of models alone.
     fn restore_averaged(&self, _params: &mut AnnotatorParams, _dims: Dims) {}
 
-    /// The loss of a batch; adds its derivatives to `gradient`, which is zero before the call. That of a
-    /// [`TensorObjective`](super::tensor_objective::TensorObjective) is
-    /// [`loss_by_tensors`](super::tensor_objective::loss_by_tensors).
+    /// The loss of a batch; adds its derivatives to `gradient`, which is zero before the call. A model may leave the
+    /// derivatives of its [`TensorObjective`](super::tensor_objective::TensorObjective) to `loss_by_tensors`.
     ///
     /// # Errors
     /// When tensors do not fit each other.
