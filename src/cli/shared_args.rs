@@ -51,6 +51,24 @@ pub struct GateArgs {
     pub keep_rejected: bool,
 }
 
+/// The memory and the store of a command that runs queries.
+#[derive(Debug, clap::Args)]
+pub struct QueryArgs {
+    /// Memory limit, such as 512MiB or 16GB: queries spill to disk beyond it; left out, 4GiB, or three quarters of the
+    /// machine's memory if that is less
+    #[arg(long, value_name = "AMOUNT", value_parser = amount)]
+    pub memory_limit: Option<String>,
+    /// Endpoint of an S3-compatible store
+    #[arg(long, value_name = "URL")]
+    pub endpoint: Option<String>,
+}
+
+impl QueryArgs {
+    pub(super) fn stores(&self) -> StoreSpec {
+        store(self.endpoint.as_deref())
+    }
+}
+
 /// An amount of memory, as `[engine] memory_limit` takes it.
 pub(super) fn amount(text: &str) -> Result<String, String> {
     match check_limit(text) {

@@ -132,7 +132,7 @@ pub trait Table: Send + Sync {
     fn n_parts(&self) -> usize;
     /// The rows of one part.
     fn batches(&self, part: usize) -> Box<dyn Iterator<Item = Result<RecordBatch>> + '_>;
-    /// A few thousand rows of one part, from evenly spaced locations; fewer of a part of few batches.
+    /// A few thousand rows of one part, from evenly spaced positions; fewer of a part of few batches.
     fn sample(&self, part: usize) -> Box<dyn Iterator<Item = Result<RecordBatch>> + '_>;
     /// Whether almost every block has a value of its own in a column, in all of its rows, which are adjacent: a dictionary
     /// of the values would not pay.

@@ -90,16 +90,16 @@ fn read(rows: &RecordBatch, row: usize, n_classes: usize, part: &mut Statistics)
     if *rows.schema() != schema() || row >= rows.num_rows() {
         return None;
     }
-    let number = |column: usize| rows.column(column).as_primitive::<UInt64Type>().value(row);
-    let list = |column: usize| rows.column(column).as_list::<i64>().value(row);
-    let reals = |column| list(column).as_primitive::<Float64Type>().values().clone();
-    let (pairs, counts, class_counts) = (list(3), reals(4), reals(5));
+    let number = |name: &str| rows[name].as_primitive::<UInt64Type>().value(row);
+    let list = |name: &str| rows[name].as_list::<i64>().value(row);
+    let reals = |name| list(name).as_primitive::<Float64Type>().values().clone();
+    let (pairs, counts, class_counts) = (list("pairs"), reals("counts"), reals("class_counts"));
     let pairs = pairs.as_primitive::<UInt32Type>().values();
     let stride = part.counts.stride();
     let (asked, n_pairs) = (&part.instances, part.counts.cells().len() / stride);
-    let given = [number(0), number(1), number(2)];
+    let given = ["start", "end", "n_pairs"].map(number);
     let is_asked = given == [asked.start, asked.end, n_pairs].map(|n| n as u64)
-        && rows.column(7).as_boolean().value(row) == part.are_hard
+        && rows["hard"].as_boolean().value(row) == part.are_hard
         && class_counts.len() == n_classes
         && counts.len() == pairs.len() * n_classes
         && pairs.is_sorted_by(|pair, next| pair < next)
@@ -113,7 +113,7 @@ fn read(rows: &RecordBatch, row: usize, n_classes: usize, part: &mut Statistics)
         cells[*pair as usize * stride..][..n_classes].copy_from_slice(counts);
     }
     part.class_counts[..n_classes].copy_from_slice(&class_counts);
-    part.log_likelihood = rows.column(6).as_primitive::<Float64Type>().value(row);
+    part.log_likelihood = rows["log_likelihood"].as_primitive::<Float64Type>().value(row);
     Some(())
 }
 

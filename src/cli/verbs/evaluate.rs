@@ -1,7 +1,7 @@
 //! `labelmill evaluate`: prints the scores of a run.
 
 use crate::cli::plain_table::plain_table;
-use crate::cli::shared_args::{amount, store};
+use crate::cli::shared_args::QueryArgs;
 use crate::cli::terminal::{print_json, print_result};
 use crate::commands::evaluate::{Evaluation, as_json, evaluate};
 use crate::engine::EngineSpec;
@@ -30,13 +30,9 @@ pub struct EvaluateArgs {
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
-    /// Memory limit, such as 512MiB or 16GB: queries spill to disk beyond it; left out, 4GiB, or three quarters of the
-    /// machine's memory if that is less
-    #[arg(long, value_name = "AMOUNT", value_parser = amount)]
-    pub memory_limit: Option<String>,
-    /// Endpoint of an S3-compatible store
-    #[arg(long, value_name = "URL")]
-    pub endpoint: Option<String>,
+    /// What its queries may use.
+    #[command(flatten)]
+    pub resources: QueryArgs,
 }
 
 pub(super) async fn command(
@@ -56,7 +52,7 @@ pub(super) async fn command(
         confusion: args.confusion.as_deref(),
         engine,
     };
-    let scores = evaluate(&what, &store(args.endpoint.as_deref()), job).await?;
+    let scores = evaluate(&what, &args.resources.stores(), job).await?;
     if args.json {
         return print_json(&as_json(&scores, job.warnings()));
     }

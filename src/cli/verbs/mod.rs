@@ -45,9 +45,9 @@ pub(super) async fn dispatch(args: Args, signals: Signals) -> Result<ExitCode> {
 /// The resources that the arguments give. A command with a pipeline takes those of the pipeline once it is known.
 fn engine_of(command: &Command) -> EngineSpec {
     match command {
-        Command::Sql(SqlArgs { memory_limit, .. })
-        | Command::Evaluate(EvaluateArgs { memory_limit, .. }) => {
-            EngineSpec::of_queries(memory_limit.clone())
+        Command::Sql(SqlArgs { resources, .. })
+        | Command::Evaluate(EvaluateArgs { resources, .. }) => {
+            EngineSpec::of_queries(resources.memory_limit.clone())
         }
         Command::Predict(PredictArgs { memory_limit, scratch, .. }) => EngineSpec {
             memory_limit: memory_limit.clone(),

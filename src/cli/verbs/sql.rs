@@ -7,7 +7,7 @@ use arrow::json::LineDelimitedWriter;
 use futures::StreamExt;
 use serde_json::json;
 
-use crate::cli::shared_args::{amount, read_text, store};
+use crate::cli::shared_args::{QueryArgs, read_text};
 use crate::cli::terminal::stream;
 use crate::cli::text_table::DrawnTable;
 use crate::commands::at_options;
@@ -47,13 +47,9 @@ pub struct SqlArgs {
     /// Print one JSON object a row
     #[arg(long)]
     pub json: bool,
-    /// Memory limit, such as 512MiB or 16GB: queries spill to disk beyond it; left out, 4GiB, or three quarters of the
-    /// machine's memory if that is less
-    #[arg(long, value_name = "AMOUNT", value_parser = amount)]
-    pub memory_limit: Option<String>,
-    /// Endpoint of an S3-compatible store
-    #[arg(long, value_name = "URL")]
-    pub endpoint: Option<String>,
+    /// What its queries may use.
+    #[command(flatten)]
+    pub resources: QueryArgs,
 }
 
 pub(super) async fn command(
@@ -80,7 +76,7 @@ pub(super) async fn command(
     };
     let (run, tables, write) = (args.run.as_deref(), args.table.as_slice(), args.write);
     let what = Script { text, run, tables, write, engine };
-    let stores = store(args.endpoint.as_deref());
+    let stores = args.resources.stores();
     let location = match (&args.query, &args.file) {
         (Some(name), _) => format!("--query {name}"),
         (None, Some(file)) => file.display().to_string(),

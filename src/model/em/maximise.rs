@@ -23,7 +23,8 @@ pub(crate) struct Optimum<P> {
 /// that differ by less differ by rounding.
 const MIN_GAIN: f64 = 1e-9;
 
-/// The best attempt of all starts, and the steps of all attempts. Of starts whose objectives are equal, within the tolerance of the loop, the earliest is kept.
+/// The best attempt of all starts, and the steps of all attempts. Of starts whose objectives are equal, within the tolerance
+/// of the loop, the earliest is kept.
 ///
 /// # Why
 /// The objective of a solution with exchanged classes is the same but for rounding, and two attempts that reach one optimum end

@@ -20,7 +20,6 @@ use super::ModelKind;
 
 /// The models of this folder.
 pub static KINDS: &[ModelKind] = &[
-    // Its rows are computed when they are read.
     ModelKind::new::<MajorityVote>(),
     ModelKind::new::<Wawa>(),
     ModelKind::new::<Iwmv>(),

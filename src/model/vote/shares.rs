@@ -6,7 +6,7 @@ use crate::frame::Annotations;
 use crate::model::fitted::fitted_posterior::PosteriorRows;
 use crate::model::posterior::{harden, write_votes};
 
-/// From so many classes on, a row is read as the classes that have votes.
+/// From so many classes on, a row is read as the classes that have votes, where every vote counts.
 const MANY_CLASSES: usize = 64;
 
 /// The share of each class among an instance's weighted votes, as

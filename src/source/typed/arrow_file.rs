@@ -319,7 +319,7 @@ mod tests {
         futures::executor::block_on(check).map_or_else(|error| error.to_string(), |_| String::new())
     }
 
-    /// What is found with one byte changed to `value`, at each location in turn where it was `was`.
+    /// What is found with one byte changed to `value`, at each position in turn where it was `was`.
     fn found_with(bytes: &[u8], was: u8, value: u8) -> String {
         let locations = (0..bytes.len()).filter(|at| bytes[*at] == was);
         let errors = locations.map(|at| {

@@ -11,7 +11,7 @@ pub(super) const PART_ROWS: usize = 1 << 20;
 /// The most rows of a record batch, unless a single span of blocks has more.
 pub(crate) const BATCH_ROWS: usize = 1 << 13;
 
-/// The most locations of a part that a sample of its rows is from.
+/// The most positions of a part that a sample of its rows is from.
 const SAMPLE_PLACES: usize = 16;
 
 /// The most rows of a sample from one location, unless a single span of blocks has more.

@@ -12,8 +12,8 @@ use crate::frame::{Annotations, Dims, ITEMS_PER_BLOCK};
 /// # Why
 /// [`Annotations`], in memory or in mapped scratch files, sweep in this process. Another process that has the annotations
 /// of a range can do it instead: it needs the likelihood and the prior, and returns one row of Arrow
-/// ([`tables::sweep_statistics`](crate::tables::sweep_statistics)). As ranges are merged in their order, the fit is the same to the bit.
-/// What estimators and reports read of a crowd (its pairs, and how many annotations there are) they read of
+/// ([`tables::sweep_statistics`](crate::tables::sweep_statistics)). As ranges are merged in their order, the fit is the same
+/// to the bit. What estimators and reports read of a crowd (its pairs, and how many annotations there are) they read of
 /// [`Annotations`].
 pub trait Crowd: Sync {
     /// The sizes of every axis.

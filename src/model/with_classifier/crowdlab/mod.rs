@@ -58,7 +58,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use scores::{Predictions, ScoredAnnotations};
+use scores::{CrowdlabAnnotations, Predictions};
 
 use crate::error::Result;
 use crate::frame::{Evidence, MemoryEstimate, QuestionSizes, dense_memory_estimate};
@@ -175,7 +175,7 @@ impl Model for Crowdlab {
     fn fit(&self, evidence: Evidence<'_>, job: &mut JobContext) -> Result<Fitted> {
         let a = evidence.annotations;
         let (predictions, device) = self.predictions(evidence, job)?;
-        let crowd = ScoredAnnotations::new(a, &predictions);
+        let crowd = CrowdlabAnnotations::new(a, &predictions);
         if crowd.shared.iter().all(|shared| !shared) && !a.is_empty() {
             job.warn(
                 "no instance has a second annotator: nothing tells good annotators from bad ones, so that all weights are 1",

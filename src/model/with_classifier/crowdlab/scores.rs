@@ -42,7 +42,7 @@ pub(super) struct CrowdlabWeights {
 }
 
 /// The annotations with what no consensus changes.
-pub(super) struct ScoredAnnotations<'a> {
+pub(super) struct CrowdlabAnnotations<'a> {
     a: &'a Annotations,
     predictions: &'a Predictions,
     n_classes: usize,
@@ -81,7 +81,7 @@ impl Mean {
     }
 }
 
-impl<'a> ScoredAnnotations<'a> {
+impl<'a> CrowdlabAnnotations<'a> {
     pub(super) fn new(a: &'a Annotations, predictions: &'a Predictions) -> Self {
         let (n, n_classes) = (a.dims().instances, a.dims().classes);
         let mut crowd = Self {
